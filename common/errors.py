@@ -1,0 +1,137 @@
+"""The errors that people see. Each says what is wrong and where, who must act, and whether a retry helps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+Actor = Literal["user", "operator", "developer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A place in a statement: 1-based line and column, and the offending text."""
+
+    line: int
+    column: int
+    text: str
+
+
+class PenstockError(Exception):
+    """Base of all errors of Penstock.
+
+    `code` is TDengine's error code (the low 16 bits) where one exists, else None.
+    `actor` is who must act; `retry` tells whether the same call may succeed later without a change.
+    """
+
+    actor: ClassVar[Actor] = "user"
+    retry: ClassVar[bool] = False
+    default_code: ClassVar[int | None] = None
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: int | None = None,
+        hint: str | None = None,
+        position: Position | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code if code is not None else self.default_code
+        self.hint = hint
+        self.position = position
+
+    def __str__(self) -> str:
+        parts = [self.message]
+        if self.position is not None:
+            at = self.position
+            parts.append(f"at line {at.line}, column {at.column}: {at.text!r}" if at.text else
+                         f"at line {at.line}, column {at.column}")
+        text = " ".join(parts)
+        if self.code is not None:
+            text = f"[0x{self.code:04X}] {text}"
+        return f"{text} ({self.hint})" if self.hint else text
+
+
+class SqlSyntaxError(PenstockError):
+    """The text is not a statement of the dialect."""
+
+    default_code = 0x2600
+
+
+class NotFoundError(PenstockError):
+    """A database, table, column, function or stream that the statement names does not exist."""
+
+
+class AlreadyExistsError(PenstockError):
+    """The name is taken."""
+
+
+class InvalidStatementError(PenstockError):
+    """The statement parses, but asks for something that is not allowed or makes no sense."""
+
+
+class InvalidValueError(PenstockError):
+    """A value doesn't fit its column: wrong type, out of range, too long, unparsable."""
+
+
+class InvalidStreamError(InvalidStatementError):
+    """The query or the options cannot make a stream."""
+
+    default_code = 0x2645
+
+
+class NotSupportedError(PenstockError):
+    """TDengine has it, Penstock does not (yet); `docs/sql.md` names it."""
+
+
+class InUseError(PenstockError):
+    """The object cannot be dropped or changed while a stream uses it."""
+
+    default_code = 0x03F3
+
+
+class ConfigError(PenstockError):
+    """One or more configuration keys are unknown or have bad values; all of them are listed."""
+
+    actor = "operator"
+
+
+class DataDirectoryInUseError(PenstockError):
+    """Another engine has the data directory open."""
+
+    actor = "operator"
+    retry = True
+
+
+class StorageError(PenstockError):
+    """The file system refused: disk full, I/O error, no permission. Nothing acknowledged is lost."""
+
+    actor = "operator"
+    retry = True
+
+
+class CorruptionError(PenstockError):
+    """Stored bytes fail their checksum or make no sense; the message names file and offset."""
+
+    actor = "operator"
+
+
+class StaleAttemptError(PenstockError):
+    """An older attempt of a stream tried to act; it was fenced off and must stop."""
+
+    actor = "developer"
+
+
+class UnavailableError(PenstockError):
+    """A part that the call needs (Spark, a worker, the dnode) is not there now."""
+
+    actor = "operator"
+    retry = True
+
+
+class InternalError(PenstockError):
+    """A broken invariant: a defect of Penstock."""
+
+    actor = "developer"

@@ -1,0 +1,69 @@
+"""The one place where file and directory names of a data directory are built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class DataPaths:
+    """All paths below one data directory.
+
+    root/
+      LOCK                              flock of the engine that has the directory open
+      FORMAT                            format version, written once
+      catalog/                          LMDB of the mnode
+      children/<table uid>.parquet      child tables (uid, name, tags) of a super table, for the views
+      views.sql, views.duckdb           views for any DuckDB, kept current by the engine
+      vnode/<vgroup id>/wal/            WAL segments and END (acknowledged end)
+      vnode/<vgroup id>/store/          MANIFEST and parts/<table uid>/*.parquet
+      streams/<stream id>/checkpoints/  commit records, one file per checkpoint
+      streams/<stream id>/state/<task>/ LMDB of one task
+    """
+
+    root: Path
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "LOCK"
+
+    @property
+    def format(self) -> Path:
+        return self.root / "FORMAT"
+
+    @property
+    def catalog(self) -> Path:
+        return self.root / "catalog"
+
+    @property
+    def views_sql(self) -> Path:
+        return self.root / "views.sql"
+
+    @property
+    def views_duckdb(self) -> Path:
+        return self.root / "views.duckdb"
+
+    def children(self, table_uid: int) -> Path:
+        return self.root / "children" / f"{table_uid}.parquet"
+
+    def vnode(self, vgroup_id: int) -> Path:
+        return self.root / "vnode" / str(vgroup_id)
+
+    def wal(self, vgroup_id: int) -> Path:
+        return self.vnode(vgroup_id) / "wal"
+
+    def store(self, vgroup_id: int) -> Path:
+        return self.vnode(vgroup_id) / "store"
+
+    def parts(self, vgroup_id: int, table_uid: int) -> Path:
+        return self.store(vgroup_id) / "parts" / str(table_uid)
+
+    def stream(self, stream_id: int) -> Path:
+        return self.root / "streams" / f"{stream_id:x}"
+
+    def checkpoints(self, stream_id: int) -> Path:
+        return self.stream(stream_id) / "checkpoints"
+
+    def state(self, stream_id: int, task: str) -> Path:
+        return self.stream(stream_id) / "state" / task

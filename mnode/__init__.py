@@ -1,0 +1,1 @@
+"""The coordinator: catalog, statement execution, scheduling, deployment, checkpoints, monitoring."""

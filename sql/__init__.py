@@ -1,0 +1,1 @@
+"""The dialect: text to statements, types, functions. Knows nothing of storage or execution."""

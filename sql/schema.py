@@ -1,0 +1,146 @@
+"""What statements are bound against: databases, tables, columns, and the read side of the catalog."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from penstock.sql.types import DataType, Precision
+
+TableKind = Literal["super", "child", "normal", "system"]
+TagValue = str | int | float | bool | bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column or a tag.
+
+    `physical` is the name under which values are stored; it stays when the column is renamed and is never given
+    to another column of the same table, so that a dropped and re-added column starts empty.
+    """
+
+    name: str
+    type: DataType
+    physical: str
+    primary_key: bool = False
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseOptions:
+    """Options of CREATE DATABASE, resolved (tdengine.md 5.1). Options that change nothing here are kept in `other`."""
+
+    vgroups: int = 2
+    precision: Precision = "ms"
+    wal_level: int = 1
+    wal_fsync_period_ms: int = 3000
+    wal_retention_period_s: int = 3600
+    wal_retention_size_kb: int = 0
+    keep_minutes: int = 3650 * 1440
+    other: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database: its vgroups are numbered uniquely over the whole engine."""
+
+    name: str
+    options: DatabaseOptions
+    vgroup_ids: tuple[int, ...]
+    create_time_ms: int
+
+    @property
+    def precision(self) -> Precision:
+        return self.options.precision
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A super, child, normal or system table.
+
+    `columns` begins with the primary timestamp. A child table has its super table's columns and tags, `super_uid`,
+    `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:
+    `storage_uid` equals `uid`. For a child table `storage_uid` is the super table's uid.
+    `vgroup_id` is None for super and system tables.
+    """
+
+    uid: int
+    database: str
+    name: str
+    kind: TableKind
+    columns: tuple[Column, ...]
+    tags: tuple[Column, ...] = ()
+    super_uid: int | None = None
+    super_name: str | None = None
+    tag_values: tuple[TagValue, ...] = ()
+    vgroup_id: int | None = None
+    create_time_ms: int = 0
+    comment: str | None = None
+    ttl_days: int = 0
+    schema_version: int = 1
+
+    @property
+    def storage_uid(self) -> int:
+        return self.super_uid if self.super_uid is not None else self.uid
+
+    @property
+    def time_column(self) -> Column:
+        return self.columns[0]
+
+    @property
+    def key_column(self) -> Column | None:
+        """The second part of a composite primary key, or None."""
+        if len(self.columns) > 1 and self.columns[1].primary_key:
+            return self.columns[1]
+        return None
+
+    def column(self, name: str) -> Column | None:
+        """Returns the column or tag `name` (exact match), or None."""
+        for column in (*self.columns, *self.tags):
+            if column.name == name:
+                return column
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildTable:
+    """One child table as lists of child tables hold it; cheaper than `Table`. Normal tables have one too."""
+
+    uid: int
+    name: str
+    vgroup_id: int
+    tag_values: tuple[TagValue, ...] = ()
+    create_time_ms: int = 0
+
+
+class CatalogView(Protocol):
+    """What the planner may ask of the catalog. All names are exact (the parser has folded them)."""
+
+    def database(self, name: str) -> Database | None: ...
+
+    def table(self, database: str, name: str) -> Table | None:
+        """Returns the table, also `information_schema` ones, or None."""
+        ...
+
+    def table_names(self, database: str) -> Iterable[str]:
+        """Returns the names of super and normal tables and some child tables; for 'did you mean' hints."""
+        ...
+
+    def children(self, super_uid: int) -> Iterable[ChildTable]:
+        """Returns the child tables of a super table."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What a statement's meaning depends on besides its text and the catalog.
+
+    `now_ms` is fixed per statement, so that every `now` in it is the same instant. `time_zone` is an IANA name.
+    """
+
+    database: str | None = None
+    time_zone: str = "UTC"
+    now_ms: int = 0
+    user: str = "root"
+    settings: dict[str, str] = field(default_factory=dict)

@@ -1,0 +1,475 @@
+"""Every statement of the dialect as a frozen dataclass: what the parser returns and the engine executes.
+
+Scalar expressions inside them are sqlglot expressions of our dialect (`penstock.sql.dialect`), unbound: names are
+not looked up yet. Identifiers are folded to lower case unless they were back-quoted. `text` fields hold the source
+text as typed, since result columns without alias are named after it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from sqlglot import exp
+
+from penstock.sql.types import DataType, Precision
+
+Unit = Literal["b", "u", "a", "s", "m", "h", "d", "w", "n", "y"]
+
+
+@dataclass(frozen=True, slots=True)
+class Duration:
+    """A duration literal such as `10s`. `unit` "" means units of the database's precision (a bare integer)."""
+
+    value: int
+    unit: Unit | Literal[""]
+
+    def __str__(self) -> str:
+        return f"{self.value}{self.unit}"
+
+    @property
+    def is_calendar(self) -> bool:
+        """Whether the length depends on the calendar: months (n) and years (y)."""
+        return self.unit in ("n", "y")
+
+    def in_units(self, precision: Precision) -> int:
+        """Returns the length in units of `precision`, rounded towards zero. Not for calendar units."""
+        if self.unit == "":
+            return self.value
+        nanoseconds = self.value * NANOSECONDS_PER_UNIT[self.unit]
+        return nanoseconds // {"ms": 1_000_000, "us": 1_000, "ns": 1}[precision]
+
+
+NANOSECONDS_PER_UNIT: dict[str, int] = {
+    "b": 1, "u": 1_000, "a": 1_000_000, "s": 1_000_000_000, "m": 60 * 1_000_000_000, "h": 3_600 * 1_000_000_000,
+    "d": 86_400 * 1_000_000_000, "w": 7 * 86_400 * 1_000_000_000,
+}
+
+
+class Statement:
+    """Base of all statements."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """A possibly database-qualified object name, as written; `offset` is where it starts in the text."""
+
+    name: str
+    database: str | None = None
+    offset: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.database}.{self.name}" if self.database else self.name
+
+
+# --- queries -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SelectItem:
+    """One projection; a star is `exp.Star` or `exp.Column(this=exp.Star, table=...)`."""
+
+    expression: exp.Expression
+    alias: str | None
+    text: str
+
+    @property
+    def name(self) -> str:
+        return self.alias if self.alias is not None else self.text
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionItem:
+    """One item of PARTITION BY or GROUP BY."""
+
+    expression: exp.Expression
+    alias: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalWindow:
+    interval: Duration
+    offset: Duration | Literal["auto"] | None = None
+    sliding: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionWindow:
+    column: exp.Expression
+    gap: Duration
+
+
+@dataclass(frozen=True, slots=True)
+class StateWindow:
+    expression: exp.Expression
+    true_for: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EventWindow:
+    start: exp.Expression
+    end: exp.Expression
+    true_for: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CountWindow:
+    count: int
+    sliding: int | None = None
+    columns: tuple[exp.Expression, ...] = ()
+
+
+Window = IntervalWindow | SessionWindow | StateWindow | EventWindow | CountWindow
+FillMode = Literal["none", "null", "null_f", "value", "value_f", "prev", "next", "linear", "near"]
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    mode: FillMode
+    values: tuple[exp.Expression, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class OrderItem:
+    expression: exp.Expression
+    descending: bool = False
+    nulls_first: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableSource:
+    name: Name
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubquerySource:
+    query: Query
+    alias: str | None = None
+
+
+JoinKind = Literal["inner", "left", "right", "full"]
+JoinVariant = Literal["", "semi", "anti", "asof", "window"]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSource:
+    """`window` is WINDOW_OFFSET(start, end) of a window join; `jlimit` is JLIMIT."""
+
+    left: Source
+    right: Source
+    kind: JoinKind
+    variant: JoinVariant = ""
+    on: exp.Expression | None = None
+    window: tuple[Duration, Duration] | None = None
+    jlimit: int | None = None
+
+
+Source = TableSource | SubquerySource | JoinSource
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """INTERP's RANGE(first[, last]); `near` is the duration of RANGE(.., .., d)."""
+
+    first: exp.Expression
+    last: exp.Expression | None = None
+    near: Duration | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    count: int
+    offset: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Select(Statement):
+    items: tuple[SelectItem, ...]
+    source: Source | None = None
+    distinct: bool = False
+    tags_only: bool = False
+    where: exp.Expression | None = None
+    partition_by: tuple[PartitionItem, ...] = ()
+    window: Window | None = None
+    fill: Fill | None = None
+    range: Range | None = None
+    every: Duration | None = None
+    group_by: tuple[PartitionItem, ...] = ()
+    having: exp.Expression | None = None
+    order_by: tuple[OrderItem, ...] = ()
+    slimit: Limit | None = None
+    limit: Limit | None = None
+    into_file: str | None = None
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SetOperation(Statement):
+    """UNION [ALL] of two queries; ORDER BY and LIMIT belong to the whole."""
+
+    left: Query
+    right: Query
+    all: bool = False
+    order_by: tuple[OrderItem, ...] = ()
+    limit: Limit | None = None
+    into_file: str | None = None
+    text: str = ""
+
+
+Query = Select | SetOperation
+
+
+@dataclass(frozen=True, slots=True)
+class Explain(Statement):
+    statement: Statement
+    analyze: bool = False
+
+
+# --- databases and tables -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateDatabase(Statement):
+    """`options` are upper-case keys with values as typed: ints, durations as text, strings without quotes."""
+
+    name: str
+    options: tuple[tuple[str, str | int], ...] = ()
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterDatabase(Statement):
+    name: str
+    options: tuple[tuple[str, str | int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DropDatabase(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class UseDatabase(Statement):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class FlushDatabase(Statement):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class TrimDatabase(Statement):
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnDefinition:
+    """A column or tag in CREATE TABLE. `options` holds ENCODE/COMPRESS/LEVEL, which change nothing here."""
+
+    name: str
+    type: DataType
+    primary_key: bool = False
+    comment: str | None = None
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable(Statement):
+    """CREATE TABLE or CREATE STABLE with a column list; with tags it is a super table."""
+
+    name: Name
+    columns: tuple[ColumnDefinition, ...]
+    tags: tuple[ColumnDefinition, ...] = ()
+    if_not_exists: bool = False
+    must_be_super: bool = False
+    comment: str | None = None
+    ttl_days: int = 0
+    options: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChildTable:
+    """One `child USING super [(tags)] TAGS (values)`. `tag_names` None: all tags in order."""
+
+    name: Name
+    using: Name
+    tag_names: tuple[str, ...] | None
+    tag_values: tuple[exp.Expression, ...]
+    if_not_exists: bool = False
+    comment: str | None = None
+    ttl_days: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChildTables(Statement):
+    tables: tuple[CreateChildTable, ...]
+
+
+AlterAction = Literal[
+    "add_column", "drop_column", "modify_column", "rename_column",
+    "add_tag", "drop_tag", "modify_tag", "rename_tag", "set_tag", "set_option",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable(Statement):
+    """ALTER TABLE/STABLE. Which fields are set depends on `action`:
+
+    add/modify: `column`, `type`; drop: `column`; rename: `column`, `new_name`;
+    set_tag: `assignments`; set_option (COMMENT, TTL, KEEP): `option`.
+    """
+
+    name: Name
+    action: AlterAction
+    column: str | None = None
+    type: DataType | None = None
+    new_name: str | None = None
+    assignments: tuple[tuple[str, exp.Expression], ...] = ()
+    option: tuple[str, str | int] | None = None
+    must_be_super: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable(Statement):
+    names: tuple[Name, ...]
+    if_exists: bool = False
+    must_be_super: bool = False
+
+
+# --- rows -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class InsertTarget:
+    """One table of an INSERT.
+
+    `columns` None: all columns in order. For the super-table form `columns` contains `tbname`.
+    Exactly one of `rows`, `file`, `query` is set. `rows` is the text between VALUES and the next target, from the
+    first parenthesis on; the fast VALUES reader (`penstock.sql.values`) turns it into columns when the table is
+    known, so that no parse tree is built per literal. `rows_offset` is where it starts in the statement.
+    """
+
+    name: Name
+    using: Name | None = None
+    tag_names: tuple[str, ...] | None = None
+    tag_values: tuple[exp.Expression, ...] = ()
+    columns: tuple[str, ...] | None = None
+    rows: str | None = None
+    rows_offset: int = 0
+    file: str | None = None
+    query: Query | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Insert(Statement):
+    targets: tuple[InsertTarget, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Delete(Statement):
+    name: Name
+    where: exp.Expression | None = None
+
+
+# --- streams --------------------------------------------------------------------------------------------------
+
+TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """Options of CREATE STREAM; None means not given, so that defaults come from the engine."""
+
+    trigger: TriggerMode | None = None
+    max_delay: Duration | None = None
+    recalculate: Duration | None = None
+    watermark: Duration | None = None
+    ignore_expired: bool | None = None
+    ignore_update: bool | None = None
+    delete_mark: Duration | None = None
+    fill_history: bool | None = None
+    fill_history_async: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamTarget:
+    """INTO name [(columns)] [TAGS(...)] [SUBTABLE(...)].
+
+    `columns`: names with a primary-key flag, or None. `tag_definitions`: TAGS with types; `tag_names`: without.
+    """
+
+    name: Name
+    columns: tuple[tuple[str, bool], ...] | None = None
+    tag_definitions: tuple[ColumnDefinition, ...] | None = None
+    tag_names: tuple[str, ...] | None = None
+    subtable: exp.Expression | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateStream(Statement):
+    """`text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart."""
+
+    name: str
+    options: StreamOptions
+    target: StreamTarget
+    query: Select
+    if_not_exists: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropStream(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PauseStream(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeStream(Statement):
+    name: str
+    if_exists: bool = False
+    ignore_untreated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CreateSnode(Statement):
+    dnode_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class DropSnode(Statement):
+    dnode_id: int
+
+
+# --- inspection -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Show(Statement):
+    """SHOW ...: `what` is one of the lower-case words the parser knows, such as `databases`, `stables`, `tables`,
+    `child tables`, `normal tables`, `streams`, `stream tasks`, `vgroups`, `variables`, `create table`,
+    `create stable`, `create database`, `create stream`, `tags`, `table tags`, `snodes`, `dnodes`, ...
+
+    `database` is a prefix or FROM db; `table` an object name; `like` the pattern of LIKE.
+    """
+
+    what: str
+    database: str | None = None
+    table: Name | None = None
+    like: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Describe(Statement):
+    name: Name

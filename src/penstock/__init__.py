@@ -1,0 +1,39 @@
+"""Penstock: a SQL stream engine for time series.
+
+`penstock.connect(path)` opens a data directory with an embedded engine and gives a DB-API 2 connection;
+`penstock.duckdb(path)` gives a plain DuckDB connection with views over the tables of a data directory, also
+while an engine writes to it. Importing this package does nothing else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+apilevel = "2.0"
+threadsafety = 2
+paramstyle = "qmark"
+
+if TYPE_CHECKING:
+    from penstock.shell.dbapi import Connection
+
+__all__ = ["__version__", "apilevel", "connect", "duckdb", "paramstyle", "threadsafety"]
+
+
+def connect(path: str = "./penstock-data", config: Any = None) -> Connection:
+    """Returns a DB-API 2 connection to the data directory `path`, starting an embedded engine if needed.
+
+    `config` is a `penstock.common.config.Config`, a path to a conf file, a mapping of keys to values, or None
+    for the defaults. Raises `DataDirectoryInUseError` if another process has the directory open.
+    """
+    from penstock.shell.dbapi import connect as open_connection
+
+    return open_connection(path, config)
+
+
+def duckdb(path: str = "./penstock-data") -> Any:
+    """Returns a DuckDB connection with one view per table of the data directory `path`; needs no engine."""
+    from penstock.vnode.views import open_duckdb
+
+    return open_duckdb(path)
