@@ -1,0 +1,31 @@
+# Each target does its own set-up: Java, .venv and packages (see scripts/setup), again only when pyproject.toml changes.
+READY := .venv/ready
+BIN := .venv/bin
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test quick check docs clean
+
+help:  ## This list.
+	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
+
+$(READY): pyproject.toml scripts/setup
+	@scripts/setup
+
+demo: $(READY)  ## A year of flights through three streams, checked against batch answers.
+	@$(BIN)/python -m examples.flights $(ARGS)
+
+test: $(READY)  ## All tests.
+	$(BIN)/python -m pytest --durations=10 $(ARGS)
+
+quick: $(READY)  ## The tests that need neither Spark nor patience.
+	$(BIN)/python -m pytest -q -m "not spark and not slow" $(ARGS)
+
+check: $(READY)  ## Style and types.
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+docs: $(READY)  ## Writes the generated part of docs/configuration.md.
+	$(BIN)/python -m penstock config --write-reference docs/configuration.md
+
+clean:  ## Removes what the other targets have made.
+	rm -rf .venv .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,606 @@
+"""The catalog: databases, tables, child tables, streams and snodes, kept in LMDB and cached in memory.
+
+It checks only its own invariants (names are free, things exist); what statements may do is decided in `ddl` and
+`streams`. It is the one module of the mnode that imports lmdb. Every method that changes something is one durable
+transaction: when it returns, the change survives a power cut; when it raises, nothing changed.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import google_crc32c
+import lmdb
+
+from penstock.common.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    InternalError,
+    NotFoundError,
+    StorageError,
+)
+from penstock.mnode import catalog_codec as codec
+from penstock.mnode import system_schema
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue
+
+FORMAT_VERSION = 1
+FIRST_UID = 1000
+"""Uids below are those of system tables."""
+
+_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES = (
+    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes")
+_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES)
+
+WantedState = Literal["running", "paused"]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamRecord:
+    """A stream as it was created, and what its owner wants of it.
+
+    `text` is the statement; `database` and `time_zone` are the session's at that time, so that planning it again
+    gives the same plan. `start_cut` holds (vgroup id, WAL version) pairs: what came later belongs to the stream.
+    `created_target` tells that the result table was made by this stream. `attempt` is the newest one started.
+    `child_uid` is set if the source is one child table of `source_uid`.
+    `source_columns` are the physical names of the source's columns that the stream reads.
+    """
+
+    id: int
+    name: str
+    text: str
+    database: str | None
+    time_zone: str
+    source_uid: int
+    target_uid: int
+    created_ms: int
+    start_cut: tuple[tuple[int, int], ...]
+    created_target: bool
+    child_uid: int | None = None
+    source_columns: tuple[str, ...] = ()
+    attempt: int = 0
+    wanted: WantedState = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Snode:
+    """A place for agg tasks and checkpoint backups that is not a vnode."""
+
+    id: int
+    dnode_id: int
+    created_ms: int
+
+
+class _Namespace:
+    """Everything of one database by name, in memory."""
+
+    __slots__ = ("children", "tables")
+
+    def __init__(self) -> None:
+        self.tables: dict[str, int] = {}
+        self.children: dict[str, tuple[int, ChildTable]] = {}
+
+
+def stable_vgroup(database: Database, table: str) -> int:
+    """Returns the vgroup that a table of this name is placed on: the same for ever, on every machine."""
+    digest: int = google_crc32c.value(f"{database.name}.{table}".encode())
+    return database.vgroup_ids[digest % len(database.vgroup_ids)]
+
+
+def physical_name(name: str, taken: Iterable[str]) -> str:
+    """Returns a storage name for a new column that was never given in its table before.
+
+    DuckDB compares names without case, and some names are those of our own columns (`_tuid`, `_ver`, ...): both
+    clashes are avoided here once instead of everywhere.
+    """
+    used = {other.lower() for other in taken} | {"_tuid", "_ver", "_change", "tbname"}
+    if name.lower() not in used:
+        return name
+    number = 2
+    while f"{name.lower()}_{number}" in used:
+        number += 1
+    return f"{name}_{number}"
+
+
+class Catalog:
+    """Implements `penstock.sql.schema.CatalogView`; safe for many threads.
+
+    Reads never wait for a disk: they come from memory. `StorageError` if LMDB is full or the disk is;
+    `CorruptionError` if stored values fail their checksum or are of a newer format.
+    """
+
+    def __init__(self, path: Path, *, map_bytes: int = 4 * 1024**3) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._lock = threading.RLock()
+        try:
+            self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=len(_STORES), subdir=True)
+            self._stores = {name: self._env.open_db(name) for name in _STORES}
+        except lmdb.Error as error:
+            raise CorruptionError(f"the catalog {path} cannot be opened: {error}") from error
+        self._databases: dict[str, Database] = {}
+        self._namespaces: dict[str, _Namespace] = {}
+        self._tables: dict[int, Table] = {}
+        self._used_names: dict[int, tuple[str, ...]] = {}
+        self._children: dict[int, dict[int, ChildTable]] = {}
+        self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
+        self._streams: dict[int, StreamRecord] = {}
+        self._snodes: dict[int, Snode] = {}
+        self._next_id = FIRST_UID
+        self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
+        try:
+            self._load()
+        except BaseException:
+            self._env.close()
+            raise
+
+    def close(self) -> None:
+        """Closes the files; everything is durable already."""
+        with self._lock:
+            self._env.close()
+
+    # --- what the planner asks ---------------------------------------------------------------------------------
+
+    def database(self, name: str) -> Database | None:
+        return self._databases.get(name) or system_schema.database(name)
+
+    def table(self, database: str, name: str) -> Table | None:
+        namespace = self._namespaces.get(database)
+        if namespace is None:
+            return system_schema.table(database, name)
+        uid = namespace.tables.get(name)
+        if uid is not None:
+            return self._tables.get(uid)
+        found = namespace.children.get(name)
+        if found is None:
+            return None
+        super_uid, child = found
+        parent = self._tables.get(super_uid)
+        return None if parent is None else child_as_table(parent, child)
+
+    def table_names(self, database: str) -> Iterable[str]:
+        namespace = self._namespaces.get(database)
+        if namespace is None:
+            return system_schema.table_names(database)
+        with self._lock:
+            some = [name for name, _ in zip(namespace.children, range(1000), strict=False)]
+            return [*namespace.tables, *some]
+
+    def children(self, super_uid: int) -> tuple[ChildTable, ...]:
+        """Returns the child tables of a super table, or the one entry of a normal table, in order of creation."""
+        known = self._children_lists.get(super_uid)
+        if known is not None:
+            return known
+        with self._lock:
+            table = self._tables.get(super_uid)
+            if table is not None and table.kind == "normal":
+                assert table.vgroup_id is not None
+                known = (ChildTable(table.uid, table.name, table.vgroup_id, (), table.create_time_ms),)
+            else:
+                known = tuple(self._children.get(super_uid, {}).values())
+            self._children_lists[super_uid] = known
+            return known
+
+    # --- further reads -----------------------------------------------------------------------------------------
+
+    def databases(self) -> tuple[Database, ...]:
+        """Returns the users' databases, in order of creation."""
+        with self._lock:
+            return tuple(sorted(self._databases.values(), key=lambda database: database.vgroup_ids))
+
+    def database_names(self) -> list[str]:
+        return [*self._databases, *system_schema.DATABASES]
+
+    def tables(self, database: str, kind: Literal["super", "normal"]) -> list[Table]:
+        """Returns the super or the normal tables of a database, in order of creation."""
+        with self._lock:
+            namespace = self._namespaces.get(database)
+            uids = sorted(namespace.tables.values()) if namespace is not None else []
+            return [self._tables[uid] for uid in uids if self._tables[uid].kind == kind]
+
+    def table_by_uid(self, uid: int) -> Table | None:
+        """Returns the super or normal table with this uid."""
+        return self._tables.get(uid)
+
+    def child(self, database: str, name: str) -> tuple[int, ChildTable] | None:
+        """Returns (uid of the super table, child table), or None."""
+        namespace = self._namespaces.get(database)
+        return namespace.children.get(name) if namespace is not None else None
+
+    def child_by_uid(self, super_uid: int, uid: int) -> ChildTable | None:
+        return self._children.get(super_uid, {}).get(uid)
+
+    def child_count(self, super_uid: int) -> int:
+        return len(self._children.get(super_uid, ()))
+
+    def used_physical_names(self, uid: int) -> tuple[str, ...]:
+        """Returns every storage name that a column of the table has or ever had."""
+        return self._used_names.get(uid, ())
+
+    def streams(self) -> tuple[StreamRecord, ...]:
+        with self._lock:
+            return tuple(self._streams.values())
+
+    def stream(self, name: str) -> StreamRecord | None:
+        return next((stream for stream in self.streams() if stream.name == name), None)
+
+    def stream_by_id(self, stream_id: int) -> StreamRecord | None:
+        return self._streams.get(stream_id)
+
+    def snodes(self) -> tuple[Snode, ...]:
+        with self._lock:
+            return tuple(self._snodes.values())
+
+    # --- databases ---------------------------------------------------------------------------------------------
+
+    def create_database(self, name: str, options: DatabaseOptions, now_ms: int) -> Database:
+        """Returns the new database with its vgroups. `AlreadyExistsError` if the name is taken."""
+        with self._transaction() as write:
+            if self.database(name) is not None:
+                raise AlreadyExistsError(f"database {name} already exists", code=0x0381)
+            first = self._next_vgroup
+            database = Database(name, options, tuple(range(first, first + options.vgroups)), now_ms)
+            write.put(_META, b"next_vgroup", first + options.vgroups)
+            write.put(_DATABASES, name.encode(), codec.database_to_json(database))
+            write.commit()
+            self._next_vgroup = first + options.vgroups
+            self._databases[name] = database
+            self._namespaces[name] = _Namespace()
+            return database
+
+    def alter_database(self, name: str, options: DatabaseOptions) -> Database:
+        with self._transaction() as write:
+            database = replace(self._require_database(name), options=options)
+            write.put(_DATABASES, name.encode(), codec.database_to_json(database))
+            write.commit()
+            self._databases[name] = database
+            return database
+
+    def drop_database(self, name: str) -> Database:
+        """Removes a database with all of its tables; the caller removes their data."""
+        with self._transaction() as write:
+            database = self._require_database(name)
+            namespace = self._namespaces[name]
+            write.delete(_DATABASES, name.encode())
+            for uid in namespace.tables.values():
+                write.delete(_TABLES, codec.key(uid))
+                for child in self._children.get(uid, ()):
+                    write.delete(_CHILDREN, codec.key(uid, child))
+            write.commit()
+            del self._databases[name]
+            del self._namespaces[name]
+            for uid in namespace.tables.values():
+                self._forget_table(uid)
+            return database
+
+    # --- tables ------------------------------------------------------------------------------------------------
+
+    def create_table(
+        self,
+        database: str,
+        name: str,
+        columns: Sequence[Column],
+        tags: Sequence[Column],
+        *,
+        super_table: bool,
+        now_ms: int,
+        comment: str | None = None,
+        ttl_days: int = 0,
+    ) -> Table:
+        """Returns the new super or normal table; the `physical` names given are ignored and assigned here."""
+        with self._transaction() as write:
+            owner = self._require_database(database)
+            self._require_free(database, name)
+            uid = self._next_id
+            used: list[str] = []
+            table = Table(
+                uid, database, name, "super" if super_table else "normal",
+                tuple(_with_physical(columns, used)), tuple(_with_physical(tags, used)),
+                vgroup_id=None if super_table else stable_vgroup(owner, name),
+                create_time_ms=now_ms, comment=comment, ttl_days=ttl_days,
+            )
+            write.put(_META, b"next_id", uid + 1)
+            write.put(_TABLES, codec.key(uid), codec.table_to_json(table, used))
+            write.commit()
+            self._next_id = uid + 1
+            self._remember_table(table, used)
+            return table
+
+    def replace_table(self, table: Table, children_tags: Mapping[int, tuple[TagValue, ...]] | None = None) -> Table:
+        """Stores a changed schema of a super or normal table under the next schema version.
+
+        `children_tags` gives the new tag values of all children, for added and dropped tags.
+        """
+        with self._transaction() as write:
+            if table.uid not in self._tables:
+                raise NotFoundError(f"table {table.name} does not exist", code=0x2603)
+            changed = replace(table, schema_version=table.schema_version + 1)
+            used = list(self._used_names[table.uid])
+            used += [c.physical for c in (*table.columns, *table.tags) if c.physical not in used]
+            write.put(_TABLES, codec.key(table.uid), codec.table_to_json(changed, used))
+            children = self._children.get(table.uid, {})
+            updated = {uid: replace(children[uid], tag_values=values)
+                       for uid, values in (children_tags or {}).items()}
+            for child in updated.values():
+                write.put(_CHILDREN, codec.key(table.uid, child.uid), codec.child_to_json(child))
+            write.commit()
+            self._remember_table(changed, used)
+            self._remember_children(changed, updated.values())
+            return changed
+
+    def drop_table(self, uid: int) -> Table:
+        """Removes a super table with its children, or a normal table; the caller removes their data."""
+        with self._transaction() as write:
+            table = self._tables.get(uid)
+            if table is None:
+                raise NotFoundError("the table does not exist", code=0x2603)
+            write.delete(_TABLES, codec.key(uid))
+            children = self._children.get(uid, {})
+            for child in children:
+                write.delete(_CHILDREN, codec.key(uid, child))
+            write.commit()
+            namespace = self._namespaces[table.database]
+            del namespace.tables[table.name]
+            for known in children.values():
+                del namespace.children[known.name]
+            self._forget_table(uid)
+            return table
+
+    # --- child tables ------------------------------------------------------------------------------------------
+
+    def create_children(
+        self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]], now_ms: int
+    ) -> list[ChildTable]:
+        """Returns the new child tables, placed on vgroups by their names. All or none are created."""
+        if not children:
+            return []
+        with self._transaction() as write:
+            parent = self._tables.get(super_uid)
+            if parent is None or parent.kind != "super":
+                raise NotFoundError("the super table does not exist any more", code=0x2603)
+            owner = self._require_database(parent.database)
+            created = []
+            names: set[str] = set()
+            for uid, (name, tag_values) in enumerate(children, self._next_id):
+                self._require_free(parent.database, name)
+                if name in names:
+                    raise AlreadyExistsError(f"table {name} is given twice", code=0x0603)
+                names.add(name)
+                if len(tag_values) != len(parent.tags):
+                    raise InternalError(f"{len(tag_values)} tag values for {len(parent.tags)} tags of {parent.name}")
+                child = ChildTable(uid, name, stable_vgroup(owner, name), tag_values, now_ms)
+                write.put(_CHILDREN, codec.key(super_uid, uid), codec.child_to_json(child))
+                created.append(child)
+            write.put(_META, b"next_id", self._next_id + len(created))
+            write.commit()
+            self._next_id += len(created)
+            self._remember_children(parent, created)
+            return created
+
+    def set_tags(self, super_uid: int, uid: int, tag_values: tuple[TagValue, ...]) -> ChildTable:
+        with self._transaction() as write:
+            parent, child = self._tables.get(super_uid), self.child_by_uid(super_uid, uid)
+            if parent is None or child is None:
+                raise NotFoundError("the child table does not exist any more", code=0x2603)
+            changed = replace(child, tag_values=tag_values)
+            write.put(_CHILDREN, codec.key(super_uid, uid), codec.child_to_json(changed))
+            write.commit()
+            self._remember_children(parent, [changed])
+            return changed
+
+    def drop_children(self, super_uid: int, uids: Sequence[int]) -> list[ChildTable]:
+        with self._transaction() as write:
+            parent, children = self._tables.get(super_uid), self._children.get(super_uid, {})
+            if parent is None:
+                raise NotFoundError("the super table does not exist any more", code=0x2603)
+            dropped = [children[uid] for uid in uids if uid in children]
+            for child in dropped:
+                write.delete(_CHILDREN, codec.key(super_uid, child.uid))
+            write.commit()
+            namespace = self._namespaces[parent.database]
+            for child in dropped:
+                del children[child.uid]
+                del namespace.children[child.name]
+            self._children_lists.pop(super_uid, None)
+            return dropped
+
+    # --- streams and snodes ------------------------------------------------------------------------------------
+
+    def create_stream(self, record: StreamRecord) -> StreamRecord:
+        """Stores a stream; its `id` is assigned here."""
+        with self._transaction() as write:
+            if self.stream(record.name) is not None:
+                raise AlreadyExistsError(f"stream {record.name} already exists", code=0x03F0)
+            stored = replace(record, id=self._next_id)
+            write.put(_META, b"next_id", stored.id + 1)
+            write.put(_STREAMS, codec.key(stored.id), codec.dataclass_to_json(stored))
+            write.commit()
+            self._next_id = stored.id + 1
+            self._streams[stored.id] = stored
+            return stored
+
+    def next_attempt(self, stream_id: int) -> StreamRecord:
+        """Counts a new attempt of a stream, durably, before it is started."""
+        with self._lock:
+            return self._update_stream(stream_id, attempt=self._require_stream(stream_id).attempt + 1)
+
+    def set_stream_wanted(self, stream_id: int, wanted: WantedState) -> StreamRecord:
+        return self._update_stream(stream_id, wanted=wanted)
+
+    def drop_stream(self, stream_id: int) -> StreamRecord:
+        with self._transaction() as write:
+            record = self._require_stream(stream_id)
+            write.delete(_STREAMS, codec.key(stream_id))
+            write.commit()
+            return self._streams.pop(record.id)
+
+    def create_snode(self, dnode_id: int, now_ms: int) -> Snode:
+        with self._transaction() as write:
+            if any(snode.dnode_id == dnode_id for snode in self._snodes.values()):
+                raise AlreadyExistsError(f"dnode {dnode_id} has an snode already")
+            snode = Snode(self._next_id, dnode_id, now_ms)
+            write.put(_META, b"next_id", snode.id + 1)
+            write.put(_SNODES, codec.key(snode.id), codec.dataclass_to_json(snode))
+            write.commit()
+            self._next_id = snode.id + 1
+            self._snodes[snode.id] = snode
+            return snode
+
+    def drop_snode(self, dnode_id: int) -> Snode:
+        with self._transaction() as write:
+            found = next((snode for snode in self._snodes.values() if snode.dnode_id == dnode_id), None)
+            if found is None:
+                raise NotFoundError(f"dnode {dnode_id} has no snode")
+            write.delete(_SNODES, codec.key(found.id))
+            write.commit()
+            return self._snodes.pop(found.id)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _update_stream(self, stream_id: int, **changes: Any) -> StreamRecord:
+        with self._transaction() as write:
+            changed = replace(self._require_stream(stream_id), **changes)
+            write.put(_STREAMS, codec.key(stream_id), codec.dataclass_to_json(changed))
+            write.commit()
+            self._streams[stream_id] = changed
+            return changed
+
+    def _require_stream(self, stream_id: int) -> StreamRecord:
+        record = self._streams.get(stream_id)
+        if record is None:
+            raise NotFoundError("the stream does not exist any more", code=0x03F1)
+        return record
+
+    def _require_database(self, name: str) -> Database:
+        database = self._databases.get(name)
+        if database is None:
+            raise NotFoundError(f"database {name} does not exist", code=0x0388)
+        return database
+
+    def _require_free(self, database: str, name: str) -> None:
+        namespace = self._namespaces[database]
+        if name in namespace.tables or name in namespace.children:
+            raise AlreadyExistsError(f"table {database}.{name} already exists", code=0x0603)
+
+    def _remember_table(self, table: Table, used: Sequence[str]) -> None:
+        self._tables[table.uid] = table
+        self._used_names[table.uid] = tuple(used)
+        self._namespaces[table.database].tables[table.name] = table.uid
+        if table.kind == "super":
+            self._children.setdefault(table.uid, {})
+
+    def _forget_table(self, uid: int) -> None:
+        for cache in (self._tables, self._used_names, self._children, self._children_lists):
+            cache.pop(uid, None)  # type: ignore[attr-defined]
+
+    def _remember_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
+        by_uid, by_name = self._children[parent.uid], self._namespaces[parent.database].children
+        for child in children:
+            by_uid[child.uid] = child
+            by_name[child.name] = (parent.uid, child)
+        self._children_lists.pop(parent.uid, None)
+
+    @contextmanager
+    def _transaction(self) -> Iterator[_Write]:
+        with self._lock:
+            transaction = None
+            try:
+                transaction = self._env.begin(write=True)
+                yield _Write(transaction, self._stores)
+            except lmdb.MapFullError as error:
+                raise StorageError(f"the catalog {self._path} is full", hint="raise catalogMapSize") from error
+            except lmdb.Error as error:
+                raise StorageError(f"the catalog {self._path} cannot be written: {error}") from error
+            finally:
+                if transaction is not None:
+                    transaction.abort()  # does nothing after a commit
+
+    def _load(self) -> None:
+        with self._env.begin(write=True) as transaction:
+            read = _Read(transaction, self._stores, self._path)
+            version = read.get(_META, b"format")
+            if version is None:
+                _Write(transaction, self._stores).put(_META, b"format", FORMAT_VERSION)
+            elif version > FORMAT_VERSION:
+                raise CorruptionError(
+                    f"the catalog {self._path} has format {version}; this version of Penstock knows formats up to "
+                    f"{FORMAT_VERSION}", hint="use the newer version that wrote it")
+            self._next_id = read.get(_META, b"next_id") or self._next_id
+            self._next_vgroup = read.get(_META, b"next_vgroup") or self._next_vgroup
+            for _, value in read.items(_DATABASES):
+                database = codec.database_from_json(value)
+                self._databases[database.name] = database
+                self._namespaces[database.name] = _Namespace()
+            for _, value in read.items(_TABLES):
+                self._remember_table(*codec.table_from_json(value))
+            for key, value in read.items(_CHILDREN):
+                parent, child = codec.child_from_json(key, value)
+                self._children[parent][child.uid] = child
+                self._namespaces[self._tables[parent].database].children[child.name] = (parent, child)
+            for _, value in read.items(_STREAMS):
+                value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
+                value["source_columns"] = tuple(value["source_columns"])
+                self._streams[value["id"]] = StreamRecord(**value)
+            for _, value in read.items(_SNODES):
+                self._snodes[value["id"]] = Snode(**value)
+
+
+class _Write:
+    """The changes of one transaction. They happen at `commit`; leaving the block without it undoes them all."""
+
+    def __init__(self, transaction: Any, stores: Mapping[bytes, Any]) -> None:
+        self._transaction = transaction
+        self._stores = stores
+
+    def put(self, store: bytes, key: bytes, value: Any) -> None:
+        self._transaction.put(key, codec.seal(value), db=self._stores[store])
+
+    def delete(self, store: bytes, key: bytes) -> None:
+        self._transaction.delete(key, db=self._stores[store])
+
+    def commit(self) -> None:
+        self._transaction.commit()
+
+
+class _Read:
+    """Reads values and checks them."""
+
+    def __init__(self, transaction: Any, stores: Mapping[bytes, Any], path: Path) -> None:
+        self._transaction = transaction
+        self._stores = stores
+        self._path = path
+
+    def get(self, store: bytes, key: bytes) -> Any:
+        value = self._transaction.get(key, db=self._stores[store])
+        return None if value is None else self._open(store, key, value)
+
+    def items(self, store: bytes) -> Iterator[tuple[bytes, Any]]:
+        with self._transaction.cursor(db=self._stores[store]) as cursor:
+            for key, value in cursor:
+                yield key, self._open(store, key, value)
+
+    def _open(self, store: bytes, key: bytes, value: bytes) -> Any:
+        try:
+            return codec.unseal(value)
+        except ValueError as error:
+            raise CorruptionError(
+                f"the catalog {self._path} is damaged: {store.decode()} {key.hex()}: {error}") from error
+
+
+def child_as_table(parent: Table, child: ChildTable) -> Table:
+    """Returns the child table with its super table's columns and tags."""
+    return Table(
+        child.uid, parent.database, child.name, "child", parent.columns, parent.tags, parent.uid, parent.name,
+        child.tag_values, child.vgroup_id, child.create_time_ms, schema_version=parent.schema_version,
+    )
+
+
+def _with_physical(columns: Sequence[Column], used: list[str]) -> Iterator[Column]:
+    for column in columns:
+        physical = physical_name(column.name, used)
+        used.append(physical)
+        yield replace(column, physical=physical)

@@ -1,0 +1,756 @@
+"""Performs what the state machines decide: runs streams on worker groups, checkpoints them, and tells how they are.
+
+One thread takes all events, in order, and never waits for anything: slow work (starting jobs, writing records,
+collecting a deployment) is done elsewhere and comes back as an event. The public methods may be called by any thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from penstock.common.clock import Clock
+from penstock.common.errors import InternalError, NotFoundError, PenstockError, UnavailableError
+from penstock.common.fs import Fs
+from penstock.common.logging import logger
+from penstock.common.paths import DataPaths
+from penstock.mnode import checkpoints, groups
+from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings
+from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
+from penstock.mnode.monitor import Monitor, TaskReport
+from penstock.mnode.records import CommitRecord, CommitRecords
+from penstock.mnode.workers import WorkerConnection, WorkerDoor
+from penstock.tasks import control
+from penstock.tasks.messages import (
+    CheckpointCommitted,
+    Pause,
+    Resume,
+    StartCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+)
+from penstock.tasks.task import StreamDeployment, TaskSettings
+from penstock.tasks.worker import TaskBuilder, WorkerSpec
+
+if TYPE_CHECKING:
+    from penstock.common.config import Config
+    from penstock.planner.stream import StreamPlan
+
+_log = logger(__name__)
+
+T = TypeVar("T")
+
+_ANSWER_TIMEOUT_S = 2.0
+_STOP_TIMEOUT_S = 30.0
+_EVENTS_KEPT = 1000
+_SILENCE_CHECK_S = 0.5
+
+
+class Handle(Protocol):
+    """A submitted worker group."""
+
+    def cancel(self) -> None: ...
+
+
+class Runtime(Protocol):
+    """What runs worker groups; `penstock.tasks.spark.SparkRuntime` outside of tests."""
+
+    def submit_group(
+        self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
+    ) -> Handle: ...
+
+    def is_ready(self) -> bool: ...
+
+
+@dataclass(frozen=True, slots=True)
+class ControllerSettings:
+    """The numbers that the controller works by."""
+
+    groups: GroupSettings = field(default_factory=GroupSettings)
+    checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
+    checkpoints_kept: int = 3
+    heartbeat_interval_s: float = 1.0
+    heartbeat_timeout_s: float = 15.0
+    wal_poll_interval_s: float = 0.0005
+    close_timeout_s: float = 10.0
+    log_level: str = "warning"
+
+    @classmethod
+    def from_config(cls, config: Config) -> ControllerSettings:
+        return cls(
+            GroupSettings(
+                streams_per_worker=config.streams_per_worker,
+                idle_timeout_s=config.worker_idle_timeout,
+                start_timeout_s=config.worker_start_timeout,
+                restart_delay_min_s=config.restart_delay_min,
+                restart_delay_max_s=config.restart_delay_max,
+            ),
+            CheckpointSettings(config.checkpoint_interval, config.checkpoint_timeout),
+            checkpoints_kept=config.checkpoints_kept,
+            heartbeat_interval_s=config.heartbeat_interval,
+            heartbeat_timeout_s=config.heartbeat_timeout,
+            wal_poll_interval_s=config.wal_poll_interval,
+            log_level=config.log_level,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStream:
+    """A stream that shall run. `start_versions` belong to `vgroup_ids`, as in `StreamDeployment`.
+
+    `children` returns the source's child tables per vnode as of now, as `StreamDeployment.children`.
+    `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
+    every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
+    """
+
+    stream_id: int
+    name: str
+    database: str
+    plan: StreamPlan
+    vgroup_ids: tuple[int, ...]
+    start_versions: tuple[int, ...]
+    children: Callable[[], tuple[bytes, ...]]
+    next_attempt: Callable[[], int]
+    settings: TaskSettings = field(default_factory=TaskSettings)
+    paused: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """How a stream is. `state`: STARTING, RUNNING, PAUSED, RESTARTING or STOPPING; `reason` says why it isn't running.
+
+    `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoint` is the last
+    valid checkpoint; `checkpoint_problem` tells why the last try failed, "" if it didn't.
+    """
+
+    stream_id: int
+    state: str
+    reason: str
+    since_ms: int
+    attempt: int
+    group: str
+    restarts: int
+    checkpoint: CommitRecord | None
+    checkpoint_problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """Something worth telling that happened to a stream."""
+
+    at_ms: int
+    stream_id: int
+    text: str
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What the controller keeps of a stream besides the machines' states."""
+
+    stream: RunningStream
+    paused: bool
+    deployment: StreamDeployment | None = None
+    tasks: set[TaskId] = field(default_factory=set)
+    record: CommitRecord | None = None
+    last_checkpoint_id: int = 0
+    checkpoint_problem: str = ""
+    #: (lowest checkpoint id that satisfies the waiter, waiter)
+    waiters: list[tuple[int, Future[CommitRecord]]] = field(default_factory=list)
+    removed: Future[None] = field(default_factory=Future)
+    running: Future[None] = field(default_factory=Future)
+
+
+@dataclass(slots=True)
+class _Worker:
+    connection: WorkerConnection
+    heard_at: float
+
+
+class StreamController:
+    """Runs the streams of one engine; see the methods. Construct, use, `close`."""
+
+    def __init__(
+        self,
+        paths: DataPaths,
+        fs: Fs,
+        clock: Clock,
+        settings: ControllerSettings,
+        runtime: Runtime,
+        service_address: str,
+        secret: bytes,
+        on_checkpoint: Callable[[int, Mapping[int, int]], None],
+        build: TaskBuilder | None = None,
+    ) -> None:
+        """`service_address` and `secret` are those of the DnodeService. `on_checkpoint(stream id, {vgroup id: last
+        version that is in the state})` is called after each commit, from another thread: WAL up to there isn't
+        needed any more. `build` replaces the task builder, for tests."""
+        self._paths = paths
+        self._clock = clock
+        self._settings = settings
+        self._runtime = runtime
+        self._service_address = service_address
+        self._secret = secret
+        self._on_checkpoint = on_checkpoint
+        self._build = build
+        self._records = CommitRecords(paths, fs, settings.checkpoints_kept)
+        self._machine = GroupMachine(settings.groups)
+        self._checkpoints = CheckpointMachine(settings.checkpoints)
+        self._monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0))
+        self._entries: dict[int, _Entry] = {}
+        self._workers: dict[str, dict[int, _Worker]] = {}
+        self._handles: dict[str, Handle] = {}
+        self._events: deque[StreamEvent] = deque(maxlen=_EVENTS_KEPT)
+        self._silence_checked_at = clock.monotonic()
+        self._inbox: deque[Callable[[], None]] = deque()
+        self._flag = threading.Event()
+        self._stopping = False
+        self._helpers = ThreadPoolExecutor(4, thread_name_prefix="controller helper")
+        self._door = WorkerDoor(secret, self._hello, self._message, self._lost)
+        self._thread = threading.Thread(target=self._run, name="stream controller", daemon=True)
+        self._thread.start()
+
+    # --- what others ask for -----------------------------------------------------------------------------------
+
+    def start(self, stream: RunningStream) -> None:
+        """Begins to run a stream; returns at once. Nothing happens if it runs already."""
+        self._ask(lambda: self._start(stream))
+
+    def wait_running(self, stream_id: int, timeout_s: float) -> bool:
+        """Waits until the stream's tasks run for the first time; returns whether they do."""
+        future = self._ask(lambda: self._entry(stream_id).running)
+        with contextlib.suppress(FutureTimeoutError):
+            future.result(timeout_s)
+        return future.done()
+
+    def stop(self, stream_id: int, timeout_s: float = _STOP_TIMEOUT_S) -> None:
+        """Ends a stream and forgets it; returns when none of its tasks is left.
+
+        Raises UnavailableError if that takes longer than `timeout_s`; it goes on being ended all the same.
+        """
+        removed = self._ask(lambda: self._remove(stream_id))
+        if removed is None:
+            return
+        try:
+            removed.result(timeout_s)
+        except FutureTimeoutError:
+            raise UnavailableError(f"stream {stream_id:x} has not ended within {timeout_s:g} s") from None
+
+    def pause(self, stream_id: int) -> None:
+        """Lets the source tasks of a stream rest, also those of later attempts."""
+        self._ask(lambda: self._pause(stream_id))
+
+    def resume(self, stream_id: int, skip_to_end: bool = False) -> None:
+        """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
+        self._ask(lambda: self._resume(stream_id, skip_to_end))
+
+    def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = 30.0) -> CommitRecord | None:
+        """Starts a checkpoint of a running stream. With `wait`, returns its record once it is valid.
+
+        Raises NotFoundError for an unknown stream, UnavailableError if the checkpoint is abandoned or takes too long.
+        """
+        future = self._ask(lambda: self._request_checkpoint(stream_id))
+        if not wait:
+            return None
+        try:
+            return future.result(timeout_s)
+        except FutureTimeoutError:
+            text = f"the checkpoint of stream {stream_id:x} is not done within {timeout_s:g} s"
+            raise UnavailableError(text) from None
+
+    def statuses(self) -> list[TaskStatus]:
+        """Returns the latest status of each task, ordered by task."""
+        return self._ask(self._monitor.statuses)
+
+    def task_reports(self) -> list[TaskReport]:
+        """Returns the latest status of each task with its rates and lag, ordered by task."""
+        return self._ask(lambda: self._monitor.report(self._clock.monotonic()))
+
+    def stream_states(self) -> dict[int, StreamReport]:
+        """Returns how each stream is."""
+        return self._ask(lambda: {stream.stream_id: self._report(stream) for stream in self._machine.streams})
+
+    def events(self) -> list[StreamEvent]:
+        """Returns what happened lately, oldest first."""
+        return self._ask(lambda: list(self._events))
+
+    def worker_pids(self) -> dict[str, dict[int, int]]:
+        """Returns the process ids of the workers by group and place."""
+        return self._ask(
+            lambda: {
+                group: {index: worker.connection.pid for index, worker in workers.items()}
+                for group, workers in self._workers.items()
+            }
+        )
+
+    def close(self, final_checkpoint: bool = True) -> None:
+        """Ends all streams and workers; takes at most about twice the close timeout.
+
+        With `final_checkpoint`, running streams are checkpointed first, so that they go on from here next time.
+        """
+        if self._stopping:
+            return
+        timeout_s = self._settings.close_timeout_s
+        if final_checkpoint:
+            self._checkpoint_all(timeout_s)
+        gone = self._ask(self._close_all)
+        try:
+            gone.result(timeout_s)
+        except FutureTimeoutError:
+            _log.warning("some workers have not left within %g s; they are cut off", timeout_s)
+        self._ask(self._cut_off)
+        self._stopping = True
+        self._flag.set()
+        self._thread.join()
+        self._door.close()
+        self._helpers.shutdown(wait=True, cancel_futures=True)
+
+    def _checkpoint_all(self, timeout_s: float) -> None:
+        running = [report.stream_id for report in self.stream_states().values() if report.state == "RUNNING"]
+        futures = [self._ask(lambda stream_id=s: self._request_checkpoint(stream_id)) for s in running]
+        deadline = self._clock.monotonic() + timeout_s
+        for stream_id, future in zip(running, futures, strict=True):
+            try:
+                future.result(max(0.0, deadline - self._clock.monotonic()))
+            except (FutureTimeoutError, UnavailableError) as error:
+                _log.warning("stream %x is closed without a last checkpoint: %s", stream_id, error)
+
+    # --- the loop ----------------------------------------------------------------------------------------------
+
+    def _ask(self, question: Callable[[], T]) -> T:
+        """Has the loop answer a question; raises what it raises, or UnavailableError if the loop is gone."""
+        answer: Future[T] = Future()
+
+        def reply() -> None:
+            try:
+                answer.set_result(question())
+            except Exception as error:  # noqa: BLE001  # raised again where the question was asked
+                answer.set_exception(error)
+
+        if self._stopping:
+            raise UnavailableError("the engine is closed")
+        self._post(reply)
+        try:
+            return answer.result(_ANSWER_TIMEOUT_S)
+        except FutureTimeoutError:
+            raise UnavailableError("the stream controller doesn't answer") from None
+
+    def _post(self, action: Callable[[], None]) -> None:
+        self._inbox.append(action)
+        self._flag.set()
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._flag.clear()
+            while self._inbox:
+                self._guard(self._inbox.popleft())
+            self._guard(self._tick)
+            self._wait()
+
+    def _guard(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except Exception:
+            # A defect in the handling of one event must not take all streams along; it is told with its story.
+            _log.exception("the stream controller could not handle an event")
+
+    def _wait(self) -> None:
+        deadlines = [self._machine.next_deadline(), self._checkpoints.next_deadline()]
+        if self._workers:
+            deadlines.append(self._silence_checked_at + _SILENCE_CHECK_S)
+        known = [deadline for deadline in deadlines if deadline is not None]
+        if not known:
+            self._flag.wait()
+            return
+        timeout = min(known) - self._clock.monotonic()
+        if timeout > 0:
+            self._clock.wait(self._flag, timeout)
+
+    def _tick(self) -> None:
+        now = self._clock.monotonic()
+        at = self._machine.next_deadline()
+        if at is not None and at <= now:
+            self._handle(groups.Tick())
+        at = self._checkpoints.next_deadline()
+        if at is not None and at <= now:
+            self._handle_checkpoint(checkpoints.Tick())
+        if now >= self._silence_checked_at + _SILENCE_CHECK_S:
+            self._silence_checked_at = now
+            self._check_silence(now)
+
+    def _check_silence(self, now: float) -> None:
+        limit = self._settings.heartbeat_timeout_s
+        for group, workers in list(self._workers.items()):
+            for index, worker in list(workers.items()):
+                if now - worker.heard_at > limit:
+                    self._handle(groups.WorkerLost(group, index, f"no heartbeat for {limit:g} s"))
+
+    # --- requests, in the loop ---------------------------------------------------------------------------------
+
+    def _entry(self, stream_id: int) -> _Entry:
+        entry = self._entries.get(stream_id)
+        if entry is None:
+            raise NotFoundError(f"stream {stream_id:x} doesn't run")
+        return entry
+
+    def _start(self, stream: RunningStream) -> None:
+        if stream.stream_id in self._entries:
+            return
+        self._entries[stream.stream_id] = _Entry(stream, stream.paused)
+        self._handle(groups.AddStream(stream.stream_id, stream.database, stream.vgroup_ids))
+
+    def _remove(self, stream_id: int) -> Future[None] | None:
+        entry = self._entries.get(stream_id)
+        if entry is None:
+            return None
+        self._handle(groups.RemoveStream(stream_id))
+        return entry.removed
+
+    def _pause(self, stream_id: int) -> None:
+        self._entry(stream_id).paused = True
+        self._post_event(stream_id, Pause())
+
+    def _resume(self, stream_id: int, skip_to_end: bool) -> None:
+        self._entry(stream_id).paused = False
+        self._post_event(stream_id, Resume(skip_to_end))
+        if skip_to_end and self._checkpoints.progress(stream_id) is not None:
+            # An attempt that starts from an older checkpoint would read what was to be skipped.
+            self._handle_checkpoint(checkpoints.Request(stream_id))
+
+    def _request_checkpoint(self, stream_id: int) -> Future[CommitRecord]:
+        entry = self._entry(stream_id)
+        future: Future[CommitRecord] = Future()
+        progress = self._checkpoints.progress(stream_id)
+        if progress is None:
+            future.set_exception(UnavailableError(f"stream {stream_id:x} isn't running, it can't be checkpointed"))
+            return future
+        entry.waiters.append((progress.checkpoint_id + 1, future))
+        self._handle_checkpoint(checkpoints.Request(stream_id))
+        return future
+
+    def _close_all(self) -> Future[None]:
+        self._gone: Future[None] = Future()
+        self._handle(groups.CloseAll())
+        self._see_whether_gone()
+        return self._gone
+
+    def _see_whether_gone(self) -> None:
+        gone: Future[None] | None = getattr(self, "_gone", None)
+        if gone is not None and not gone.done() and not self._machine.groups:
+            gone.set_result(None)
+
+    def _cut_off(self) -> None:
+        for group in list(self._handles):
+            self._cancel_group(group)
+
+    def _report(self, stream: groups.Stream) -> StreamReport:
+        entry = self._entries[stream.stream_id]
+        reason = stream.reason or stream.group.reason
+        if stream.remove:
+            state = "STOPPING"
+        elif stream.state is StreamState.RUNNING:
+            state = "PAUSED" if entry.paused else "RUNNING"
+        else:
+            state = "STARTING" if stream.attempt == 0 and not reason else "RESTARTING"
+            if not reason:
+                reason = self._what_it_waits_for(stream)
+        now = self._clock.monotonic()
+        return StreamReport(
+            stream.stream_id,
+            state,
+            reason,
+            self._clock.now_ms() - round((now - stream.since) * 1000),
+            stream.attempt,
+            stream.group.name,
+            stream.restarts,
+            entry.record,
+            entry.checkpoint_problem,
+        )
+
+    def _what_it_waits_for(self, stream: groups.Stream) -> str:
+        if stream.state is StreamState.WAITING and not self._runtime.is_ready():
+            return "Spark is starting"
+        if stream.group.state is GroupState.STARTING:
+            return f"{len(stream.group.joined)} of {stream.group.workers} workers are there"
+        return stream.state.value
+
+    # --- what workers say: from their receiving threads -----------------------------------------------------------
+
+    def _hello(self, connection: WorkerConnection) -> None:
+        self._post(lambda: self._handle_hello(connection))
+
+    def _message(self, connection: WorkerConnection, message: control.WorkerMessage) -> None:
+        self._post(lambda: self._handle_message(connection, message))
+
+    def _lost(self, connection: WorkerConnection, reason: str) -> None:
+        self._post(lambda: self._handle_lost(connection, reason))
+
+    def _handle_hello(self, connection: WorkerConnection) -> None:
+        if connection.group not in self._handles:
+            _log.info("worker %s/%d comes too late and is sent away", connection.group, connection.index)
+            connection.close()
+            return
+        workers = self._workers.setdefault(connection.group, {})
+        workers[connection.index] = _Worker(connection, self._clock.monotonic())
+        self._handle(groups.WorkerJoined(connection.group, connection.index))
+
+    def _handle_lost(self, connection: WorkerConnection, reason: str) -> None:
+        worker = self._workers.get(connection.group, {}).get(connection.index)
+        if worker is not None and worker.connection is connection:
+            self._handle(groups.WorkerLost(connection.group, connection.index, reason))
+
+    def _handle_message(self, connection: WorkerConnection, message: control.WorkerMessage) -> None:
+        worker = self._workers.get(connection.group, {}).get(connection.index)
+        if worker is None or worker.connection is not connection:
+            return
+        worker.heard_at = self._clock.monotonic()
+        if isinstance(message, control.Heartbeat):
+            known = [status for status in message.statuses if status.task.stream_id in self._entries]
+            self._monitor.heartbeat(known, worker.heard_at)
+        elif isinstance(message, control.Deployed):
+            self._handle_deployed(message, connection.index)
+        elif isinstance(message, control.Failed):
+            where = f"task {message.task}" if message.task else f"worker {connection.index}"
+            _log.error("stream %x, %s: %s\n%s", message.stream_id, where, message.error, message.trace)
+            reason = f"{where}: {message.error}"
+            self._handle(groups.StreamFailed(message.stream_id, message.attempt, reason))
+        elif isinstance(message, control.Stopped):
+            self._handle(groups.StreamStopped(message.stream_id, message.attempt, connection.index))
+        elif isinstance(message, control.Acknowledged):
+            self._handle_checkpoint(checkpoints.Acknowledgement(message.checkpoint, message.attempt))
+        else:
+            raise InternalError(f"worker {connection.index} sent a {type(message).__name__}")
+
+    def _handle_deployed(self, message: control.Deployed, index: int) -> None:
+        entry = self._entries.get(message.stream_id)
+        if entry is not None and entry.deployment is not None and entry.deployment.attempt == message.attempt:
+            entry.tasks.update(message.tasks)
+        self._handle(groups.StreamDeployed(message.stream_id, message.attempt, index))
+
+    # --- groups: performing ------------------------------------------------------------------------------------
+
+    def _handle(self, event: groups.Event) -> None:
+        for instruction in self._machine.handle(event, self._clock.monotonic()):
+            self._perform(instruction)
+        if isinstance(event, groups.JobEnded):
+            self._workers.pop(event.group, None)
+            self._handles.pop(event.group, None)
+        self._see_whether_gone()
+
+    def _perform(self, instruction: groups.Instruction) -> None:
+        match instruction:
+            case groups.SubmitGroup():
+                self._submit_group(instruction)
+            case groups.ShutdownGroup(group):
+                self._send(group, control.Shutdown())
+            case groups.CancelGroup(group):
+                self._cancel_group(group)
+            case groups.PrepareStream(stream_id, preparation):
+                self._helpers.submit(self._prepare, self._entries[stream_id], preparation)
+            case groups.DeployStream():
+                self._deploy(instruction)
+            case groups.LetStreamRun(stream_id, attempt, group):
+                self._let_run(stream_id, attempt, group)
+            case groups.HaltStream(stream_id, attempt, group):
+                self._send(group, control.StopStream(stream_id, attempt))
+            case groups.StreamDown(stream_id, reason):
+                self._tell(stream_id, f"down: {reason}")
+                self._monitor.forget(stream_id)
+                self._handle_checkpoint(checkpoints.AttemptEnds(stream_id, reason))
+            case groups.StreamRemoved(stream_id):
+                self._forget(stream_id)
+            case groups.Ignored(ignored, reason):
+                _log.debug("ignored %s: %s", ignored, reason)
+
+    def _submit_group(self, instruction: groups.SubmitGroup) -> None:
+        group = instruction.group
+        workers = len(instruction.vgroup_ids)
+        spec = WorkerSpec(
+            group,
+            self._door.address,
+            self._service_address,
+            self._secret,
+            str(self._paths.root),
+            self._settings.heartbeat_interval_s,
+            self._settings.wal_poll_interval_s,
+            self._settings.log_level,
+            self._build,
+        )
+        description = f"penstock {group} on database {instruction.database}: {workers} workers"
+
+        def on_end(reason: str | None) -> None:
+            self._post(lambda: self._handle(groups.JobEnded(group, reason)))
+
+        self._handles[group] = self._runtime.submit_group(spec, workers, description, on_end)
+
+    def _cancel_group(self, group: str) -> None:
+        for worker in self._workers.pop(group, {}).values():
+            worker.connection.close()
+        handle = self._handles.get(group)
+        if handle is not None:
+            handle.cancel()
+
+    def _prepare(self, entry: _Entry, preparation: int) -> None:
+        """Collects what the next attempt needs; in a helper thread, since files and the catalog may be slow."""
+        stream = entry.stream
+        try:
+            attempt = stream.next_attempt()
+            record = self._records.newest(stream.stream_id)
+            ids = self._records.ids(stream.stream_id)
+            children = stream.children()
+        except PenstockError as error:
+            reason = str(error)
+            self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
+            return
+        except Exception as error:
+            _log.exception("stream %s could not be prepared", stream.name)
+            reason = f"{type(error).__name__}: {error}"
+            self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
+            return
+        deployment = StreamDeployment(
+            stream.stream_id,
+            stream.name,
+            attempt,
+            stream.plan,
+            stream.vgroup_ids,
+            stream.start_versions,
+            None if record is None else record.checkpoint_id,
+            children,
+            stream.settings,
+            entry.paused,
+        )
+        last_id = max([*ids, entry.last_checkpoint_id])
+        self._post(lambda: self._prepared(entry, preparation, deployment, record, last_id))
+
+    def _preparation_failed(self, stream_id: int, preparation: int, reason: str) -> None:
+        self._handle(groups.PreparationFailed(stream_id, preparation, reason))
+
+    def _prepared(
+        self,
+        entry: _Entry,
+        preparation: int,
+        deployment: StreamDeployment,
+        record: CommitRecord | None,
+        last_checkpoint_id: int,
+    ) -> None:
+        entry.deployment = deployment
+        entry.record = record
+        entry.last_checkpoint_id = last_checkpoint_id
+        entry.tasks.clear()
+        self._handle(groups.StreamPrepared(deployment.stream_id, preparation, deployment.attempt))
+
+    def _deploy(self, instruction: groups.DeployStream) -> None:
+        deployment = self._entries[instruction.stream_id].deployment
+        if deployment is None:
+            raise InternalError(f"stream {instruction.stream_id:x} is to be deployed without a deployment")
+        workers = self._workers.get(instruction.group, {})
+        peers = tuple(workers[index].connection.exchange_address for index in sorted(workers))
+        since = "the start" if deployment.checkpoint_id is None else f"checkpoint {deployment.checkpoint_id}"
+        self._tell(instruction.stream_id, f"attempt {deployment.attempt} is deployed, from {since}")
+        self._send(instruction.group, control.Deploy(deployment, peers))
+
+    def _let_run(self, stream_id: int, attempt: int, group: str) -> None:
+        entry = self._entries[stream_id]
+        self._send(group, control.StartStream(stream_id, attempt))
+        if entry.deployment is not None and entry.deployment.paused != entry.paused:
+            self._post_event(stream_id, Pause() if entry.paused else Resume())
+        running = checkpoints.AttemptRuns(
+            stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id
+        )
+        self._handle_checkpoint(running)
+        self._tell(stream_id, f"attempt {attempt} runs")
+        if not entry.running.done():
+            entry.running.set_result(None)
+
+    def _forget(self, stream_id: int) -> None:
+        self._handle_checkpoint(checkpoints.AttemptEnds(stream_id, "the stream was removed"))
+        entry = self._entries.pop(stream_id, None)
+        self._monitor.forget(stream_id)
+        if entry is not None and not entry.removed.done():
+            entry.removed.set_result(None)
+
+    def _send(self, group: str, message: control.MnodeMessage) -> None:
+        for worker in self._workers.get(group, {}).values():
+            worker.connection.send(message)
+
+    def _post_event(self, stream_id: int, event: TaskEvent) -> None:
+        stream = self._machine.stream(stream_id)
+        if stream is not None and stream.state is StreamState.RUNNING:
+            self._send(stream.group.name, control.PostEvent(stream_id, stream.attempt, event))
+
+    def _tell(self, stream_id: int, text: str) -> None:
+        _log.info("stream %x: %s", stream_id, text)
+        self._events.append(StreamEvent(self._clock.now_ms(), stream_id, text))
+
+    # --- checkpoints: performing -------------------------------------------------------------------------------
+
+    def _handle_checkpoint(self, event: checkpoints.Event) -> None:
+        now, now_ms = self._clock.monotonic(), self._clock.now_ms()
+        for instruction in self._checkpoints.handle(event, now, now_ms):
+            self._perform_checkpoint(instruction)
+
+    def _perform_checkpoint(self, instruction: checkpoints.Instruction) -> None:
+        match instruction:
+            case checkpoints.Begin(stream_id, _, checkpoint_id):
+                self._entries[stream_id].last_checkpoint_id = checkpoint_id
+                self._post_event(stream_id, StartCheckpoint(checkpoint_id))
+            case checkpoints.WriteRecord(record):
+                self._helpers.submit(self._write_record, record)
+            case checkpoints.Announce(record):
+                self._announce(record)
+            case checkpoints.Finished():
+                self._finished(instruction)
+            case checkpoints.Ignored(ignored, reason):
+                _log.debug("ignored %s: %s", ignored, reason)
+
+    def _write_record(self, record: CommitRecord) -> None:
+        """Writes a commit record, in a helper thread."""
+        outcome: checkpoints.Event
+        try:
+            self._records.write(record)
+            outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
+        except PenstockError as error:
+            outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))
+        except Exception as error:
+            _log.exception("a commit record could not be written")
+            text = f"{type(error).__name__}: {error}"
+            outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, text)
+        event = outcome
+        self._post(lambda: self._handle_checkpoint(event))
+
+    def _announce(self, record: CommitRecord) -> None:
+        self._entries[record.stream_id].record = record
+        self._post_event(record.stream_id, CheckpointCommitted(record.checkpoint_id))
+        self._helpers.submit(self._call_on_checkpoint, record)
+
+    def _call_on_checkpoint(self, record: CommitRecord) -> None:
+        try:
+            self._on_checkpoint(record.stream_id, dict(record.versions))
+        except Exception:
+            # WAL is kept for longer than needed; the next checkpoint tries again.
+            _log.exception("the WAL pins of stream %x could not be moved", record.stream_id)
+
+    def _finished(self, finished: checkpoints.Finished) -> None:
+        entry = self._entries.get(finished.stream_id)
+        if entry is None:
+            return
+        committed = finished.outcome == "committed"
+        entry.checkpoint_problem = "" if committed else finished.reason
+        if not committed:
+            self._tell(finished.stream_id, f"checkpoint {finished.checkpoint_id} abandoned: {finished.reason}")
+        still_running = self._checkpoints.progress(finished.stream_id) is not None
+        for lowest_id, waiter in list(entry.waiters):
+            if still_running and finished.checkpoint_id < lowest_id:
+                continue
+            entry.waiters.remove((lowest_id, waiter))
+            if committed and entry.record is not None:
+                waiter.set_result(entry.record)
+            else:
+                text = f"checkpoint {finished.checkpoint_id} was abandoned: {finished.reason}"
+                waiter.set_exception(UnavailableError(text))

@@ -1,0 +1,398 @@
+"""INSERT in all its forms: the whole statement is read and checked first, then written vnode by vnode.
+
+Nothing is written if anything in the statement is wrong. Between vnodes there is no atomicity, as in TDengine: if a
+disk fails half-way, other vnodes may have their rows; writing them again is harmless, since rows are upserts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.clock import Clock
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError
+from penstock.mnode.catalog import Catalog
+from penstock.mnode.children import Children, check_child_name
+from penstock.mnode.csv_rows import read_csv
+from penstock.mnode.lookup import (
+    COLUMN_MISSING,
+    database_of,
+    did_you_mean,
+    require_column,
+    require_database,
+    require_table,
+    table_missing,
+)
+from penstock.mnode.session import Result
+from penstock.mnode.storage import Storage, oldest_allowed
+from penstock.mnode.tag_values import read_tags
+from penstock.sql.constants import Constants
+from penstock.sql.parser import parse_one
+from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
+from penstock.sql.statements import Describe, Insert, InsertTarget, Name, Query
+from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind, Precision
+from penstock.sql.values import read_values
+
+TBNAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
+
+# The latest timestamps that TDengine takes: the year 2970, and 2262 for nanoseconds.
+LATEST: dict[Precision, int] = {
+    "ms": 31_556_995_200_000, "us": 31_556_995_200_000_000, "ns": 9_214_646_400_000_000_000}
+
+_PARALLEL_ROWS = 4096
+_OUT_OF_RANGE = 0x060B
+_BAD_COLUMNS = 0x263F
+
+QueryRunner = Callable[[Query, Session, str], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Checked rows for one storage table. Either all belong to one table, or `names` holds each row's child table.
+
+    `batch` has physical columns. `tags` holds the tag values of children that may have to be created.
+    """
+
+    database: Database
+    storage: Table
+    batch: pa.RecordBatch
+    uid: int | None = None
+    vgroup_id: int | None = None
+    names: pa.Array | None = None
+    tags: dict[str, tuple[TagValue, ...]] = field(default_factory=dict)
+
+
+class Ingest:
+    """Executes INSERT; safe for many threads."""
+
+    def __init__(
+        self, catalog: Catalog, storage: Storage, children: Children, clock: Clock, run_query: QueryRunner
+    ) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._children = children
+        self._clock = clock
+        self._run_query = run_query
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="penstock-insert")
+
+    def close(self) -> None:
+        """Waits for writes under way."""
+        self._pool.shutdown(wait=True)
+
+    def insert(self, statement: Insert, text: str, session: Session) -> Result:
+        """Writes the rows and returns how many were given."""
+        rows = [self._read(target, text, session) for target in statement.targets]
+        return self._write(rows)
+
+    def insert_arrow(self, table: str, rows: pa.Table, session: Session) -> Result:
+        """Writes the rows of an Arrow table, columns by name. See `Cursor.insert_arrow`."""
+        described = parse_one(f"DESCRIBE {table}")
+        assert isinstance(described, Describe)
+        target = self._writable_table(described.name, session)
+        columns = [self._arrow_column(target, name) for name in rows.column_names]
+        return self._write([self._from_arrow(target, columns, rows)])
+
+    # --- reading -----------------------------------------------------------------------------------------------
+
+    def _read(self, target: InsertTarget, text: str, session: Session) -> _Rows:
+        table, child_tags = self._target_table(target, text, session)
+        database = require_database(table.database, self._catalog)
+        if target.query is not None:
+            return self._read_query(target, target.query, table, text, session)
+        columns = self._columns(target, table)
+        if target.rows is not None:
+            batch = read_values(
+                target.rows, target.rows_offset, columns, precision=database.precision,
+                time_zone=session.time_zone, now_ms=session.now_ms)
+        else:
+            assert target.file is not None
+            constants = Constants(database.precision, session.time_zone, session.now_ms)
+            batch = read_csv(Path(target.file).expanduser(), columns, constants)
+        return self._rows(database, table, columns, batch, child_tags)
+
+    def _target_table(
+        self, target: InsertTarget, text: str, session: Session
+    ) -> tuple[Table, dict[str, tuple[TagValue, ...]]]:
+        """Returns the table, and for a child that USING creates: its super table, its name and tag values."""
+        if target.using is None:
+            return self._writable_table(target.name, session, text), {}
+        database = database_of(target.name, session, self._catalog, text)
+        existing = self._catalog.table(database.name, target.name.name)
+        if existing is not None and existing.kind == "child":
+            return existing, {}
+        parent = require_table(target.using, session, self._catalog, text)
+        if parent.kind != "super":
+            raise InvalidStatementError(f"{target.using} is not a super table")
+        if existing is not None:
+            raise InvalidStatementError(f"{target.name} is not a child table of {target.using}")
+        if parent.database != database.name:
+            raise InvalidStatementError(f"{target.name} must be in the database of {parent.database}.{parent.name}")
+        name = check_child_name(target.name.name)
+        tags = read_tags(parent, target.tag_names, target.tag_values, database.precision, session)
+        return parent, {name: tags}
+
+    def _writable_table(self, name: Name, session: Session, text: str = "") -> Table:
+        table = require_table(name, session, self._catalog, text)
+        if table.kind == "system":
+            raise InvalidStatementError(f"{name} is a system table")
+        return table
+
+    def _columns(self, target: InsertTarget, table: Table) -> list[Column]:
+        """Returns the columns that a row's values are for."""
+        super_form = table.kind == "super" and target.using is None
+        if target.columns is None:
+            if super_form:
+                raise InvalidStatementError(
+                    f"{target.name} is a super table: name the columns, tbname among them", code=_BAD_COLUMNS,
+                    hint=f"INSERT INTO {target.name} (tbname, {table.time_column.name}, ...) VALUES (...)")
+            return list(table.columns)
+        if not super_form:
+            columns = [require_column(name, table.columns, table) for name in target.columns]
+        else:
+            columns = [self._arrow_column(table, name) for name in target.columns]
+        self._check_keys(table, columns)
+        return columns
+
+    def _arrow_column(self, table: Table, name: str) -> Column:
+        if table.kind != "super":
+            return require_column(name, table.columns, table)
+        if name == TBNAME.name:
+            return TBNAME
+        column = table.column(name)
+        if column is None:
+            known = [TBNAME.name, *(c.name for c in (*table.columns, *table.tags))]
+            raise NotFoundError(f"column {name} does not exist in {table.name}", code=COLUMN_MISSING,
+                                hint=did_you_mean(name, known))
+        return column
+
+    def _check_keys(self, table: Table, columns: Sequence[Column]) -> None:
+        needed = [table.time_column, *([table.key_column] if table.key_column is not None else [])]
+        for key in needed:
+            if key not in columns:
+                raise InvalidStatementError(f"the key column {key.name} is missing", code=_BAD_COLUMNS)
+
+    def _read_query(
+        self, target: InsertTarget, query: Query, table: Table, text: str, session: Session
+    ) -> _Rows:
+        columns = self._columns(target, table)
+        result = self._run_query(query, session, text).table
+        assert result is not None
+        if result.num_columns != len(columns):
+            raise InvalidStatementError(
+                f"the query gives {result.num_columns} columns, {len(columns)} are to be inserted", code=_BAD_COLUMNS)
+        return self._from_arrow(table, columns, result)
+
+    def _from_arrow(self, table: Table, columns: Sequence[Column], rows: pa.Table) -> _Rows:
+        self._check_keys(table, columns)
+        database = require_database(table.database, self._catalog)
+        if len({column.name for column in columns}) < len(columns):
+            raise InvalidStatementError("a column is given twice", code=_BAD_COLUMNS)
+        arrays = [_fitted(column, rows.column(place)) for place, column in enumerate(columns)]
+        batch = pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in columns])
+        return self._rows(database, table, columns, batch, {})
+
+    def _rows(
+        self,
+        database: Database,
+        table: Table,
+        columns: Sequence[Column],
+        batch: pa.RecordBatch,
+        child_tags: dict[str, tuple[TagValue, ...]],
+    ) -> _Rows:
+        """Returns rows that can be written: keys are there and in range, child tables have possible names."""
+        self._check_times(database, table, batch)
+        key = table.key_column
+        if key is not None and batch.column(key.physical).null_count:
+            raise InvalidValueError(f"the key column {key.name} must not be NULL")
+        if table.kind != "super":
+            parent = table
+            if table.kind == "child":
+                assert table.super_uid is not None
+                found = self._catalog.table_by_uid(table.super_uid)
+                if found is None:
+                    raise table_missing(Name(table.name, table.database), Session(), self._catalog)
+                parent = found
+            return _Rows(database, parent, batch, table.uid, table.vgroup_id)
+        if child_tags:
+            (name,) = child_tags
+            names = pa.repeat(pa.scalar(name, pa.string()), batch.num_rows)
+            return _Rows(database, table, batch, names=names, tags=child_tags)
+        if TBNAME not in columns:
+            raise InvalidStatementError(
+                f"{table.name} is a super table: tbname must be among the columns", code=_BAD_COLUMNS)
+        return self._super_rows(database, table, columns, batch)
+
+    def _super_rows(
+        self, database: Database, table: Table, columns: Sequence[Column], batch: pa.RecordBatch
+    ) -> _Rows:
+        names = batch.column(columns.index(TBNAME))
+        first_rows: dict[str, int] = {}
+        for row, name in enumerate(names.to_pylist()):
+            if name not in first_rows:
+                first_rows[check_child_name(name)] = row
+        tags: dict[str, tuple[TagValue, ...]] = {}
+        tag_columns = {tag.name: batch.column(tag.physical) for tag in table.tags if tag in columns}
+        for name, row in first_rows.items():
+            if self._catalog.child(database.name, name) is not None:
+                tags[name] = ()
+                continue
+            tags[name] = tuple(_tag_value(tag_columns.get(tag.name), row) for tag in table.tags)
+        kept = [column.physical for column in columns if column in table.columns]
+        return _Rows(database, table, batch.select(kept), names=names, tags=tags)
+
+    def _check_times(self, database: Database, table: Table, batch: pa.RecordBatch) -> None:
+        times = batch.column(table.time_column.physical)
+        if times.null_count:
+            raise InvalidValueError(f"the primary timestamp {table.time_column.name} must not be NULL")
+        if not batch.num_rows:
+            return
+        units = times.cast(pa.int64())
+        bounds = pc.min_max(units).as_py()
+        oldest, latest = oldest_allowed(database, self._clock.now_ms()), LATEST[database.precision]
+        if bounds["min"] < oldest or bounds["max"] > latest:
+            values: np.ndarray[tuple[int], np.dtype[np.int64]] = units.to_numpy()
+            row = int(np.flatnonzero((values < oldest) | (values > latest))[0])
+            raise InvalidValueError(
+                f"row {row + 1}: the timestamp {values[row]} is out of range", code=_OUT_OF_RANGE,
+                hint=f"KEEP allows {oldest} to {latest}")
+
+    # --- writing -----------------------------------------------------------------------------------------------
+
+    def _write(self, all_rows: Sequence[_Rows]) -> Result:
+        self._create_children(all_rows)
+        batches: dict[int, dict[int, list[pa.RecordBatch]]] = {}
+        total = 0
+        for rows in all_rows:
+            total += rows.batch.num_rows
+            for vgroup_id, batch in self._placed(rows):
+                pending = batches.setdefault(vgroup_id, {}).setdefault(rows.storage.uid, [])
+                pending.append(batch)
+        if total < _PARALLEL_ROWS or len(batches) == 1:
+            for vgroup_id, tables in batches.items():
+                self._write_vgroup(vgroup_id, tables)
+            return Result(affected=total)
+        running: list[Future[None]] = [
+            self._pool.submit(self._write_vgroup, vgroup_id, tables) for vgroup_id, tables in batches.items()]
+        errors = [error for future in running if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+        return Result(affected=total)
+
+    def _create_children(self, all_rows: Sequence[_Rows]) -> None:
+        wanted: dict[int, tuple[Table, dict[str, tuple[TagValue, ...]]]] = {}
+        for rows in all_rows:
+            if rows.tags:
+                _, tags = wanted.setdefault(rows.storage.uid, (rows.storage, {}))
+                for name, values in rows.tags.items():
+                    tags.setdefault(name, values)
+        for parent, tags in wanted.values():
+            self._children.ensure(parent, tags)
+
+    def _placed(self, rows: _Rows) -> list[tuple[int, pa.RecordBatch]]:
+        """Returns (vgroup, batch with `_tuid`) pairs; rows stay in order within a vgroup."""
+        batch = rows.batch
+        if not batch.num_rows:
+            return []
+        if rows.uid is not None:
+            assert rows.vgroup_id is not None
+            return [(rows.vgroup_id, _with_tuid(batch, pa.repeat(pa.scalar(rows.uid, pa.uint64()), batch.num_rows)))]
+        children = self._children.ensure(rows.storage, rows.tags)
+        return place(batch, rows.names, children)
+
+    def _write_vgroup(self, vgroup_id: int, tables: dict[int, list[pa.RecordBatch]]) -> None:
+        for table_uid, batches in tables.items():
+            for batch in _joined(batches):
+                self._storage.write(vgroup_id, table_uid, batch)
+
+
+def place(
+    batch: pa.RecordBatch, names: pa.Array, children: dict[str, ChildTable]
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Splits rows over the vgroups of their child tables: (vgroup, batch with `_tuid`), in order within a vgroup."""
+    encoded = names.dictionary_encode()
+    known = [children[name] for name in encoded.dictionary.to_pylist()]
+    return place_by_index(batch, encoded.indices.to_numpy(), known)
+
+
+def place_by_index(
+    batch: pa.RecordBatch, index: np.ndarray[tuple[int], np.dtype[np.int32]], children: Sequence[ChildTable]
+) -> list[tuple[int, pa.RecordBatch]]:
+    """Like `place`; `index` tells for each row which of `children` it belongs to."""
+    uids = np.array([child.uid for child in children], np.uint64)[index]
+    vgroups = np.array([child.vgroup_id for child in children], np.int64)
+    used = np.unique(vgroups)
+    if len(used) == 1:
+        return [(int(used[0]), _with_tuid(batch, pa.array(uids)))]
+    of_rows = vgroups[index]
+    placed = []
+    for vgroup_id in used.tolist():
+        rows = np.flatnonzero(of_rows == vgroup_id)
+        if len(rows):
+            placed.append((vgroup_id, _with_tuid(batch.take(pa.array(rows)), pa.array(uids[rows]))))
+    return placed
+
+
+def _with_tuid(batch: pa.RecordBatch, uids: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([uids, *batch.columns], names=["_tuid", *batch.schema.names])
+
+
+def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Joins neighbours that have the same columns, so that a statement costs few writes; the order stays."""
+    groups: list[list[pa.RecordBatch]] = []
+    for batch in batches:
+        if groups and groups[-1][0].schema.equals(batch.schema):
+            groups[-1].append(batch)
+        else:
+            groups.append([batch])
+    return [group[0] if len(group) == 1 else pa.concat_batches(group) for group in groups]
+
+
+def _tag_value(column: pa.Array | None, row: int) -> TagValue:
+    if column is None:
+        return None
+    scalar = column[row]
+    if pa.types.is_timestamp(column.type):
+        return scalar.value if scalar.is_valid else None  # type: ignore[no-any-return]
+    return scalar.as_py()  # type: ignore[no-any-return]
+
+
+def _fitted(column: Column, values: pa.ChunkedArray | pa.Array) -> pa.Array:
+    """Returns the values in the column's Arrow type. `InvalidValueError` for what doesn't fit."""
+    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    if isinstance(array, pa.ChunkedArray):  # more than 2 GB of strings stay in chunks
+        raise InvalidValueError(f"column {column.name}: too many values at once", hint="insert fewer rows per call")
+    target = column.type.arrow()
+    try:
+        if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(target):
+            array = array.cast(pa.timestamp(array.type.unit)).cast(target, safe=False)
+        elif pa.types.is_floating(array.type) and column.type.kind in INTEGERS:
+            array = pc.trunc(array).cast(target)
+        elif pa.types.is_floating(array.type) and column.type.kind in FLOATS:
+            array = array.cast(target, safe=False)
+        elif pa.types.is_floating(array.type) and column.type.kind is Kind.TIMESTAMP:
+            array = array.cast(pa.int64()).cast(target)
+        else:
+            array = array.cast(target)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise InvalidValueError(f"column {column.name} takes {column.type.sql()}: {error}") from error
+    _check_lengths(column, array)
+    return array
+
+
+def _check_lengths(column: Column, array: pa.Array) -> None:
+    limit = column.type.length
+    if limit is None or not len(array):
+        return
+    lengths = pc.utf8_length(array) if column.type.kind is Kind.NCHAR else pc.binary_length(array)
+    longest = pc.max(lengths).as_py()
+    if longest is not None and longest > limit:
+        row = pc.index(pc.greater(lengths, limit), True).as_py()
+        raise InvalidValueError(
+            f"row {row + 1}, column {column.name}: the value has a length of {lengths[row].as_py()}, "
+            f"{column.type.sql()} takes {limit}")

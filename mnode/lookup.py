@@ -1,0 +1,73 @@
+"""Finds what a statement names, or says what is wrong with the name and which one was probably meant."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.mnode.catalog import Catalog
+from penstock.sql.literals import position
+from penstock.sql.schema import Column, Database, Session, Table
+from penstock.sql.statements import Name
+
+NO_DATABASE = 0x2616
+DATABASE_MISSING = 0x0388
+TABLE_MISSING = 0x2603
+COLUMN_MISSING = 0x2602
+TAG_MISSING = 0x260E
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Returns a hint that names the known name closest to `name`, or None."""
+    close = difflib.get_close_matches(name, list(known), 1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def database_of(name: Name, session: Session, catalog: Catalog, text: str = "") -> Database:
+    """Returns the database that a table name belongs to: its prefix, or the one in use."""
+    database = name.database or session.database
+    if database is None:
+        raise InvalidStatementError(
+            f"no database is in use, and {name} names none", code=NO_DATABASE, hint="USE a database, or write db.table")
+    return require_database(database, catalog, position(text, name.offset, len(str(name))) if text else None)
+
+
+def require_database(name: str, catalog: Catalog, at: Position | None = None) -> Database:
+    """Returns the database. `NotFoundError` with a hint if there is none."""
+    database = catalog.database(name)
+    if database is None:
+        raise NotFoundError(f"database {name} does not exist", code=DATABASE_MISSING, position=at,
+                            hint=did_you_mean(name, catalog.database_names()))
+    return database
+
+
+def require_table(name: Name, session: Session, catalog: Catalog, text: str = "") -> Table:
+    """Returns the table. `NotFoundError` with a hint if there is none."""
+    table = find_table(name, session, catalog, text)
+    if table is None:
+        raise table_missing(name, session, catalog, text)
+    return table
+
+
+def find_table(name: Name, session: Session, catalog: Catalog, text: str = "") -> Table | None:
+    """Returns the table, or None. The database must exist all the same."""
+    return catalog.table(database_of(name, session, catalog, text).name, name.name)
+
+
+def table_missing(name: Name, session: Session, catalog: Catalog, text: str = "") -> NotFoundError:
+    """Returns the error for a table that doesn't exist."""
+    database = database_of(name, session, catalog, text)
+    at = position(text, name.offset, len(str(name))) if text else None
+    return NotFoundError(f"table {database.name}.{name.name} does not exist", code=TABLE_MISSING, position=at,
+                         hint=did_you_mean(name.name, catalog.table_names(database.name)))
+
+
+def require_column(name: str, columns: Iterable[Column], table: Table, what: str = "column") -> Column:
+    """Returns the column or tag of that name. `NotFoundError` with a hint if there is none."""
+    known = {column.name: column for column in columns}
+    if name not in known:
+        raise NotFoundError(
+            f"{what} {name} does not exist in {table.name}", code=TAG_MISSING if what == "tag" else COLUMN_MISSING,
+            hint=did_you_mean(name, known))
+    return known[name]

@@ -1,0 +1,111 @@
+"""Keeps what workers report about their tasks, and computes rates and lag from it; decides nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from penstock.tasks.messages import TaskId, TaskStatus
+
+RATE_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """A task's latest status and what follows from the last few. Rates are per second over the last seconds.
+
+    `lag` is in WAL records; `silent_s` is set once the task has been silent for longer than the timeout.
+    """
+
+    status: TaskStatus
+    rows_in_rate: float
+    rows_out_rate: float
+    bytes_in_rate: float
+    bytes_out_rate: float
+    lag: int | None
+    silent_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    at: float
+    rows_in: int
+    rows_out: int
+    bytes_in: int
+    bytes_out: int
+
+
+class _Track:
+    """One task's recent history."""
+
+    def __init__(self) -> None:
+        self.status: TaskStatus | None = None
+        self.at = 0.0
+        self.samples: deque[_Sample] = deque()
+
+    def add(self, status: TaskStatus, now: float) -> None:
+        sample = _Sample(now, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out)
+        if self.samples and sample.rows_in < self.samples[-1].rows_in:
+            self.samples.clear()  # another attempt counts from zero
+        self.samples.append(sample)
+        while len(self.samples) > 2 and now - self.samples[1].at >= RATE_WINDOW_S:
+            self.samples.popleft()
+        self.status, self.at = status, now
+
+
+class Monitor:
+    """The latest heartbeats of all tasks. Not thread-safe; `now` is monotonic seconds."""
+
+    def __init__(self, silence_after_s: float) -> None:
+        self._silence_after_s = silence_after_s
+        self._tracks: dict[TaskId, _Track] = {}
+
+    def heartbeat(self, statuses: Iterable[TaskStatus], now: float) -> None:
+        for status in statuses:
+            self._tracks.setdefault(status.task, _Track()).add(status, now)
+
+    def forget(self, stream_id: int) -> None:
+        """Drops all that is known of a stream's tasks."""
+        for task in [task for task in self._tracks if task.stream_id == stream_id]:
+            del self._tracks[task]
+
+    def statuses(self) -> list[TaskStatus]:
+        """Returns the latest status of each task, ordered by task."""
+        return [t.status for _, t in sorted(self._tracks.items()) if t.status is not None]
+
+    def report(self, now: float) -> list[TaskReport]:
+        """Returns what is known of each task, ordered by task."""
+        return [
+            self._report(track, track.status, now)
+            for _, track in sorted(self._tracks.items())
+            if track.status is not None
+        ]
+
+    def _report(self, track: _Track, status: TaskStatus, now: float) -> TaskReport:
+        first, last = track.samples[0], track.samples[-1]
+        seconds = last.at - first.at
+        silent_s = now - track.at
+
+        def rate(name: str) -> float:
+            if seconds <= 0:
+                return 0.0
+            return float(getattr(last, name) - getattr(first, name)) / seconds
+
+        lag = None
+        if status.wal_version is not None and status.processed_version is not None:
+            lag = max(0, status.wal_version - status.processed_version)
+        silent = silent_s > self._silence_after_s
+        if silent:
+            reason = f"no heartbeat for {silent_s:.0f} s; was {status.state}"
+            status = dataclasses.replace(status, reason=reason)
+        return TaskReport(
+            status,
+            rate("rows_in"),
+            rate("rows_out"),
+            rate("bytes_in"),
+            rate("bytes_out"),
+            lag,
+            silent_s if silent else None,
+        )

@@ -1,0 +1,153 @@
+"""The dnode's side of sink tasks: writes their results, creates child tables, and refuses what is out of date."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.common.errors import NotFoundError, StaleAttemptError
+from penstock.mnode.catalog import Catalog
+from penstock.mnode.children import Children
+from penstock.mnode.ingest import place_by_index
+from penstock.mnode.lookup import TABLE_MISSING
+from penstock.mnode.storage import Storage
+from penstock.sql.schema import ChildTable, Table, TagValue
+from penstock.tasks.environment import RowsRequest
+from penstock.tasks.messages import ResultChild, ResultWrite
+
+CHILD, OPERATION = "_child", "_op"
+UPSERT, DELETE = 0, 1
+
+_Index = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class ResultStore:
+    """Performs result writes of all streams; safe for many threads, and cheap for child tables that exist."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, children: Children) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._children = children
+        self._lock = threading.Lock()
+        self._attempts: dict[int, int] = {}
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="penstock-results")
+
+    def close(self) -> None:
+        """Waits for writes under way."""
+        self._pool.shutdown(wait=True)
+
+    def fence(self, stream_id: int, attempt: int) -> None:
+        """From now on only this attempt of the stream (or a later one) may write."""
+        with self._lock:
+            self._attempts[stream_id] = max(attempt, self._attempts.get(stream_id, 0))
+
+    def forget(self, stream_id: int) -> None:
+        """From now on no attempt of the stream may write."""
+        with self._lock:
+            self._attempts.pop(stream_id, None)
+
+    def write_results(self, write: ResultWrite) -> None:
+        """Performs one write call; returns when all of it is acknowledged by the vnodes.
+
+        `StaleAttemptError` if the stream is gone or a later attempt is known, `NotFoundError` if the result table
+        is gone, `AlreadyExistsError` if a child's name belongs to another table, `StorageError`.
+        """
+        self._check_attempt(write)
+        target = self._catalog.table_by_uid(write.target_uid)
+        if target is None:
+            raise NotFoundError(f"the result table of stream {write.stream_id:x} was dropped", code=TABLE_MISSING)
+        children = self._resolve(target, write.children)
+        index = np.asarray(write.rows.column(CHILD).to_numpy(zero_copy_only=False), np.int64)
+        operations = np.asarray(write.rows.column(OPERATION).to_numpy(zero_copy_only=False), np.uint8)
+        deleted = np.flatnonzero(operations == DELETE)
+        upserted = np.flatnonzero(operations == UPSERT)
+        if len(deleted):
+            upserted = self._delete(target, children, write.rows, index, deleted, upserted)
+        if len(upserted):
+            self._upsert(target, children, write.rows, index, upserted)
+
+    def read_rows(self, request: RowsRequest) -> pa.Table:
+        """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`."""
+        snapshot = self._storage.snapshot(request.vgroup_id, request.table_uid, as_of=request.as_of)
+        return snapshot.to_arrow(None, request.tuids, request.first_ts, request.last_ts)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _check_attempt(self, write: ResultWrite) -> None:
+        known = self._attempts.get(write.stream_id)
+        if known is None:
+            raise StaleAttemptError(f"stream {write.stream_id:x} is not running: {write.task} must stop")
+        if write.attempt < known:
+            raise StaleAttemptError(
+                f"attempt {write.attempt} of stream {write.stream_id:x} was superseded by {known}: {write.task} must stop")
+
+    def _resolve(self, target: Table, wanted: tuple[ResultChild, ...]) -> list[ChildTable]:
+        found = self._children.ensure(
+            target, {child.name: tuple(_tag(value) for value in child.tag_values) for child in wanted})
+        return [found[child.name] for child in wanted]
+
+    def _delete(
+        self,
+        target: Table,
+        children: list[ChildTable],
+        rows: pa.RecordBatch,
+        index: _Index,
+        deleted: _Index,
+        upserted: _Index,
+    ) -> _Index:
+        """Deletes keys, and returns the upserts that remain: those whose key isn't deleted again behind them."""
+        times = _times(rows, target)
+        last_delete: dict[tuple[int, int], int] = {}
+        for row in deleted.tolist():
+            last_delete[int(index[row]), int(times[row])] = row
+        by_time: dict[tuple[int, int], list[int]] = {}
+        for (child, ts), _ in last_delete.items():
+            by_time.setdefault((children[child].vgroup_id, ts), []).append(children[child].uid)
+        for (vgroup_id, ts), uids in by_time.items():
+            self._storage.delete_in(vgroup_id, target, tuple(uids), ts, ts)
+        kept = [row for row in upserted.tolist() if last_delete.get((int(index[row]), int(times[row])), -1) < row]
+        return np.array(kept, np.int64)
+
+    def _upsert(
+        self, target: Table, children: list[ChildTable], rows: pa.RecordBatch, index: _Index, upserted: _Index
+    ) -> None:
+        known = {column.name: column for column in target.columns}
+        names = [name for name in rows.schema.names if name in known]
+        values = rows.select(names)
+        if len(upserted) < rows.num_rows:
+            values = values.take(pa.array(upserted))
+        batch = pa.RecordBatch.from_arrays(
+            [_stored(values.column(name), known[name].type.arrow()) for name in names],
+            names=[known[name].physical for name in names])
+        placed = place_by_index(batch, index[upserted].astype(np.int32), children)
+        if len(placed) == 1:
+            self._storage.write(placed[0][0], target.uid, placed[0][1])
+            return
+        running = [self._pool.submit(self._storage.write, vgroup_id, target.uid, part) for vgroup_id, part in placed]
+        errors = [error for future in running if (error := future.exception()) is not None]
+        if errors:
+            raise errors[0]
+
+
+def _times(rows: pa.RecordBatch, target: Table) -> _Index:
+    """Returns the primary timestamps as integers of the database's precision."""
+    return np.asarray(rows.column(target.time_column.name).cast(pa.int64()).to_numpy(zero_copy_only=False), np.int64)
+
+
+def _stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Returns values in the type that the vnode stores; timestamps travel as integers."""
+    if values.type == kind:
+        return values
+    if pa.types.is_timestamp(kind) and not pa.types.is_timestamp(values.type):
+        return values.cast(pa.int64()).cast(kind)
+    return values.cast(kind, safe=False)
+
+
+def _tag(value: object) -> TagValue:
+    if value is None or isinstance(value, str | int | float | bool | bytes):
+        return value
+    return str(value)

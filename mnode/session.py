@@ -1,0 +1,49 @@
+"""What a client's statements share (current database, time zone, settings), and what a statement answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.planner.plan import ResultColumn
+from penstock.sql.schema import Session
+from penstock.sql.types import DataType, Kind
+
+
+@dataclass(slots=True)
+class SessionState:
+    """The state of one connection; USE changes it. Statements of one session may come from several threads."""
+
+    time_zone: str
+    database: str | None = None
+    user: str = "root"
+    settings: dict[str, str] = field(default_factory=dict)
+
+    def freeze(self, now_ms: int) -> Session:
+        """Returns the session as one statement sees it."""
+        return Session(self.database, self.time_zone, now_ms, self.user, dict(self.settings))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The answer to a statement.
+
+    Queries and SHOW have `columns` and `table` (one Arrow column per result column, TIMESTAMP as naive Arrow
+    timestamps, UTC). Other statements have none of both; `affected` is the number of rows or tables they changed.
+    """
+
+    columns: tuple[ResultColumn, ...] = ()
+    table: pa.Table | None = None
+    affected: int = 0
+
+    @property
+    def has_rows(self) -> bool:
+        return self.table is not None
+
+
+def text_result(name: str, lines: list[str]) -> Result:
+    """Returns one VARCHAR column of lines."""
+    column = ResultColumn(name, DataType(Kind.VARCHAR))
+    return Result((column,), pa.table({name: pa.array(lines, pa.string())}), len(lines))
+

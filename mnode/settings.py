@@ -1,0 +1,22 @@
+"""The numbers that tasks work by, taken from the configuration; the only place that knows both."""
+
+from __future__ import annotations
+
+from penstock.common.config import Config
+from penstock.tasks.task import TaskSettings
+
+BYTES_PER_MEGABYTE = 1_000_000
+
+
+def task_settings(config: Config) -> TaskSettings:
+    """Returns the settings that the mnode ships with each stream to its workers."""
+    return TaskSettings(
+        queue_bytes=config.stream_queue_size,
+        block_rows_max=config.block_rows_max,
+        block_bytes_max=config.block_bytes_max,
+        sink_calls_per_second=config.sink_calls_per_second,
+        sink_bytes_per_second=config.stream_sink_data_rate * BYTES_PER_MEGABYTE,
+        idle_timeout_s=config.idle_timeout,
+        state_map_bytes=config.state_map_size,
+        state_memory_bytes=config.stream_buffer_size,
+    )

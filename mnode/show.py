@@ -1,0 +1,305 @@
+"""SHOW and DESCRIBE: system tables cut down to what was asked for, and statements that would create an object again."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
+from penstock.mnode.catalog import Catalog
+from penstock.mnode.ddl import require_super
+from penstock.mnode.lookup import (
+    NO_DATABASE,
+    did_you_mean,
+    require_database,
+    require_table,
+    table_missing,
+)
+from penstock.mnode.options import effective_options
+from penstock.mnode.session import Result
+from penstock.mnode.storage import Storage
+from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMANCE_SCHEMA, SCHEMAS
+from penstock.mnode.system_tables import SystemTables, make_array, tag_rows, tag_text
+from penstock.planner.plan import ResultColumn
+from penstock.sql.dialect import quote_identifier, quote_string
+from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
+from penstock.sql.statements import Describe, Name, Show
+from penstock.sql.types import INTEGERS, DataType, Kind
+
+_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+
+# SHOW <what>: (system database, table, columns with the names they get). All rows are shown.
+_WHOLE: dict[str, tuple[str, str]] = {
+    "streams": (INFORMATION_SCHEMA, "ins_streams"),
+    "stream tasks": (INFORMATION_SCHEMA, "ins_stream_tasks"),
+    "checkpoints": (INFORMATION_SCHEMA, "ins_stream_checkpoints"),
+    "vnodes": (INFORMATION_SCHEMA, "ins_vnodes"),
+    "snodes": (INFORMATION_SCHEMA, "ins_snodes"),
+    "dnodes": (INFORMATION_SCHEMA, "ins_dnodes"),
+    "mnodes": (INFORMATION_SCHEMA, "ins_mnodes"),
+    "cluster": (INFORMATION_SCHEMA, "ins_cluster"),
+    "users": (INFORMATION_SCHEMA, "ins_users"),
+    "functions": (INFORMATION_SCHEMA, "ins_functions"),
+    "variables": (INFORMATION_SCHEMA, "ins_configs"),
+    "cluster variables": (INFORMATION_SCHEMA, "ins_configs"),
+    "local variables": (INFORMATION_SCHEMA, "ins_configs"),
+    "connections": (PERFORMANCE_SCHEMA, "perf_connections"),
+    "queries": (PERFORMANCE_SCHEMA, "perf_queries"),
+}
+
+_STREAM_LINE = (
+    "stream_name", "state", "reason", "since", "source_db", "target_db", "target_table", "trigger", "rows_in",
+    "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id", "checkpoint_time", "blocked_by",
+    "attempt", "restarts", "create_time", "status", "sql",
+)
+_TASK_LINE = (
+    "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "rows_in", "rows_out",
+    "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "status",
+)
+_QUEUE_LINE = (
+    "stream_name", "task_id", "state", "blocked_by", "input_bytes", "input_capacity", "input_peak", "output_bytes",
+    "output_capacity", "output_peak",
+)
+_WATERMARK_LINE = ("stream_name", "node_id", "event_time_watermark", "max_event_time", "idle", "lag", "late_rows")
+
+
+class Shower:
+    """Executes SHOW and DESCRIBE."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, tables: SystemTables) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._tables = tables
+        self._special: dict[str, Callable[[Show, Session], Result]] = {
+            "databases": lambda show, _: self._databases(show, (*DATABASES,), users=True),
+            "user databases": lambda show, _: self._databases(show, (), users=True),
+            "system databases": lambda show, _: self._databases(show, (*DATABASES,), users=False),
+            "streams": lambda show, _: self._system("ins_streams", show, _STREAM_LINE),
+            "stream tasks": lambda show, _: self._system("ins_stream_tasks", show, _TASK_LINE),
+            "queues": lambda show, _: self._system("ins_stream_tasks", show, _QUEUE_LINE),
+            "watermarks": lambda show, _: self._watermarks(show),
+            "stables": self._stables,
+            "tables": self._table_list,
+            "normal tables": self._table_list,
+            "child tables": self._table_list,
+            "vgroups": self._vgroups,
+            "tags": self._tags,
+            "table tags": self._table_tags,
+            "table distributed": self._distributed,
+            "indexes": self._indexes,
+            "create database": self._create_database,
+            "create table": self._create_table,
+            "create stable": self._create_table,
+            "create stream": self._create_stream,
+        }
+
+    def show(self, statement: Show, session: Session) -> Result:
+        special = self._special.get(statement.what)
+        if special is not None:
+            return special(statement, session)
+        whole = _WHOLE.get(statement.what)
+        if whole is None:
+            raise NotSupportedError(f"SHOW {statement.what.upper()} is not supported: Penstock has none of these")
+        return _like(self._read(*whole), statement.like)
+
+    def describe(self, statement: Describe, session: Session) -> Result:
+        """Returns field, type, length, note, and comment, one row per column and tag."""
+        table = require_table(statement.name, session, self._catalog)
+        rows = []
+        for column in (*table.columns, *table.tags):
+            note = "TAG" if column in table.tags else "PRIMARY KEY" if column.primary_key else ""
+            rows.append((column.name, str(column.type.kind), column.type.width(), note, column.comment or ""))
+        return _result((("field", _TEXT), ("type", _TEXT), ("length", _INTEGER), ("note", _TEXT),
+                        ("comment", _TEXT)), rows)
+
+    # --- lists -------------------------------------------------------------------------------------------------
+
+    def _read(self, database: str, name: str, columns: Sequence[str] | None = None) -> Result:
+        types = dict(SCHEMAS[database][name])
+        wanted = list(types) if columns is None else list(columns)
+        table = self._tables.read(database, name, wanted)
+        return Result(tuple(ResultColumn(column, types[column]) for column in wanted), table)
+
+    def _system(self, name: str, show: Show, columns: Sequence[str]) -> Result:
+        return _like(self._read(INFORMATION_SCHEMA, name, columns), show.like)
+
+    def _databases(self, show: Show, system: tuple[str, ...], *, users: bool) -> Result:
+        names = [*system, *((database.name for database in self._catalog.databases()) if users else ())]
+        return _like(_result((("name", _TEXT),), [(name,) for name in names]), show.like)
+
+    def _watermarks(self, show: Show) -> Result:
+        result = self._read(INFORMATION_SCHEMA, "ins_stream_tasks", (*_WATERMARK_LINE, "level"))
+        assert result.table is not None
+        sources = result.table.filter(pc.equal(result.table.column("level"), "source")).drop_columns(["level"])
+        return _like(Result(result.columns[:-1], sources), show.like)
+
+    def _database_name(self, show: Show, session: Session) -> str:
+        name = show.database or session.database
+        if name is None:
+            raise InvalidStatementError("no database is in use", code=NO_DATABASE, hint="USE a database")
+        return require_database(name, self._catalog).name
+
+    def _stables(self, show: Show, session: Session) -> Result:
+        database = self._database_name(show, session)
+        rows = [(table.name, table.create_time_ms, len(table.columns), len(table.tags),
+                 self._catalog.child_count(table.uid), table.comment)
+                for table in self._catalog.tables(database, "super")]
+        return _like(_result((("stable_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
+                              ("tags", _INTEGER), ("ntables", _LONG), ("table_comment", _TEXT)), rows), show.like)
+
+    def _table_list(self, show: Show, session: Session) -> Result:
+        database = self._database_name(show, session)
+        rows: list[tuple[object, ...]] = []
+        if database in DATABASES:
+            rows = [(name, None, len(columns), None, None, "SYSTEM_TABLE")
+                    for name, columns in SCHEMAS[database].items()]
+        if show.what != "normal tables":
+            for table in self._catalog.tables(database, "super"):
+                rows += [(child.name, child.create_time_ms, len(table.columns), table.name, child.vgroup_id,
+                          "CHILD_TABLE") for child in self._catalog.children(table.uid)]
+        if show.what != "child tables":
+            rows += [(table.name, table.create_time_ms, len(table.columns), None, table.vgroup_id, "NORMAL_TABLE")
+                     for table in self._catalog.tables(database, "normal")]
+        return _like(_result((("table_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
+                              ("stable_name", _TEXT), ("vgroup_id", _INTEGER), ("type", _TEXT)), rows), show.like)
+
+    def _vgroups(self, show: Show, session: Session) -> Result:
+        result = self._read(INFORMATION_SCHEMA, "ins_vgroups")
+        database = show.database or session.database
+        if database is None:
+            return result
+        name = require_database(database, self._catalog).name
+        assert result.table is not None
+        return Result(result.columns, result.table.filter(pc.equal(result.table.column("db_name"), name)))
+
+    # --- tags --------------------------------------------------------------------------------------------------
+
+    def _named(self, show: Show, session: Session) -> tuple[Name, Table]:
+        assert show.table is not None
+        return show.table, require_table(show.table, session, self._catalog)
+
+    def _tags(self, show: Show, session: Session) -> Result:
+        name, table = self._named(show, session)
+        if table.kind != "child":
+            raise InvalidStatementError(f"{name} is not a child table: it has no tag values",
+                                        hint="SHOW TABLE TAGS FROM a super table")
+        database = require_database(table.database, self._catalog)
+        assert table.super_uid is not None
+        parent = self._catalog.table_by_uid(table.super_uid)
+        child = self._catalog.child_by_uid(table.super_uid, table.uid)
+        if parent is None or child is None:
+            raise table_missing(name, session, self._catalog)
+        columns = SCHEMAS[INFORMATION_SCHEMA]["ins_tags"]
+        return _result(columns, list(tag_rows(database, parent, child)))
+
+    def _table_tags(self, show: Show, session: Session) -> Result:
+        name, table = self._named(show, session)
+        require_super(table, name)
+        rows = [(child.name, *child.tag_values) for child in self._catalog.children(table.uid)]
+        return _result((("tbname", _TEXT), *((tag.name, tag.type) for tag in table.tags)), rows)
+
+    def _indexes(self, show: Show, session: Session) -> Result:
+        self._named(show, session)
+        return self._read(INFORMATION_SCHEMA, "ins_indexes")
+
+    def _distributed(self, show: Show, session: Session) -> Result:
+        """Returns how the rows of a table lie in the vnodes; `rows` may count replaced ones too."""
+        name, table = self._named(show, session)
+        if table.kind == "system":
+            raise InvalidStatementError(f"{name} is a system table")
+        database = require_database(table.database, self._catalog)
+        vgroups = database.vgroup_ids if table.vgroup_id is None else (table.vgroup_id,)
+        counts: dict[int, int] = dict.fromkeys(vgroups, 0)
+        for child in self._catalog.children(table.storage_uid):
+            if child.vgroup_id in counts:
+                counts[child.vgroup_id] += 1
+        rows = [(vgroup, counts[vgroup], self._storage.row_estimate(vgroup, table.storage_uid)) for vgroup in vgroups]
+        return _result((("vgroup_id", _INTEGER), ("tables", _LONG), ("rows", _LONG)), rows)
+
+    # --- SHOW CREATE -------------------------------------------------------------------------------------------
+
+    def _create_database(self, show: Show, session: Session) -> Result:
+        database = require_database(show.database or "", self._catalog)
+        quoted = ("PRECISION", "CACHEMODEL", "ENCRYPT_ALGORITHM", "STRICT")
+        parts = [f"{option} {quote_string(value) if option in quoted else value}"
+                 for option, value in effective_options(database.options).items() if value]
+        statement = f"CREATE DATABASE {_name(database.name)} {' '.join(parts)}"
+        return _result((("Database", _TEXT), ("Create Database", _TEXT)), [(database.name, statement)])
+
+    def _create_table(self, show: Show, session: Session) -> Result:
+        name, table = self._named(show, session)
+        if show.what == "create stable" or table.kind == "super":
+            require_super(table, name)
+        if table.kind == "system":
+            raise InvalidStatementError(f"{name} is a system table")
+        statement = create_statement(table)
+        return _result((("Table", _TEXT), ("Create Table", _TEXT)), [(table.name, statement)])
+
+    def _create_stream(self, show: Show, session: Session) -> Result:
+        assert show.table is not None
+        stream = self._catalog.stream(show.table.name)
+        if stream is None:
+            raise NotFoundError(f"stream {show.table.name} does not exist", code=0x03F1,
+                                hint=did_you_mean(show.table.name, (s.name for s in self._catalog.streams())))
+        return _result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, stream.text)])
+
+
+def create_statement(table: Table) -> str:
+    """Returns the statement that creates the table, with comments, without options that change nothing."""
+    if table.kind == "child":
+        child = ChildTable(table.uid, table.name, table.vgroup_id or 0, table.tag_values)
+        tags = ", ".join(_tag_literal(value, tag) for value, tag in zip(child.tag_values, table.tags, strict=True))
+        names = ", ".join(_name(tag.name) for tag in table.tags)
+        return f"CREATE TABLE {_name(table.name)} USING {_name(table.super_name or '')} ({names}) TAGS ({tags})"
+    columns = ", ".join(_definition(column) for column in table.columns)
+    word = "STABLE" if table.kind == "super" else "TABLE"
+    statement = f"CREATE {word} {_name(table.name)} ({columns})"
+    if table.tags:
+        statement += f" TAGS ({', '.join(_definition(tag) for tag in table.tags)})"
+    return statement + (f" COMMENT {quote_string(table.comment)}" if table.comment else "")
+
+
+def _name(name: str) -> str:
+    return name if _PLAIN_NAME.fullmatch(name) and name not in _RESERVED else quote_identifier(name)
+
+
+def _definition(column: Column) -> str:
+    text = f"{_name(column.name)} {column.type.sql()}"
+    if column.primary_key:
+        text += " PRIMARY KEY"
+    return text + (f" COMMENT {quote_string(column.comment)}" if column.comment else "")
+
+
+def _tag_literal(value: TagValue, tag: Column) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, bool | bytes) or tag.type.kind in INTEGERS or tag.type.kind is Kind.TIMESTAMP:
+        text = tag_text(value, tag.type) or "NULL"
+        return quote_string(text) if isinstance(value, bytes) else text
+    return repr(value) if isinstance(value, float) else quote_string(str(value))
+
+
+_TEXT, _INTEGER, _LONG = DataType(Kind.VARCHAR), DataType(Kind.INT), DataType(Kind.BIGINT)
+_TIME = DataType(Kind.TIMESTAMP)
+_RESERVED = frozenset("""
+    all and as asc between by case cast count create database delete desc describe distinct drop exists false fill
+    from group having if in insert int interval into is join like limit not null on or order partition select session
+    set show stable state_window stream table tags tag tbname timestamp true union use using values where
+""".split())
+
+
+def _result(columns: Sequence[tuple[str, DataType]], rows: Sequence[Sequence[object]]) -> Result:
+    arrays = [make_array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(columns)]
+    table = pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+    return Result(tuple(ResultColumn(name, kind) for name, kind in columns), table)
+
+
+def _like(result: Result, pattern: str | None) -> Result:
+    """Keeps the rows whose first column is LIKE the pattern: `%`, `_`, backslash escapes, case counts."""
+    if pattern is None or result.table is None:
+        return result
+    matches = pc.match_like(result.table.column(0), pattern)
+    return Result(result.columns, result.table.filter(matches))

@@ -1,0 +1,144 @@
+"""The system tables' schemas: `information_schema` and `performance_schema`. Their rows come from `system_tables`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.sql.schema import Column, Database, DatabaseOptions, Table
+from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, DataType, Kind, timestamp
+
+INFORMATION_SCHEMA = "information_schema"
+PERFORMANCE_SCHEMA = "performance_schema"
+DATABASES = (INFORMATION_SCHEMA, PERFORMANCE_SCHEMA)
+
+_TIME = timestamp("ms")
+_BIG, _INT, _DOUBLE, _BOOL = BIGINT, INT, DOUBLE, BOOL
+
+
+def _text(length: int) -> DataType:
+    return DataType(Kind.VARCHAR, length)
+
+
+_NAME, _TABLE, _WORD, _LINE = _text(64), _text(192), _text(24), _text(1024)
+
+SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
+    INFORMATION_SCHEMA: {
+        "ins_databases": (
+            ("name", _NAME), ("create_time", _TIME), ("vgroups", _INT), ("ntables", _BIG), ("replica", _INT),
+            ("strict", _WORD), ("duration", _WORD), ("keep", _text(64)), ("buffer", _INT), ("pagesize", _INT),
+            ("pages", _INT), ("minrows", _INT), ("maxrows", _INT), ("comp", _INT), ("precision", _WORD),
+            ("status", _WORD), ("retentions", _text(60)), ("single_stable", _BOOL), ("cachemodel", _WORD),
+            ("cachesize", _INT), ("wal_level", _INT), ("wal_fsync_period", _INT), ("wal_retention_period", _INT),
+            ("wal_retention_size", _BIG), ("stt_trigger", _INT), ("table_prefix", _INT), ("table_suffix", _INT),
+            ("tsdb_pagesize", _INT),
+        ),
+        "ins_stables": (
+            ("stable_name", _TABLE), ("db_name", _NAME), ("create_time", _TIME), ("columns", _INT), ("tags", _INT),
+            ("last_update", _TIME), ("table_comment", _LINE), ("watermark", _text(64)), ("max_delay", _text(64)),
+            ("rollup", _text(128)), ("uid", _BIG), ("ntables", _BIG),
+        ),
+        "ins_tables": (
+            ("table_name", _TABLE), ("db_name", _NAME), ("create_time", _TIME), ("columns", _INT),
+            ("stable_name", _TABLE), ("uid", _BIG), ("vgroup_id", _INT), ("ttl", _INT), ("table_comment", _LINE),
+            ("type", _WORD),
+        ),
+        "ins_columns": (
+            ("table_name", _TABLE), ("db_name", _NAME), ("table_type", _WORD), ("col_name", _NAME),
+            ("col_type", _text(32)), ("col_length", _INT), ("col_precision", _INT), ("col_scale", _INT),
+            ("col_nullable", _INT),
+        ),
+        "ins_tags": (
+            ("table_name", _TABLE), ("db_name", _NAME), ("stable_name", _TABLE), ("tag_name", _NAME),
+            ("tag_type", _text(32)), ("tag_value", _text(16384)),
+        ),
+        "ins_vgroups": (
+            ("vgroup_id", _INT), ("db_name", _NAME), ("tables", _BIG), ("v1_dnode", _INT), ("v1_status", _WORD),
+            ("wal_version", _BIG),
+        ),
+        "ins_vnodes": (
+            ("dnode_id", _INT), ("vgroup_id", _INT), ("db_name", _NAME), ("status", _WORD), ("wal_version", _BIG),
+        ),
+        "ins_dnodes": (
+            ("id", _INT), ("endpoint", _text(134)), ("vnodes", _INT), ("support_vnodes", _INT), ("status", _WORD),
+            ("create_time", _TIME), ("note", _text(256)),
+        ),
+        "ins_mnodes": (
+            ("id", _INT), ("endpoint", _text(134)), ("role", _WORD), ("status", _WORD), ("create_time", _TIME),
+        ),
+        "ins_snodes": (("id", _BIG), ("endpoint", _text(134)), ("create_time", _TIME)),
+        "ins_cluster": (
+            ("id", _BIG), ("name", _text(134)), ("uptime", _INT), ("create_time", _TIME), ("version", _WORD),
+        ),
+        "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME)),
+        "ins_functions": (
+            ("name", _NAME), ("comment", _text(255)), ("aggregate", _INT), ("output_type", _text(31)),
+            ("create_time", _TIME), ("code_len", _INT), ("bufsize", _INT),
+        ),
+        "ins_indexes": (
+            ("index_name", _TABLE), ("db_name", _NAME), ("table_name", _TABLE), ("vgroup_id", _INT),
+            ("create_time", _TIME), ("columns", _text(4096)), ("index_type", _text(10)),
+        ),
+        "ins_configs": (("name", _text(64)), ("value", _text(1024)), ("unit", _WORD), ("comment", _LINE)),
+        "ins_streams": (
+            ("stream_name", _TABLE), ("create_time", _TIME), ("stream_id", _text(19)), ("history_id", _text(19)),
+            ("sql", _LINE), ("status", _text(20)), ("source_db", _NAME), ("target_db", _NAME),
+            ("target_table", _TABLE), ("watermark", _BIG), ("trigger", _text(24)), ("sink_quota", _text(20)),
+            ("checkpoint_interval", _text(20)), ("checkpoint_backup", _text(20)), ("history_scan_idle", _text(20)),
+            ("message", _LINE), ("state", _text(20)), ("reason", _LINE), ("since", _TIME), ("attempt", _BIG),
+            ("restarts", _BIG), ("rows_in", _BIG), ("rows_out", _BIG), ("late_rows", _BIG), ("lag", _BIG),
+            ("event_time_watermark", _TIME), ("checkpoint_id", _BIG), ("checkpoint_time", _TIME),
+            ("blocked_by", _text(64)),
+        ),
+        "ins_stream_tasks": (
+            ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
+            ("level", _text(20)), ("status", _text(20)), ("stage", _BIG), ("in_queue", _text(40)),
+            ("process_total", _text(20)), ("process_throughput", _text(20)), ("out_total", _text(20)),
+            ("out_throughput", _text(20)), ("info", _text(64)), ("start_time", _TIME), ("start_id", _BIG),
+            ("start_ver", _BIG), ("checkpoint_time", _TIME), ("checkpoint_id", _BIG), ("checkpoint_ver", _BIG),
+            ("checkpoint_size", _BIG), ("checkpoint_backup", _WORD), ("extra_info", _text(64)),
+            ("history_task_id", _text(40)), ("history_task_status", _text(20)), ("state", _text(20)),
+            ("reason", _LINE), ("since", _TIME), ("blocked_by", _text(64)), ("attempt", _BIG),
+            ("input_bytes", _BIG), ("input_capacity", _BIG), ("input_peak", _BIG), ("output_bytes", _BIG),
+            ("output_capacity", _BIG), ("output_peak", _BIG), ("rows_in", _BIG), ("rows_out", _BIG),
+            ("bytes_in", _BIG), ("bytes_out", _BIG), ("processed_version", _BIG), ("wal_version", _BIG),
+            ("lag", _BIG), ("event_time_watermark", _TIME), ("max_event_time", _TIME), ("idle", _BOOL),
+            ("late_rows", _BIG), ("windows_open", _BIG), ("state_bytes", _BIG),
+        ),
+        "ins_stream_checkpoints": (
+            ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),
+            ("end_time", _TIME), ("duration_ms", _DOUBLE), ("bytes", _BIG), ("versions", _LINE),
+            ("reason", _LINE),
+        ),
+    },
+    PERFORMANCE_SCHEMA: {
+        "perf_connections": (
+            ("conn_id", _BIG), ("user", _WORD), ("app", _text(24)), ("login_time", _TIME), ("last_access", _TIME),
+        ),
+        "perf_queries": (
+            ("kill_id", _text(26)), ("conn_id", _BIG), ("create_time", _TIME), ("exec_usec", _BIG),
+            ("sql", _text(1024)),
+        ),
+    },
+}
+
+_TABLES = {
+    (database, name): Table(
+        number, database, name, "system",
+        tuple(Column(column, kind, column) for column, kind in columns),
+    )
+    for number, (database, name, columns) in enumerate(
+        ((database, name, columns) for database, tables in SCHEMAS.items() for name, columns in tables.items()), 1)
+}
+_DATABASES = {name: Database(name, DatabaseOptions(vgroups=1), (), 0) for name in DATABASES}
+
+
+def database(name: str) -> Database | None:
+    return _DATABASES.get(name)
+
+
+def table(database_name: str, name: str) -> Table | None:
+    return _TABLES.get((database_name, name.lower()))
+
+
+def table_names(database_name: str) -> Iterable[str]:
+    return SCHEMAS.get(database_name, {})

@@ -1,0 +1,352 @@
+"""The rows of the system tables: the catalog, the vnodes and the running streams as Arrow tables.
+
+Columns are defined in `system_schema`. TIMESTAMP columns are milliseconds since the epoch. Asking for a table never
+waits for data or for a worker: everything shown was known already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.config import Config, keys
+from penstock.common.errors import NotFoundError
+from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.lookup import TABLE_MISSING
+from penstock.mnode.monitor import TaskReport
+from penstock.mnode.options import effective_options
+from penstock.mnode.stream_status import CheckpointInfo, StreamInfo
+from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, SCHEMAS
+from penstock.sql.schema import ChildTable, Database, Table, TagValue
+from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
+
+Row = tuple[Any, ...]
+
+_ENDPOINT = "localhost"
+_MIB = 1024 * 1024
+
+
+class StreamsView(Protocol):
+    """What running streams tell about themselves."""
+
+    def info(self, stream: StreamRecord) -> StreamInfo: ...
+
+    def task_reports(self, stream: StreamRecord) -> Sequence[TaskReport]: ...
+
+    def checkpoints(self, stream: StreamRecord) -> Sequence[CheckpointInfo]: ...
+
+
+class VnodesView(Protocol):
+    """What vnodes tell about themselves."""
+
+    def wal_version(self, vgroup_id: int) -> int: ...
+
+
+class SystemTables:
+    """Makes system tables on demand."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        vnodes: VnodesView,
+        streams: StreamsView,
+        config: Config,
+        clock: Clock,
+        version: str,
+        started_ms: int,
+    ) -> None:
+        self._catalog = catalog
+        self._vnodes = vnodes
+        self._streams = streams
+        self._config = config
+        self._clock = clock
+        self._version = version
+        self._started_ms = started_ms
+        self._makers: dict[str, Callable[[], Iterable[Row]]] = {
+            "ins_databases": self._databases,
+            "ins_stables": self._stables,
+            "ins_tables": self._tables,
+            "ins_columns": self._columns,
+            "ins_tags": self._tags,
+            "ins_vgroups": self._vgroups,
+            "ins_vnodes": self._vnodes_rows,
+            "ins_dnodes": self._dnodes,
+            "ins_mnodes": self._mnodes,
+            "ins_snodes": self._snodes,
+            "ins_cluster": self._cluster,
+            "ins_users": lambda: [("root", 1, 1, self._started_ms)],
+            "ins_functions": lambda: [],
+            "ins_indexes": lambda: [],
+            "ins_configs": self._configs,
+            "ins_streams": self._stream_rows,
+            "ins_stream_tasks": self._task_rows,
+            "ins_stream_checkpoints": self._checkpoint_rows,
+            "perf_connections": lambda: [],
+            "perf_queries": lambda: [],
+        }
+
+    def read(self, database: str, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+        """Returns the rows as they are now; TIMESTAMP columns are Arrow timestamps in ms.
+
+        `columns`: only these, in this order. `NotFoundError` if there is no such table.
+        """
+        schema = SCHEMAS.get(database, {}).get(name)
+        if schema is None:
+            raise NotFoundError(f"table {database}.{name} does not exist", code=TABLE_MISSING)
+        rows = list(self._makers[name]())
+        arrays = {}
+        for place, (column, kind) in enumerate(schema):
+            if columns is None or column in columns:
+                arrays[column] = _array([row[place] for row in rows], kind)
+        wanted = [column for column, _ in schema] if columns is None else list(columns)
+        return pa.table({column: arrays[column] for column in wanted})
+
+    # --- databases and tables ----------------------------------------------------------------------------------
+
+    def _databases(self) -> Iterator[Row]:
+        for name in DATABASES:
+            yield (name, None, None, len(SCHEMAS[name]), *([None] * 11), "ready", *([None] * 12))
+        for database in self._catalog.databases():
+            options = effective_options(database.options)
+
+            def number(option: str, options: dict[str, str] = options) -> int:
+                return int(options[option])
+
+            yield (
+                database.name, database.create_time_ms, len(database.vgroup_ids), self._table_count(database),
+                number("REPLICA"), options["STRICT"], options["DURATION"], options["KEEP"], number("BUFFER"),
+                number("PAGESIZE"), number("PAGES"), number("MINROWS"), number("MAXROWS"), number("COMP"),
+                options["PRECISION"], "ready", options["RETENTIONS"] or None, options["SINGLE_STABLE"] == "1",
+                options["CACHEMODEL"], number("CACHESIZE"), number("WAL_LEVEL"), number("WAL_FSYNC_PERIOD"),
+                number("WAL_RETENTION_PERIOD"), number("WAL_RETENTION_SIZE"), number("STT_TRIGGER"),
+                number("TABLE_PREFIX"), number("TABLE_SUFFIX"), number("TSDB_PAGESIZE"),
+            )
+
+    def _table_count(self, database: Database) -> int:
+        normal = len(self._catalog.tables(database.name, "normal"))
+        supers = self._catalog.tables(database.name, "super")
+        return normal + sum(self._catalog.child_count(table.uid) for table in supers)
+
+    def _super_tables(self) -> Iterator[tuple[Database, Table]]:
+        for database in self._catalog.databases():
+            for table in self._catalog.tables(database.name, "super"):
+                yield database, table
+
+    def _stables(self) -> Iterator[Row]:
+        for database, table in self._super_tables():
+            yield (
+                table.name, database.name, table.create_time_ms, len(table.columns), len(table.tags),
+                table.create_time_ms, table.comment, None, None, None, table.uid,
+                self._catalog.child_count(table.uid),
+            )
+
+    def _tables(self) -> Iterator[Row]:
+        for database, table in self._super_tables():
+            for child in self._catalog.children(table.uid):
+                yield (
+                    child.name, database.name, child.create_time_ms, len(table.columns), table.name, child.uid,
+                    child.vgroup_id, 0, None, "CHILD_TABLE",
+                )
+        for database in self._catalog.databases():
+            for table in self._catalog.tables(database.name, "normal"):
+                yield (
+                    table.name, database.name, table.create_time_ms, len(table.columns), None, table.uid,
+                    table.vgroup_id, table.ttl_days, table.comment, "NORMAL_TABLE",
+                )
+        for name, tables in SCHEMAS.items():
+            for table_name, columns in tables.items():
+                yield (table_name, name, None, len(columns), None, None, None, None, None, "SYSTEM_TABLE")
+
+    def _columns(self) -> Iterator[Row]:
+        for database in self._catalog.databases():
+            for table in self._catalog.tables(database.name, "super"):
+                yield from _column_rows(table.name, table, "SUPER_TABLE")
+                for child in self._catalog.children(table.uid):
+                    yield from _column_rows(child.name, table, "CHILD_TABLE")
+            for table in self._catalog.tables(database.name, "normal"):
+                yield from _column_rows(table.name, table, "NORMAL_TABLE")
+
+    def _tags(self) -> Iterator[Row]:
+        for database, table in self._super_tables():
+            for child in self._catalog.children(table.uid):
+                yield from tag_rows(database, table, child)
+
+    # --- the engine --------------------------------------------------------------------------------------------
+
+    def _vgroups(self) -> Iterator[Row]:
+        for database in self._catalog.databases():
+            counts = self._tables_per_vgroup(database)
+            for vgroup_id in database.vgroup_ids:
+                yield (vgroup_id, database.name, counts.get(vgroup_id, 0), 1, "leader",
+                       self._vnodes.wal_version(vgroup_id))
+
+    def _tables_per_vgroup(self, database: Database) -> dict[int, int]:
+        counts: dict[int, int] = {}
+        for table in (*self._catalog.tables(database.name, "super"), *self._catalog.tables(database.name, "normal")):
+            for child in self._catalog.children(table.uid):
+                counts[child.vgroup_id] = counts.get(child.vgroup_id, 0) + 1
+        return counts
+
+    def _vnodes_rows(self) -> Iterator[Row]:
+        for database in self._catalog.databases():
+            for vgroup_id in database.vgroup_ids:
+                yield (1, vgroup_id, database.name, "leader", self._vnodes.wal_version(vgroup_id))
+
+    def _dnodes(self) -> Iterator[Row]:
+        vnodes = sum(len(database.vgroup_ids) for database in self._catalog.databases())
+        yield (1, _ENDPOINT, vnodes, 1024, "ready", self._started_ms, "")
+
+    def _mnodes(self) -> Iterator[Row]:
+        yield (1, _ENDPOINT, "leader", "ready", self._started_ms)
+
+    def _snodes(self) -> Iterator[Row]:
+        for snode in self._catalog.snodes():
+            yield (snode.id, _ENDPOINT, snode.created_ms)
+
+    def _cluster(self) -> Iterator[Row]:
+        uptime = max(0, self._clock.now_ms() - self._started_ms) // 1000
+        yield (1, "penstock", uptime, self._started_ms, self._version)
+
+    def _configs(self) -> Iterator[Row]:
+        units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}
+        for name, value in self._config.items():
+            yield (name, value, units.get(name), None)
+
+    # --- streams -----------------------------------------------------------------------------------------------
+
+    def _stream_rows(self) -> Iterator[Row]:
+        interval = f"{self._config.checkpoint_interval:g} sec"
+        for stream in self._catalog.streams():
+            source = self._catalog.table_by_uid(stream.source_uid)
+            target = self._catalog.table_by_uid(stream.target_uid)
+            info = self._streams.info(stream)
+            reports = self._streams.task_reports(stream)
+            precision = self._precision(source)
+            sources = [report.status for report in reports if report.status.task.level == "source"]
+            sinks = [report.status for report in reports if report.status.task.level == "sink"]
+            lags = [report.lag for report in reports if report.lag is not None]
+            blocked = next((r.status.blocked_by for r in reports if r.status.blocked_by), None)
+            marks = [status.watermark for status in sources if status.watermark is not None and not status.idle]
+            all_marks = marks or [status.watermark for status in sources if status.watermark is not None]
+            checkpoint = next((c for c in reversed(self._streams.checkpoints(stream)) if c.state == "COMMITTED"), None)
+            yield (
+                stream.name, stream.created_ms, f"0x{stream.id:x}", None, stream.text[:1024],
+                _tdengine_status(info.state), source.database if source else None,
+                target.database if target else None, target.name if target else None, info.watermark,
+                info.trigger.replace("_", " "), "0", interval, "none", "100a", info.reason or None, info.state,
+                info.reason or None, info.since_ms, stream.attempt, info.restarts,
+                sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
+                sum(status.late_rows for status in sources), sum(lags) if lags else None,
+                _to_ms(min(all_marks), precision) if all_marks else None,
+                checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
+            )
+
+    def _task_rows(self) -> Iterator[Row]:
+        for stream in self._catalog.streams():
+            source = self._catalog.table_by_uid(stream.source_uid)
+            database = self._catalog.database(source.database) if source else None
+            vgroups = database.vgroup_ids if database else ()
+            precision = self._precision(source)
+            starts = dict(stream.start_cut)
+            for report in self._streams.task_reports(stream):
+                yield _task_row(stream, report, vgroups, starts, precision)
+
+    def _checkpoint_rows(self) -> Iterator[Row]:
+        for stream in self._catalog.streams():
+            for info in self._streams.checkpoints(stream):
+                duration = None if info.end_ms is None or info.start_ms is None else float(info.end_ms - info.start_ms)
+                versions = ", ".join(f"{vgroup}:{version}" for vgroup, version in info.versions)
+                yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,
+                       info.bytes_written, versions or None, info.reason or None)
+
+    def _precision(self, table: Table | None) -> Precision:
+        database = self._catalog.database(table.database) if table is not None else None
+        return database.precision if database is not None else "ms"
+
+
+def tag_text(value: TagValue, kind: DataType) -> str | None:
+    """Returns a tag's value as ins_tags and SHOW TAGS print it."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, bytes):
+        return "\\x" + value.hex().upper()
+    if kind.kind is Kind.FLOAT and isinstance(value, float):
+        return f"{value:.5f}"
+    return str(value)
+
+
+def tag_rows(database: Database, table: Table, child: ChildTable) -> Iterator[Row]:
+    """Yields the rows of ins_tags for one child table."""
+    for tag, value in zip(table.tags, child.tag_values, strict=True):
+        yield (child.name, database.name, table.name, tag.name, tag.type.sql(), tag_text(value, tag.type))
+
+
+def make_array(values: list[Any], kind: DataType) -> pa.Array:
+    """Returns values of a system table's column as Arrow; timestamps are given in ms."""
+    return _array(values, kind)
+
+
+def _array(values: list[Any], kind: DataType) -> pa.Array:
+    if kind.kind is Kind.TIMESTAMP:
+        return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
+    return pa.array(values, kind.arrow())
+
+
+def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:
+    for column in table.columns:
+        kind = column.type
+        yield (name, table.database, table_type, column.name, kind.sql(), kind.width(), kind.digits, kind.scale,
+               0 if column is table.columns[0] or column.primary_key else 1)
+
+
+def _task_row(
+    stream: StreamRecord, report: TaskReport, vgroups: Sequence[int], starts: dict[int, int], precision: Precision
+) -> Row:
+    status = report.status
+    index, level = status.task.index, status.task.level
+    vgroup = vgroups[index] if index < len(vgroups) else None
+    start = starts.get(vgroup) if vgroup is not None and level == "source" else None
+    info = None
+    if level == "source" and status.processed_version is not None:
+        info = f"{status.processed_version} [{(start or 0) + 1}, {status.wal_version}]"
+    elif level == "sink":
+        info = f"{status.bytes_out / _MIB:.2f} MiB"
+    used = 100.0 * status.input_bytes / status.input_capacity if status.input_capacity else 0.0
+    is_sink = level == "sink"
+    return (
+        stream.name, str(status.task), "vnode", vgroup, level, _task_status(status.state), stream.attempt,
+        f"{status.input_bytes / _MIB:.2f} MiB ({used:.2f}%)", f"{status.bytes_in / _MIB:.2f} MiB",
+        f"{report.bytes_in_rate / 1024:.2f} KiB/s", None if is_sink else f"{status.bytes_out / _MIB:.2f} MiB",
+        None if is_sink else f"{report.bytes_out_rate / 1024:.2f} KiB/s", info, status.since_ms or None,
+        stream.attempt, start, status.checkpoint_time_ms, status.checkpoint_id, None, None, "none", None, None, None,
+        status.state, status.reason or None, status.since_ms or None, status.blocked_by, stream.attempt,
+        status.input_bytes, status.input_capacity, status.input_peak, status.output_bytes, status.output_capacity,
+        status.output_peak, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out,
+        status.processed_version, status.wal_version, report.lag, _to_ms(status.watermark, precision),
+        _to_ms(status.max_event_time, precision), status.idle, status.late_rows, status.windows_open,
+        status.state_bytes,
+    )
+
+
+def _to_ms(units: int | None, precision: Precision) -> int | None:
+    return None if units is None else units * 1000 // UNITS_PER_SECOND[precision]
+
+
+def _tdengine_status(state: str) -> str:
+    """Returns TDengine's word for a stream's state."""
+    return {"RUNNING": "ready", "STARTING": "init", "RESTARTING": "recover", "PAUSED": "paused",
+            "FAILED": "failed", "STOPPED": "stop"}.get(state, "ready")
+
+
+def _task_status(state: str) -> str:
+    """Returns TDengine's word for a task's state."""
+    return {"STARTING": "uninit", "PAUSED": "paused", "STOPPED": "stop", "FAILED": "dropped",
+            "ALIGNING": "checkpoint"}.get(state, "ready")
+
+
+__all__ = ["INFORMATION_SCHEMA", "StreamsView", "SystemTables", "VnodesView", "make_array", "tag_rows", "tag_text"]

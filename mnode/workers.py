@@ -1,0 +1,119 @@
+"""The mnode's side of the control connections: accepts workers, receives from each, sends without ever waiting."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+from penstock.common.errors import PenstockError, UnavailableError
+from penstock.common.logging import logger
+from penstock.tasks.control import (
+    ControlConnection,
+    ControlListener,
+    Hello,
+    MnodeMessage,
+    WorkerMessage,
+    authenticate,
+)
+
+_log = logger(__name__)
+
+
+class WorkerConnection:
+    """A worker that has said Hello. `send` queues: a worker that doesn't read holds up nobody but itself."""
+
+    def __init__(self, hello: Hello, connection: ControlConnection) -> None:
+        self.group = hello.group
+        self.index = hello.index
+        self.pid = hello.pid
+        self.exchange_address = hello.exchange_address
+        self._connection = connection
+        self._outbox: deque[MnodeMessage] = deque()
+        self._flag = threading.Event()
+        self._closed = False
+        name = f"to worker {hello.group}/{hello.index}"
+        self._thread = threading.Thread(target=self._send_all, name=name, daemon=True)
+        self._thread.start()
+
+    def send(self, message: MnodeMessage) -> None:
+        """Sends `message` after those before it; lost if the worker is gone, of which the receiver tells."""
+        self._outbox.append(message)
+        self._flag.set()
+
+    def close(self) -> None:
+        """Closes the connection; the worker's process ends when it sees that."""
+        self._closed = True
+        self._flag.set()
+        self._connection.close()
+
+    def _send_all(self) -> None:
+        while not self._closed:
+            self._flag.wait()
+            self._flag.clear()
+            try:
+                while self._outbox and not self._closed:
+                    self._connection.send(self._outbox.popleft())
+            except UnavailableError:
+                return
+
+
+class WorkerDoor:
+    """Listens for workers. The callbacks are called by the workers' own receiving threads."""
+
+    def __init__(
+        self,
+        secret: bytes,
+        on_hello: Callable[[WorkerConnection], None],
+        on_message: Callable[[WorkerConnection, WorkerMessage], None],
+        on_lost: Callable[[WorkerConnection, str], None],
+    ) -> None:
+        self._secret = secret
+        self._on_hello = on_hello
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._listener = ControlListener()
+        self._closed = False
+        self.address = self._listener.address
+        threading.Thread(target=self._accept, name="worker door", daemon=True).start()
+
+    def close(self) -> None:
+        """Lets nobody else in."""
+        self._closed = True
+        self._listener.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                raw = self._listener.accept()
+            except OSError as error:
+                if self._closed:
+                    return
+                _log.warning("a worker could not be let in: %s", error)
+                continue
+            # A thread each: a caller that doesn't prove itself must not keep the others out.
+            threading.Thread(target=self._serve, args=(raw,), name="from worker", daemon=True).start()
+
+    def _serve(self, raw: Connection) -> None:
+        try:
+            connection = authenticate(raw, self._secret)
+            hello = connection.receive()
+        except PenstockError as error:
+            _log.warning("a caller was sent away: %s", error)
+            raw.close()
+            return
+        if not isinstance(hello, Hello):
+            _log.warning("a caller was sent away: it said %s instead of Hello", type(hello).__name__)
+            connection.close()
+            return
+        worker = WorkerConnection(hello, connection)
+        self._on_hello(worker)
+        try:
+            while True:
+                message = connection.receive()
+                self._on_message(worker, message)  # type: ignore[arg-type]  # checked by the controller
+        except PenstockError as error:
+            self._on_lost(worker, str(error))
+        finally:
+            worker.close()

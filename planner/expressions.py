@@ -1,0 +1,469 @@
+"""Compiles scalar expressions of the dialect to typed DuckDB SQL; names and aggregates are the caller's scope."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from sqlglot import exp
+
+from penstock import __version__
+from penstock.common.errors import InternalError, InvalidStatementError, Position
+from penstock.planner import scalar_json, scalar_math, scalar_string, scalar_time
+from penstock.planner.folding import evaluate
+from penstock.planner.plan import SqlExpr
+from penstock.planner.scalar_call import Builder, Call
+from penstock.planner.scalar_cast import cast, null_of, timestamp_constant, to_bool, to_integer, to_text
+from penstock.planner.scalar_compare import Comparer, like, match
+from penstock.planner.scalar_json import JsonValue
+from penstock.planner.scalar_sql import integer_literal, quote_text
+from penstock.sql.dialect import (
+    PSEUDO_COLUMNS,
+    DurationLiteral,
+    JsonContains,
+    JsonGet,
+    Match,
+    TimestampLiteral,
+    Trim,
+    cast_type,
+)
+from penstock.sql.functions import check_call, require
+from penstock.sql.functions_spec import FunctionSpec
+from penstock.sql.literals import parse_timestamp
+from penstock.sql.schema import Session
+from penstock.sql.statements import Duration
+from penstock.sql.types import BIGINT, BOOL, DOUBLE, INTEGERS, NULL, UBIGINT, VARCHAR, DataType, Kind, Precision
+
+MAX_BIGINT = (1 << 63) - 1
+MAX_UBIGINT = (1 << 64) - 1
+WRONG_EXPRESSION = 0x2603
+WRONG_DURATION_UNIT = 0x2615
+
+_COMPARISONS: dict[type[exp.Expression], str] = {
+    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+}
+_ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], str]] = {
+    exp.Add: scalar_math.add, exp.Sub: scalar_math.subtract, exp.Mul: scalar_math.multiply,
+    exp.Div: scalar_math.divide, exp.Mod: scalar_math.remainder,
+}
+_NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USMALLINT, Kind.INT, Kind.UINT,
+                 Kind.BIGINT, Kind.UBIGINT, Kind.FLOAT, Kind.DOUBLE)
+
+
+class Scope(Protocol):
+    """What an expression may refer to."""
+
+    @property
+    def session(self) -> Session: ...
+
+    @property
+    def precision(self) -> Precision: ...
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression, /) -> SqlExpr:
+        """Returns the column; raises NotFoundError with position and hint."""
+        ...
+
+    def pseudo(self, name: str, node: exp.Expression, /) -> SqlExpr | None:
+        """Returns a pseudo column such as `_wstart` or `tbname`, or None if there is none here."""
+        ...
+
+    def aggregate(self, name: str, args: list[exp.Expression], node: exp.Expression, /) -> SqlExpr:
+        """Returns the value of an aggregate, selection or time-series function, or raises."""
+        ...
+
+
+@runtime_checkable
+class LocatingScope(Protocol):
+    """A scope that knows the statement's text, so that errors tell the place."""
+
+    def position(self, node: exp.Expression, /) -> Position | None:
+        """Returns where the node stands in the statement."""
+        ...
+
+
+def compile_expression(node: exp.Expression, scope: Scope) -> SqlExpr:
+    """Returns the DuckDB SQL and the type of an expression. Raises PenstockErrors that say what is wrong where."""
+    return _Compiler(scope).compile(node)
+
+
+def compile_condition(node: exp.Expression, scope: Scope) -> str:
+    """Returns boolean DuckDB SQL, NULL counting as not fulfilled where a filter reads it."""
+    return _Compiler(scope).condition(node)
+
+
+def result_type(node: exp.Expression, scope: Scope) -> DataType:
+    """Returns the type that an expression has, without its SQL."""
+    return compile_expression(node, scope).type
+
+
+def common_type(types: list[DataType]) -> DataType:
+    """Returns the type that the branches of a CASE are brought to: texts win over numbers, wide over narrow."""
+    known = [data_type for data_type in types if data_type.kind is not Kind.NULL]
+    if not known:
+        return NULL
+    kinds = {data_type.kind for data_type in known}
+    if len(kinds) == 1:
+        lengths = [data_type.length for data_type in known]
+        longest = None if None in lengths else max(length or 0 for length in lengths)
+        first = known[0]
+        return DataType(first.kind, longest, first.digits, first.scale, first.precision)
+    if kinds & {Kind.VARCHAR, Kind.NCHAR}:
+        return DataType(Kind.NCHAR if Kind.NCHAR in kinds else Kind.VARCHAR)
+    if kinds <= {Kind.TIMESTAMP, *INTEGERS}:
+        return next(data_type for data_type in known if data_type.kind is Kind.TIMESTAMP) \
+            if Kind.TIMESTAMP in kinds else _widest(kinds)
+    return _widest(kinds)
+
+
+def _widest(kinds: set[Kind]) -> DataType:
+    if not kinds <= set(_NUMBER_ORDER):
+        return DOUBLE if kinds <= {*_NUMBER_ORDER, Kind.DECIMAL, Kind.TIMESTAMP} else VARCHAR
+    widest = max(kinds, key=_NUMBER_ORDER.index)
+    integers = kinds & set(INTEGERS)
+    if widest is Kind.FLOAT and integers:
+        return DOUBLE
+    signed = any(kind in (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.BIGINT) for kind in integers)
+    if widest in (Kind.UTINYINT, Kind.USMALLINT, Kind.UINT) and signed:
+        return BIGINT
+    return DataType(widest)
+
+
+class _Compiler:
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._session = scope.session
+        self._precision: Precision = scope.precision
+        self._comparer = Comparer(scope.precision, scope.session.time_zone)
+
+    # --- entry points --------------------------------------------------------------
+
+    def compile(self, node: exp.Expression) -> SqlExpr:
+        method = _METHODS.get(type(node))
+        if method is not None:
+            return method(self, node)
+        if type(node) in _COMPARISONS:
+            return self._comparison(node)
+        if type(node) in _ARITHMETIC:
+            return self._arithmetic(node)
+        raise self._wrong(f"{type(node).__name__} is no scalar expression", node)
+
+    def condition(self, node: exp.Expression) -> str:
+        return to_bool(self.compile(node))
+
+    def _position(self, node: exp.Expression) -> Position | None:
+        return self._scope.position(node) if isinstance(self._scope, LocatingScope) else None
+
+    def _wrong(self, message: str, node: exp.Expression, code: int = WRONG_EXPRESSION,
+               hint: str | None = None) -> InvalidStatementError:
+        return InvalidStatementError(message, code=code, hint=hint, position=self._position(node))
+
+    # --- constants and names -----------------------------------------------------------
+
+    def _literal(self, node: exp.Literal) -> SqlExpr:
+        text: str = node.this
+        if node.is_string:
+            return SqlExpr(quote_text(text), DataType(Kind.VARCHAR, max(len(text.encode()), 1)), text)
+        return self._number(text)
+
+    def _number(self, text: str) -> SqlExpr:
+        if not text.lstrip("-").isdigit():
+            value = float(text)
+            shown = text if "e" in text.lower() else f"{text}e0"
+            return SqlExpr(shown if value != float("inf") else "'inf'::DOUBLE", DOUBLE, value)
+        number = int(text)
+        if -MAX_BIGINT - 1 <= number <= MAX_BIGINT:
+            return SqlExpr(integer_literal(number), BIGINT, number)
+        if 0 <= number <= MAX_UBIGINT:
+            return SqlExpr(integer_literal(number, "UBIGINT"), UBIGINT, number)
+        return SqlExpr(f"{number}e0", DOUBLE, float(number))
+
+    def _timestamp_literal(self, node: TimestampLiteral) -> SqlExpr:
+        value = parse_timestamp(node.args["this"], self._precision, self._session.time_zone)
+        return timestamp_constant(value, self._precision)
+
+    def _duration(self, node: DurationLiteral) -> SqlExpr:
+        duration: Duration = node.duration
+        if duration.is_calendar:
+            raise self._wrong(f"the duration {duration} has no fixed length", node, WRONG_DURATION_UNIT,
+                              "months (n) and years (y) are for INTERVAL only; use b u a s m h d w")
+        return SqlExpr(integer_literal(duration.in_units(self._precision)), BIGINT, duration)
+
+    def _column(self, node: exp.Column) -> SqlExpr:
+        identifier = node.this
+        if isinstance(identifier, exp.Star):
+            raise self._wrong("* stands for several columns here", node)
+        qualifier = node.args.get("table")
+        name = identifier.this
+        if not identifier.quoted and name in PSEUDO_COLUMNS:
+            found = self._scope.pseudo(name, node)
+            if found is not None:
+                return found
+            if name != "tbname":
+                raise self._wrong(f"{name} is not available here", node)
+        return self._scope.column(name, qualifier.this if qualifier is not None else None, node)
+
+    # --- operators ---------------------------------------------------------------------
+
+    def _paren(self, node: exp.Paren) -> SqlExpr:
+        return self.compile(node.this)
+
+    def _neg(self, node: exp.Neg) -> SqlExpr:
+        inner = node.this
+        if isinstance(inner, exp.Literal) and not inner.is_string and not inner.this.startswith("-"):
+            return self._number(f"-{inner.this}")
+        if isinstance(inner, DurationLiteral):
+            duration = inner.duration
+            return self._duration(DurationLiteral(value=-duration.value, unit=duration.unit))
+        operand = self._operand(inner)
+        return SqlExpr(scalar_math.subtract(SqlExpr("0e0", DOUBLE, 0.0), operand), DOUBLE)
+
+    def _operand(self, node: exp.Expression) -> SqlExpr:
+        operand = self.compile(node)
+        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY):
+            raise self._wrong(f"there is no arithmetic with {operand.type.kind}", node)
+        return operand
+
+    def _arithmetic(self, node: exp.Expression) -> SqlExpr:
+        left, right = self._operand(node.this), self._operand(node.expression)
+        shifted = self._shifted_time(node, left, right)
+        if shifted is not None:
+            return shifted
+        if Kind.NULL in (left.type.kind, right.type.kind):
+            return SqlExpr(null_of(DOUBLE), DOUBLE)
+        return SqlExpr(_ARITHMETIC[type(node)](left, right), DOUBLE, _fold_numbers(node, left, right))
+
+    def _shifted_time(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr | None:
+        """TIMESTAMP plus or minus a duration or an integer is a TIMESTAMP; the difference of two is BIGINT."""
+        times = [side.type.kind is Kind.TIMESTAMP for side in (left, right)]
+        lengths = [isinstance(side.constant, Duration) for side in (left, right)]
+        if not isinstance(node, exp.Add | exp.Sub) or not (any(times) or any(lengths)):
+            return None
+        sign = "+" if isinstance(node, exp.Add) else "-"
+        if all(times):
+            return SqlExpr(f"({left.sql} - {right.sql})", BIGINT) if sign == "-" else None
+        if isinstance(node, exp.Sub) and (times[1] or (lengths[1] is False and not times[0])):
+            return None
+        if any(times):
+            time, other = (left, right) if times[0] else (right, left)
+            if not any(lengths) and other.type.kind not in INTEGERS:
+                return None
+        else:
+            time, other = (left, right) if lengths[1] else (right, left)
+            if time.type.kind not in INTEGERS and not lengths[0]:
+                return None
+        amount = to_integer(other)
+        result = DataType(Kind.TIMESTAMP, precision=self._precision)
+        units = self._units(other)
+        if isinstance(time.constant, int) and units is not None:
+            return timestamp_constant(time.constant + (units if sign == "+" else -units), self._precision)
+        return SqlExpr(f"({to_integer(time)} {sign} {amount})", result)
+
+    def _units(self, expression: SqlExpr) -> int | None:
+        if isinstance(expression.constant, Duration):
+            return expression.constant.in_units(self._precision)
+        return expression.constant if type(expression.constant) is int else None
+
+    def _bits(self, node: exp.Expression) -> SqlExpr:
+        left, right = self._operand(node.this), self._operand(node.expression)
+        for side, operand in ((node.this, left), (node.expression, right)):
+            if operand.type.is_string:
+                raise self._wrong("a bit operator needs numbers", side)
+        operator = "&" if isinstance(node, exp.BitwiseAnd) else "|"
+        return SqlExpr(f"({to_integer(left)} {operator} {to_integer(right)})", BIGINT)
+
+    def _comparison(self, node: exp.Expression) -> SqlExpr:
+        left, right = self.compile(node.this), self.compile(node.expression)
+        sql = self._comparer.compare(_COMPARISONS[type(node)], left, right, self._position(node))
+        return SqlExpr(sql, BOOL)
+
+    def _and_or(self, node: exp.Expression) -> SqlExpr:
+        word = "AND" if isinstance(node, exp.And) else "OR"
+        # Long chains are flattened: deep nesting would exhaust the stacks of both compilers.
+        sides: list[str] = []
+        pending = [node]
+        while pending:
+            part = pending.pop()
+            if type(part) is type(node):
+                pending += [part.expression, part.this]
+            else:
+                sides.append(self.condition(part))
+        return SqlExpr("(" + f" {word} ".join(sides) + ")", BOOL)
+
+    def _not(self, node: exp.Not) -> SqlExpr:
+        return SqlExpr(f"(NOT {self.condition(node.this)})", BOOL)
+
+    def _is_null(self, node: exp.Is) -> SqlExpr:
+        value = self.compile(node.this)
+        return SqlExpr(value.is_null() if isinstance(value, JsonValue) else f"({value.sql} IS NULL)", BOOL)
+
+    def _in(self, node: exp.In) -> SqlExpr:
+        items = [self.compile(item) for item in node.expressions]
+        return SqlExpr(self._comparer.in_list(self.compile(node.this), items, self._position(node)), BOOL)
+
+    def _between(self, node: exp.Between) -> SqlExpr:
+        value, low, high = (self.compile(node.args[key]) for key in ("this", "low", "high"))
+        return SqlExpr(self._comparer.between(value, low, high, self._position(node)), BOOL)
+
+    def _like(self, node: exp.Like) -> SqlExpr:
+        return SqlExpr(like(self.compile(node.this), self.compile(node.expression), self._position(node)), BOOL)
+
+    def _match(self, node: Match) -> SqlExpr:
+        return SqlExpr(match(self.compile(node.this), self.compile(node.expression), self._position(node)), BOOL)
+
+    def _document(self, node: exp.Expression) -> SqlExpr:
+        document = self.compile(node)
+        if document.type.kind is not Kind.JSON:
+            raise self._wrong(f"-> and CONTAINS need a JSON tag, not {document.type.sql()}", node)
+        return document
+
+    def _json_get(self, node: JsonGet) -> SqlExpr:
+        return scalar_json.get(self._document(node.this), node.expression.this)
+
+    def _json_contains(self, node: JsonContains) -> SqlExpr:
+        return SqlExpr(scalar_json.contains(self._document(node.this), node.expression.this), BOOL)
+
+    # --- CASE, CAST, calls ---------------------------------------------------------------
+
+    def _case(self, node: exp.Case) -> SqlExpr:
+        subject = self.compile(node.this) if node.this is not None else None
+        conditions: list[str] = []
+        values: list[SqlExpr] = []
+        for branch in node.args["ifs"]:
+            if subject is None:
+                conditions.append(self.condition(branch.this))
+            else:
+                conditions.append(self._comparer.compare("=", subject, self.compile(branch.this),
+                                                         self._position(branch)))
+            values.append(self.compile(branch.args["true"]))
+        default = node.args.get("default")
+        if default is not None:
+            values.append(self.compile(default))
+        result = common_type([value.type for value in values])
+        texts = [self._convert(value, result) for value in values]
+        sql = "CASE " + " ".join(f"WHEN {condition} THEN {text}"
+                                 for condition, text in zip(conditions, texts, strict=False))
+        return SqlExpr(sql + (f" ELSE {texts[-1]} END" if default is not None else " END"), result)
+
+    def _convert(self, value: SqlExpr, target: DataType) -> str:
+        if value.type.kind is Kind.NULL:
+            return null_of(target)
+        if value.type.kind is target.kind:
+            return value.sql
+        if target.is_string:
+            return to_text(value)
+        return cast(value, target, self._precision, self._session.time_zone).sql
+
+    def _cast(self, node: exp.Cast) -> SqlExpr:
+        value = self.compile(node.this)
+        target = cast_type(node)
+        result = cast(value, target, self._precision, self._session.time_zone, self._position(node))
+        return self._folded(result, (value,), node)
+
+    def _folded(self, result: SqlExpr, arguments: tuple[SqlExpr, ...], node: exp.Expression) -> SqlExpr:
+        """Computes times made of constants now: WHERE's bounds on time are taken from them."""
+        if result.type.kind is not Kind.TIMESTAMP or result.constant is not None:
+            return result
+        if any(argument.constant is None for argument in arguments):
+            return result
+        value = evaluate(result.sql, self._position(node))
+        if value is None:
+            return SqlExpr(null_of(result.type), result.type)
+        assert isinstance(value, int)
+        return timestamp_constant(value, self._precision)
+
+    def _trim(self, node: Trim) -> SqlExpr:
+        characters = node.args.get("characters")
+        arguments = [self.compile(node.this)]
+        if characters is not None:
+            arguments.append(self.compile(characters))
+        call = self._call(require("trim"), arguments, node)
+        remove = call.text(1) if characters is not None else None
+        return SqlExpr(scalar_string.trim_text(call.text(0), remove, call.constant(1), node.args["mode"]), call.result)
+
+    def _anonymous(self, node: exp.Anonymous) -> SqlExpr:
+        spec = require(node.this, self._position(node))
+        if spec.category != "scalar":
+            return self._scope.aggregate(spec.name, list(node.expressions), node)
+        for argument in node.expressions:
+            if isinstance(argument, exp.Star):
+                raise self._wrong(f"{spec.name}() does not take *", node)
+        call = self._call(spec, [self.compile(argument) for argument in node.expressions], node)
+        builder = BUILDERS.get(spec.name)
+        if builder is None:
+            raise InternalError(f"function {spec.name} is in the table but has no compiler")
+        built = builder(call)
+        result = built if isinstance(built, SqlExpr) else SqlExpr(built, call.result)
+        return self._folded(result, call.arguments, node)
+
+    def _call(self, spec: FunctionSpec, arguments: list[SqlExpr], node: exp.Expression) -> Call:
+        position = self._position(node)
+        typed = [_typed_null(argument, spec, index) for index, argument in enumerate(arguments)]
+        result = check_call(spec, [argument.type for argument in typed],
+                            [argument.constant for argument in typed], precision=self._precision, position=position)
+        return Call(spec.name, tuple(typed), result, self._precision, self._session, position)
+
+
+def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
+    """Gives a NULL literal a type that its place accepts, so that DuckDB finds the function."""
+    if argument.type.kind is not Kind.NULL or index >= spec.maximum or spec.argument(index).duration:
+        return argument
+    accepts = spec.argument(index).accepts
+    kind = next((kind for kind in (Kind.DOUBLE, Kind.BIGINT, Kind.VARCHAR) if kind in accepts), Kind.NULL)
+    return SqlExpr(null_of(DataType(kind)), DataType(kind))
+
+
+def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr) -> float | None:
+    a, b = left.constant, right.constant
+    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
+        return None
+    if isinstance(node, exp.Add):
+        return float(a) + float(b)
+    if isinstance(node, exp.Sub):
+        return float(a) - float(b)
+    return float(a) * float(b) if isinstance(node, exp.Mul) else None
+
+
+def _to_json(call: Call) -> SqlExpr:
+    return SqlExpr(call.text(0), call.result)
+
+
+_SYSTEM: dict[str, Builder] = {
+    "to_json": _to_json,
+    "database": lambda call: quote_text(call.session.database) if call.session.database else "CAST(NULL AS VARCHAR)",
+    "server_version": lambda _call: quote_text(__version__),
+    "client_version": lambda _call: quote_text(__version__),
+    "server_status": lambda _call: "CAST(1 AS INTEGER)",
+    "user": lambda call: quote_text(call.session.user),
+    "current_user": lambda call: quote_text(call.session.user),
+}
+
+BUILDERS: dict[str, Builder] = {
+    **scalar_math.BUILDERS, **scalar_string.BUILDERS, **scalar_time.BUILDERS, **_SYSTEM,
+}
+
+_METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlExpr]] = {
+    exp.Literal: _Compiler._literal,
+    exp.Boolean: lambda _self, node: SqlExpr("true" if node.this else "false", BOOL, bool(node.this)),
+    exp.Null: lambda _self, _node: SqlExpr("NULL", NULL),
+    TimestampLiteral: _Compiler._timestamp_literal,
+    DurationLiteral: _Compiler._duration,
+    exp.Column: _Compiler._column,
+    exp.Paren: _Compiler._paren,
+    exp.Neg: _Compiler._neg,
+    exp.BitwiseAnd: _Compiler._bits,
+    exp.BitwiseOr: _Compiler._bits,
+    exp.And: _Compiler._and_or,
+    exp.Or: _Compiler._and_or,
+    exp.Not: _Compiler._not,
+    exp.Is: _Compiler._is_null,
+    exp.In: _Compiler._in,
+    exp.Between: _Compiler._between,
+    exp.Like: _Compiler._like,
+    Match: _Compiler._match,
+    JsonGet: _Compiler._json_get,
+    JsonContains: _Compiler._json_contains,
+    exp.Case: _Compiler._case,
+    exp.Cast: _Compiler._cast,
+    Trim: _Compiler._trim,
+    exp.Anonymous: _Compiler._anonymous,
+}

@@ -1,0 +1,273 @@
+"""Joins: inner, left, right, full, and their SEMI, ANTI, ASOF and WINDOW variants, as one relation with both sides.
+
+SEMI, ANTI, ASOF and WINDOW joins have a driving side (the one that LEFT or RIGHT names), whose rows are numbered;
+what the other side adds is chosen per driving row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError
+from penstock.planner.binder import Builder, RelColumn, Relation
+from penstock.planner.expressions import compile_condition
+from penstock.planner.plan import PlanNode
+from penstock.planner.scopes import RowScope, unwrapped
+from penstock.sql.dialect import DurationLiteral
+from penstock.sql.statements import JoinSource
+
+JOIN_ERROR = 0x26FF
+ROW = '"#row"'
+_COMPARISONS: dict[type[exp.Expression], str] = {exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<=", exp.EQ: "="}
+_MIRRORED = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sides:
+    """Both relations, as aliases l and r, and the columns of both for conditions (`l.x`) and for the result."""
+
+    left: Relation
+    right: Relation
+    inside: Relation
+    outside: tuple[RelColumn, ...]
+
+    def is_left(self, column: RelColumn) -> bool:
+        return column.sql.startswith("l.")
+
+
+def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Expression | None,
+              builder: Builder) -> Relation:
+    """Returns the joined relation. `where` is the WHERE clause of the query: it may hold the condition on time.
+
+    Raises InvalidStatementError for joins without a condition on both primary timestamps, and for names that both
+    sides use.
+    """
+    common = set(left.qualifiers) & set(right.qualifiers)
+    if common:
+        raise InvalidStatementError(f"two tables in FROM are called {sorted(common)[0]}", code=0x2663,
+                                    hint="give each an alias")
+    sides = _sides(left, right)
+    if source.variant == "window":
+        return _window_join(source, sides, builder)
+    if source.variant == "asof":
+        return _asof_join(source, sides, builder)
+    scope = RowScope(sides.inside, builder, "ON")
+    conjuncts = list(_conjuncts(source.on))
+    if source.on is None and source.kind != "inner":
+        raise InvalidStatementError("an outer join needs ON", code=JOIN_ERROR, hint="write ON a.ts = b.ts")
+    visible = [*conjuncts, *(_conjuncts(where) if source.kind == "inner" else ())]
+    if not any(_time_comparison(node, sides, scope) == "=" for node in visible):
+        raise InvalidStatementError(
+            "a join needs an equality of the primary timestamps of both tables", code=JOIN_ERROR,
+            position=builder.position(source.on) if source.on is not None else None,
+            hint="write ON a.ts = b.ts, with a duration added if you like")
+    condition = compile_condition(source.on, scope) if source.on is not None else "true"
+    if source.variant in ("semi", "anti"):
+        return _filtering_join(source, sides, condition, builder)
+    words = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}[source.kind]
+    name = builder.step("joined", lambda: (
+        f"SELECT {_select(sides)} FROM {left.name} l {words} {right.name} r ON {condition}"))
+    return _result(source, sides, name, condition)
+
+
+def _sides(left: Relation, right: Relation) -> _Sides:
+    inner: list[RelColumn] = []
+    outer: list[RelColumn] = []
+    for alias, relation in (("l", left), ("r", right)):
+        for column in relation.columns:
+            number = len(outer)
+            inner.append(replace(column, sql=f"{alias}.{column.sql}", origins=(column,), used=False))
+            outer.append(replace(column, sql=f'"#{alias}{number}"', origins=(column,), used=False))
+    inside = Relation(
+        name="", columns=tuple(inner), star=tuple(inner), time=None, precision=left.precision, tree=left.tree,
+        qualifiers=(*left.qualifiers, *right.qualifiers))
+    return _Sides(left, right, inside, tuple(outer))
+
+
+def _origin(column: RelColumn) -> RelColumn:
+    return column.origins[0]
+
+
+def _conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
+    if node is None:
+        return
+    node = unwrapped(node)
+    if isinstance(node, exp.And):
+        yield from _conjuncts(node.this)
+        yield from _conjuncts(node.expression)
+    else:
+        yield node
+
+
+def _time_comparison(node: exp.Expression, sides: _Sides, scope: RowScope) -> str | None:
+    """Returns the operator, read from left to right, if the node compares the time lines of both sides."""
+    operator = _COMPARISONS.get(type(node))
+    if operator is None:
+        return None
+    first, second = _time_side(node.this, sides, scope), _time_side(node.expression, sides, scope)
+    if first is None or second is None or first == second:
+        return None
+    return operator if first == "l" else _MIRRORED[operator]
+
+
+def _time_side(node: exp.Expression, sides: _Sides, scope: RowScope) -> str | None:
+    """Returns "l" or "r" if the expression is that side's primary timestamp, shifted or truncated at most."""
+    node = unwrapped(node)
+    if isinstance(node, exp.Add | exp.Sub):
+        shifted, shift = unwrapped(node.this), unwrapped(node.expression)
+        if isinstance(shifted, DurationLiteral) and isinstance(node, exp.Add):
+            shifted, shift = shift, shifted
+        return _time_side(shifted, sides, scope) if isinstance(shift, DurationLiteral | exp.Literal) else None
+    if isinstance(node, exp.Anonymous) and node.this == "timetruncate" and node.expressions:
+        return _time_side(node.expressions[0], sides, scope)
+    column = scope.find(node)
+    if column is None:
+        return None
+    side, relation = ("l", sides.left) if sides.is_left(column) else ("r", sides.right)
+    times = [time for time, _ in relation.times] or ([relation.time] if relation.time is not None else [])
+    return side if any(_origin(column) is time for time in times) else None
+
+
+def _select(sides: _Sides, without: str = "") -> str:
+    """The used columns of the result; those of the side `without` are NULL."""
+    shown = []
+    for inside, outside in zip(sides.inside.columns, sides.outside, strict=True):
+        if not outside.used:
+            continue
+        if without and inside.sql.startswith(f"{without}."):
+            shown.append(f"NULL::{outside.type.duckdb()} AS {outside.sql}")
+        else:
+            shown.append(f"{inside.sql} AS {outside.sql}")
+    return ", ".join(shown) or "1 AS \"#one\""
+
+
+def _result(source: JoinSource, sides: _Sides, name: str, condition: str, *, prune: bool = True,
+            driver: str | None = None) -> Relation:
+    left, right = sides.left, sides.right
+    wrapped = {id(_origin(column)): column for column in sides.outside}
+    times = [(wrapped[id(time)], slot if prune else None) for time, slot in (*left.times, *right.times)]
+    for side in (left, right):
+        if side.time is not None and not side.times:
+            times.append((wrapped[id(side.time)], None))
+    main = right if source.kind == "right" else left
+    time = wrapped[id(main.time)] if main.time is not None else None
+    kind = " ".join(word for word in (source.kind, source.variant) if word)
+    properties = (("kind", kind), ("on", condition))
+    return Relation(
+        name=name, columns=sides.outside, star=tuple(wrapped[id(c)] for c in (*left.star, *right.star)), time=time,
+        precision=left.precision, tree=lambda: PlanNode("Join", properties, (left.tree(), right.tree())),
+        qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver)
+
+
+def _driving(source: JoinSource) -> tuple[str, str]:
+    """Returns the aliases of the driving side and of the other one."""
+    if source.kind not in ("left", "right"):
+        raise InvalidStatementError(f"a {source.kind} {source.variant} join does not exist", code=JOIN_ERROR,
+                                    hint=f"write LEFT {source.variant.upper()} JOIN or RIGHT {source.variant.upper()} "
+                                         f"JOIN")
+    return ("l", "r") if source.kind == "left" else ("r", "l")
+
+
+def _numbered(name: str) -> str:
+    return f"(SELECT *, row_number() OVER () AS {ROW} FROM {name})"
+
+
+def _tables(sides: _Sides, driver: str) -> tuple[str, str]:
+    """FROM items of the driving side, with numbered rows, and of the other side."""
+    names = {"l": sides.left.name, "r": sides.right.name}
+    other = "r" if driver == "l" else "l"
+    return f"{_numbered(names[driver])} {driver}", f"{names[other]} {other}"
+
+
+def _side_order(sides: _Sides, alias: str, descending: bool = False) -> str:
+    relation = sides.left if alias == "l" else sides.right
+    word = " DESC" if descending else ""
+    return ", ".join(f"{alias}.{column}{word}" for column in relation.order) or "1"
+
+
+def _filtering_join(source: JoinSource, sides: _Sides, condition: str, builder: Builder) -> Relation:
+    driver, other = _driving(source)
+    driving, others = _tables(sides, driver)
+    if source.variant == "anti":
+        name = builder.step("joined", lambda: (
+            f"SELECT {_select(sides, other)} FROM {driving} WHERE NOT EXISTS "
+            f"(SELECT 1 FROM {others} WHERE {condition})"))
+    else:
+        first = f"row_number() OVER (PARTITION BY {driver}.{ROW} ORDER BY {_side_order(sides, other)}) = 1"
+        name = builder.step("joined", lambda: (
+            f"SELECT {_select(sides)} FROM {driving} JOIN {others} ON {condition} QUALIFY {first}"))
+    return _result(source, sides, name, condition, prune=False)
+
+
+def _times(source: JoinSource, sides: _Sides, driver: str) -> tuple[str, str]:
+    """SQL of the primary timestamps of the driving side and of the other one."""
+    if sides.left.time is None or sides.right.time is None:
+        raise InvalidStatementError(f"both sides of a {source.variant} join need a time line", code=JOIN_ERROR)
+    left, right = f"l.{sides.left.time.use().sql}", f"r.{sides.right.time.use().sql}"
+    return (left, right) if driver == "l" else (right, left)
+
+
+def _chosen(source: JoinSource, sides: _Sides, condition: str, descending: bool, builder: Builder,
+            limit: int | None) -> str:
+    """Adds the step of a join that keeps the first `limit` matches of each driving row, and rows without match."""
+    driver, other = _driving(source)
+    driving, others = _tables(sides, driver)
+    kept = ""
+    if limit is not None:
+        kept = (f" QUALIFY row_number() OVER (PARTITION BY {driver}.{ROW} ORDER BY "
+                f"{_side_order(sides, other, descending)}) <= {limit}")
+    return builder.step("joined", lambda: (
+        f"SELECT {_select(sides)}, {driver}.{ROW} FROM {driving} LEFT JOIN {others} ON {condition}{kept}"))
+
+
+def _asof_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relation:
+    driver, _ = _driving(source)
+    scope = RowScope(sides.inside, builder, "ON")
+    conjuncts = list(_conjuncts(source.on))
+    operators = [operator for operator in (_time_comparison(node, sides, scope) for node in conjuncts) if operator]
+    if len(operators) > 1:
+        raise InvalidStatementError("an ASOF join compares the primary timestamps only once", code=JOIN_ERROR)
+    driving, other = _times(source, sides, driver)
+    conditions = [compile_condition(node, scope) for node in conjuncts]
+    if operators:
+        operator = operators[0] if driver == "l" else _MIRRORED[operators[0]]
+    else:
+        operator = ">="
+        conditions.append(f"{driving} >= {other}")
+    condition = " AND ".join(conditions)
+    limit = 1 if source.jlimit is None else source.jlimit
+    name = _chosen(source, sides, condition, operator in (">", ">=", "="), builder, limit)
+    return _result(source, sides, name, condition, prune=False)
+
+
+def _window_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relation:
+    driver, _ = _driving(source)
+    if source.window is None:
+        raise InvalidStatementError("a window join needs WINDOW_OFFSET(start, end)", code=JOIN_ERROR)
+    if any(offset.is_calendar for offset in source.window):
+        raise InvalidStatementError("WINDOW_OFFSET cannot be in months or years", code=JOIN_ERROR)
+    scope = RowScope(sides.inside, builder, "ON")
+    conjuncts = list(_conjuncts(source.on))
+    if any(_time_comparison(node, sides, scope) for node in conjuncts):
+        raise InvalidStatementError("ON of a window join cannot compare the primary timestamps", code=JOIN_ERROR,
+                                    position=builder.position(source.on) if source.on is not None else None,
+                                    hint="WINDOW_OFFSET says how far apart they may be")
+    start, end = (offset.in_units(sides.left.precision) for offset in source.window)
+    if start > end:
+        raise InvalidStatementError(f"WINDOW_OFFSET({source.window[0]}, {source.window[1]}) ends before it starts",
+                                    code=JOIN_ERROR)
+    driving, other = _times(source, sides, driver)
+    conditions = [f"{other} BETWEEN {driving} + {start} AND {driving} + {end}",
+                  *(compile_condition(node, scope) for node in conjuncts)]
+    condition = " AND ".join(conditions)
+    name = _chosen(source, sides, condition, False, builder, source.jlimit)
+    return _result(source, sides, name, condition, prune=False, driver=ROW)
+
+
+def driving_columns(relation: Relation, source: JoinSource) -> Sequence[RelColumn]:
+    """Returns the columns of a window join that come from its driving side: one value per driving row."""
+    alias = "l" if source.kind == "left" else "r"
+    return [column for column in relation.columns if column.sql.startswith(f'"#{alias}')]

@@ -1,0 +1,71 @@
+"""Windows that rows define: SESSION, STATE_WINDOW, EVENT_WINDOW and COUNT_WINDOW, as queries over ordered rows.
+
+Each function returns SQL that yields the rows of `rows` with a column `#wid`; rows of the same partition and `#wid`
+form a window, rows in no window are left out. Sizes of windows and their aggregates are not decided here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+WINDOW_ID = '"#wid"'
+
+
+def _over(keys: Sequence[str], order: Sequence[str], frame: str = "") -> str:
+    partition = f"PARTITION BY {', '.join(keys)} " if keys else ""
+    return f"OVER ({partition}ORDER BY {', '.join(order)}{frame})"
+
+
+def session_sql(rows: str, keys: Sequence[str], order: Sequence[str], gap: int) -> str:
+    """A row opens a new session if it is more than `gap` units after the one before it."""
+    ts = order[0]
+    return (
+        f"SELECT * EXCLUDE (\"#new\"), sum(\"#new\") {_over(keys, order)} AS {WINDOW_ID} FROM ("
+        f"SELECT *, CASE WHEN {ts} - lag({ts}) {_over(keys, order)} <= {gap} THEN 0 ELSE 1 END AS \"#new\" FROM {rows})"
+    )
+
+
+def state_sql(rows: str, keys: Sequence[str], order: Sequence[str], state: str) -> str:
+    """A row opens a new window if its state differs from the one before it; rows without state are in none."""
+    return (
+        f"SELECT * EXCLUDE (\"#new\", \"#state\"), sum(\"#new\") {_over(keys, order)} AS {WINDOW_ID} FROM ("
+        f"SELECT *, CASE WHEN \"#state\" = lag(\"#state\") {_over(keys, order)} THEN 0 ELSE 1 END AS \"#new\" FROM ("
+        f"SELECT *, {state} AS \"#state\" FROM {rows}) WHERE \"#state\" IS NOT NULL)"
+    )
+
+
+def event_sql(rows: str, keys: Sequence[str], order: Sequence[str], start: str, end: str) -> str:
+    """A window goes from the first row that starts one to the next row that ends it, which may be the same row.
+
+    After any row that fulfils the end condition no window is open. So the rows between two such rows (the second
+    included) hold at most one window: from the first row that fulfils the start condition on.
+    """
+    before = " ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
+    until_here = " ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
+    marked = f"SELECT *, coalesce({start}, false) AS \"#start\", coalesce({end}, false) AS \"#end\" FROM {rows}"
+    numbered = (f"SELECT *, coalesce(count(*) FILTER (\"#end\") {_over(keys, order, before)}, 0) AS {WINDOW_ID} "
+                f"FROM ({marked})")
+    part = ", ".join((*keys, WINDOW_ID))
+    opened = (f"SELECT *, bool_or(\"#start\") OVER (PARTITION BY {part} ORDER BY {', '.join(order)}{until_here}) "
+              f"AS \"#open\", bool_or(\"#end\") OVER (PARTITION BY {part}) AS \"#closed\" FROM ({numbered})")
+    return (f"SELECT * EXCLUDE (\"#start\", \"#end\", \"#open\", \"#closed\") FROM ({opened}) "
+            f"WHERE \"#open\" AND \"#closed\"")
+
+
+def count_sql(
+    rows: str, keys: Sequence[str], order: Sequence[str], count: int, sliding: int, columns: Sequence[str]
+) -> str:
+    """Windows of `count` rows, a new one at every `sliding`-th row; the last ones may have fewer.
+
+    With `columns`, only rows in which one of them is not NULL count and belong to windows.
+    """
+    kept = rows
+    if columns:
+        kept = f"(SELECT * FROM {rows} WHERE {' OR '.join(f'{column} IS NOT NULL' for column in columns)})"
+    numbered = f"SELECT *, row_number() {_over(keys, order)} - 1 AS \"#row\" FROM {kept}"
+    last = f"(\"#row\" // {sliding})"
+    if sliding == count:
+        return f"SELECT * EXCLUDE (\"#row\"), {last} AS {WINDOW_ID} FROM ({numbered})"
+    # The oldest window that still reaches this row starts less than `count` rows before it.
+    first = f"greatest(0, (\"#row\" - {count} + {sliding}) // {sliding})"
+    return f"SELECT * EXCLUDE (\"#row\"), unnest(range({first}, {last} + 1)) AS {WINDOW_ID} FROM ({numbered})"

@@ -1,0 +1,56 @@
+"""What the compilers of scalar functions are given: one checked call with its compiled arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.common.errors import InvalidStatementError, Position
+from penstock.planner.plan import SqlExpr
+from penstock.planner.scalar_cast import to_double, to_integer, to_text
+from penstock.sql.schema import Session
+from penstock.sql.statements import Duration
+from penstock.sql.types import DataType, Precision
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call whose arguments were checked against the function table; `result` is the type it must give."""
+
+    name: str
+    arguments: tuple[SqlExpr, ...]
+    result: DataType
+    precision: Precision
+    session: Session
+    position: Position | None = None
+
+    def __len__(self) -> int:
+        return len(self.arguments)
+
+    def double(self, index: int) -> str:
+        """Returns an argument as DOUBLE SQL."""
+        return to_double(self.arguments[index])
+
+    def integer(self, index: int) -> str:
+        """Returns an argument as BIGINT SQL."""
+        return to_integer(self.arguments[index])
+
+    def text(self, index: int) -> str:
+        """Returns an argument as VARCHAR SQL."""
+        return to_text(self.arguments[index])
+
+    def constant(self, index: int) -> object | None:
+        """Returns the value of an argument if it is given and known, else None."""
+        return self.arguments[index].constant if index < len(self.arguments) else None
+
+    def duration(self, index: int) -> Duration | None:
+        """Returns the duration given as an argument, or None."""
+        value = self.constant(index)
+        return value if isinstance(value, Duration) else None
+
+    def refuse(self, text: str, code: int, hint: str | None = None) -> InvalidStatementError:
+        """Returns the error that says what is wrong with the call."""
+        return InvalidStatementError(f"{self.name}(): {text}", code=code, hint=hint, position=self.position)
+
+
+Builder = Callable[[Call], "str | SqlExpr"]

@@ -1,0 +1,120 @@
+"""The string functions as DuckDB SQL; positions and counts are in characters."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.planner.scalar_call import Builder, Call
+from penstock.planner.scalar_cast import text_to_double
+from penstock.planner.scalar_sql import let, let_all, quote_text
+from penstock.sql.types import STRINGS, Kind
+
+
+def _length(call: Call) -> str:
+    kind = call.arguments[0].type.kind
+    if kind is Kind.VARBINARY:
+        return f"octet_length({call.arguments[0].sql})"
+    return f"(length({call.text(0)}) * 4)" if kind is Kind.NCHAR else f"strlen({call.text(0)})"
+
+
+def _concat(call: Call) -> str:
+    return "(" + " || ".join(call.text(index) for index in range(len(call))) + ")"
+
+
+def _concat_ws(call: Call) -> str:
+    parts = [call.text(1)]
+    for index in range(2, len(call)):
+        parts += [call.text(0), call.text(index)]
+    return "(" + " || ".join(parts) + ")"
+
+
+def _substr(call: Call) -> str:
+    start, count = call.constant(1), call.constant(2)
+    if len(call) == 2:
+        length = ""
+    elif isinstance(count, int):
+        length = f", {max(count, 0)}"
+    else:
+        length = f", greatest({call.integer(2)}, 0)"
+    if isinstance(start, int):
+        if start > 0:
+            return f"substring({call.text(0)}, {start}{length})"
+        if start == 0:
+            return f"left({call.text(0)}, 0)"
+        return let(call.text(0), lambda x: f"substring({x}, greatest(length({x}) + ({start}), 0) + 1{length})")
+    return let_all((call.text(0), call.integer(1)), lambda x, p: (
+        f"CASE WHEN {p} > 0 THEN substring({x}, {p}{length}) WHEN {p} = 0 THEN left({x}, 0) "
+        f"WHEN {p} < 0 THEN substring({x}, greatest(length({x}) + {p}, 0) + 1{length}) END"))
+
+
+def _substring_index(call: Call) -> str:
+    def body(text: str, delimiter: str, count: str) -> str:
+        parts = f"string_split({text}, {delimiter})"
+        return (f"CASE WHEN {count} > 0 AND {delimiter} <> '' THEN "
+                f"array_to_string({parts}[1:{count}], {delimiter}) "
+                f"WHEN {count} < 0 AND {delimiter} <> '' THEN "
+                f"array_to_string({parts}[greatest(len({parts}) + {count} + 1, 1):], {delimiter}) "
+                f"ELSE left({text} || {delimiter} || CAST({count} AS VARCHAR), 0) END")
+    return let_all((call.text(0), call.text(1), call.integer(2)), body)
+
+
+def trim_text(text: str, remove: str | None, remove_constant: object | None, mode: str) -> str:
+    """Returns SQL for TRIM: without `remove` spaces go, else whole repetitions of it; `mode` as in `Trim`."""
+    if remove is None:
+        return {"both": f"trim({text}, ' ')", "leading": f"ltrim({text}, ' ')",
+                "trailing": f"rtrim({text}, ' ')"}[mode]
+    if isinstance(remove_constant, str):
+        if not remove_constant:
+            return text
+        pattern = re.escape(remove_constant)
+        head, tail = quote_text(f"^(?:{pattern})+"), quote_text(f"(?:{pattern})+$")
+    else:
+        escaped = f"regexp_escape({remove})"
+        head, tail = f"('^(?:' || {escaped} || ')+')", f"('(?:' || {escaped} || ')+$')"
+    if mode in ("both", "leading"):
+        text = f"regexp_replace({text}, {head}, '')"
+    if mode in ("both", "trailing"):
+        text = f"regexp_replace({text}, {tail}, '')"
+    return text
+
+
+def _ascii(call: Call) -> str:
+    # DuckDB's ascii() gives the code point; TDengine the first byte of the character's UTF-8.
+    return let(f"CAST(ascii({call.text(0)}) AS BIGINT)", lambda c: (
+        f"CASE WHEN {c} < 128 THEN {c} WHEN {c} < 2048 THEN 192 + {c} // 64 "
+        f"WHEN {c} < 65536 THEN 224 + {c} // 4096 ELSE 240 + {c} // 262144 END"))
+
+
+def _char(call: Call) -> str:
+    def one(index: int) -> str:
+        argument = call.arguments[index]
+        if argument.type.kind is Kind.NULL:
+            return "''"
+        number = call.integer(index)
+        if argument.type.kind in STRINGS:
+            number = f"CAST(trunc({text_to_double(argument.sql)}) AS BIGINT)"
+        # Codes above 255 are several characters, the high byte first.
+        return let(f"({number} & 4294967295)", lambda c: "COALESCE(" + " || ".join(
+            f"CASE WHEN {c} >= {1 << shift} THEN chr(CAST(({c} // {1 << shift}) % 256 AS INTEGER)) ELSE '' END"
+            for shift in (24, 16, 8)) + f" || chr(CAST({c} % 256 AS INTEGER)), '')")
+    return "(" + " || ".join(one(index) for index in range(len(call))) + ")"
+
+
+BUILDERS: dict[str, Builder] = {
+    "length": _length,
+    "char_length": lambda call: f"length({call.text(0)})",
+    "lower": lambda call: f"lower({call.text(0)})",
+    "upper": lambda call: f"upper({call.text(0)})",
+    "ltrim": lambda call: trim_text(call.text(0), None, None, "leading"),
+    "rtrim": lambda call: trim_text(call.text(0), None, None, "trailing"),
+    "substr": _substr,
+    "substring": _substr,
+    "substring_index": _substring_index,
+    "concat": _concat,
+    "concat_ws": _concat_ws,
+    "replace": lambda call: f"replace({call.text(0)}, {call.text(1)}, {call.text(2)})",
+    "repeat": lambda call: f"repeat({call.text(0)}, {call.integer(1)})",
+    "position": lambda call: f"strpos({call.text(1)}, {call.text(0)})",
+    "ascii": _ascii,
+    "char": _char,
+}

@@ -1,0 +1,140 @@
+"""What the tasks of a stream compute: plain data that is shipped to workers. Made by `planner.stream_planner`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.planner.plan import PlanNode
+from penstock.sql.schema import Column
+from penstock.sql.statements import IntervalWindow
+from penstock.sql.types import DataType, Precision
+
+Trigger = Literal["at_once", "window_close"]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A column of a block: its name there and its type. TIMESTAMP values travel as int64."""
+
+    name: str
+    type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class SourceColumn:
+    """A column of the source table that the stream reads: `name` in SQL, `physical` in the WAL."""
+
+    name: str
+    physical: str
+    type: DataType
+
+
+AccumulatorKind = Literal["add", "pick", "moments"]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulator:
+    """How partials of one (group, window) are combined.
+
+    add: `fields` has one numeric column; values are added, NULL counts as nothing.
+    pick: the candidate with the best order wins as a whole: `order` lists positions in `fields` with True for
+    smallest-first; a candidate whose first order field is NULL never wins. The other fields are carried along.
+    moments: `fields` are count, mean and sum of squared deviations (Chan's parallel update).
+    """
+
+    kind: AccumulatorKind
+    fields: tuple[Field, ...]
+    order: tuple[tuple[int, bool], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """What a source task computes over its vnode's rows.
+
+    The SQL texts read the relation `rows`: `_tuid`, the `columns` by name (timestamps BIGINT), and, where
+    `needs_children`, are joined with `children`: `_tuid`, `tbname` and the tags by name.
+    `sql` yields blocks: `_gid`, keys, then for windows `_wstart`, `_rows` and the accumulators' fields, or for
+    scalar streams the result columns. `late_sql` is the same for rows that carry `_limit` (newest event time of the
+    vnode before the row's record, minus the watermark) and `_last` (newest event time of the row's table before
+    it), and leaves out what is expired; `expired_sql` yields `_tuid` and the primary timestamp of rows all of whose
+    windows are. Both are None if late rows are never dropped. `keep_tuid`: the `_tuid` of the only child table that
+    counts, or None. `group_is_table`: `_gid` is the `_tuid`.
+    """
+
+    storage_uid: int
+    keep_tuid: int | None
+    time_column: str
+    group_is_table: bool
+    precision: Precision
+    columns: tuple[SourceColumn, ...]
+    tags: tuple[Field, ...]
+    needs_children: bool
+    sql: str
+    late_sql: str | None
+    expired_sql: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AggPlan:
+    """What an agg task keeps per (group, window), and how a result row is made of it.
+
+    `final_sql` reads the relation `state` (`_gid`, keys, `_wstart`, `_rows`, the accumulators' fields) and yields
+    `_op` (1 where no rows are left: the result is to be deleted), `_gid`, keys and the result columns.
+    """
+
+    window: IntervalWindow
+    precision: Precision
+    time_zone: str
+    accumulators: tuple[Accumulator, ...]
+    final_sql: str
+
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        return tuple(field for accumulator in self.accumulators for field in accumulator.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """Where results go.
+
+    `columns` are the target's columns that the result columns `r0`, `r1`, ... are written to, the primary timestamp
+    first. `children_sql` reads the relation `groups` (`_gid`, keys) and yields `_gid`, `_child` (the name of the
+    child table) and `t0`, `t1`, ... (values of the target's `tags`, or NULL).
+    `target_uid` is 0 until the engine has created the target.
+    """
+
+    database: str
+    table: str
+    columns: tuple[Column, ...]
+    tags: tuple[Column, ...]
+    children_sql: str
+    target_uid: int
+    create: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPlan:
+    """One planned stream.
+
+    `colocated`: source, agg and sink of a vnode form a chain of their own and nothing crosses to another vnode.
+    `agg` is None for scalar streams (no window).
+    """
+
+    source_database: str
+    source_table: str
+    trigger: Trigger
+    watermark: int
+    ignore_expired: bool
+    ignore_update: bool
+    time_zone: str
+    keys: tuple[Field, ...]
+    source: SourcePlan
+    agg: AggPlan | None
+    sink: SinkPlan
+    colocated: bool
+    tree: PlanNode
+
+    @property
+    def result_fields(self) -> tuple[Field, ...]:
+        return tuple(Field(f"r{i}", column.type) for i, column in enumerate(self.sink.columns))

@@ -1,0 +1,770 @@
+"""CREATE STREAM to a `StreamPlan`: checks what a stream may be, splits its query over source, agg and sink tasks."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from sqlglot import exp
+
+from penstock.common.errors import (
+    AlreadyExistsError,
+    InvalidStatementError,
+    InvalidStreamError,
+    NotFoundError,
+    NotSupportedError,
+    Position,
+)
+from penstock.planner.aggregates import aggregate_sql
+from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.partials import Partial, RowKey, picked, split
+from penstock.planner.plan import PlanNode, SqlExpr
+from penstock.planner.stream import AggPlan, Field, SinkPlan, SourceColumn, SourcePlan, StreamPlan, Trigger
+from penstock.planner.windows import (
+    check_interval,
+    expand_windows_sql,
+    interval_end_sql,
+    interval_start_sql,
+)
+from penstock.sql.dialect import source_range
+from penstock.sql.functions import lookup
+from penstock.sql.literals import position
+from penstock.sql.schema import CatalogView, Column, Session, Table
+from penstock.sql.statements import CreateStream, IntervalWindow, Name, Select, SelectItem, TableSource
+from penstock.sql.types import BIGINT, UBIGINT, VARCHAR, DataType, Kind, timestamp
+
+SELECTING = ("min", "max", "first", "last", "last_row")
+DEFAULT_WATERMARK = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDefaults:
+    """What an option means that CREATE STREAM leaves out."""
+
+    trigger: Trigger = "window_close"
+    ignore_expired: bool = True
+    ignore_update: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One value that all rows of a group share.
+
+    `names`: how expressions may refer to it (alias, text). `partitions`: False for values that follow from the others,
+    such as the tags where the stream is partitioned by tbname.
+    """
+
+    field: Field
+    sql: str
+    names: tuple[str, ...]
+    partitions: bool
+
+
+def plan_stream(
+    statement: CreateStream, catalog: CatalogView, session: Session, defaults: StreamDefaults | None = None
+) -> StreamPlan:
+    """Returns the plan of a stream.
+
+    Raises NotFoundError for unknown tables, columns and functions, InvalidStreamError for what TDengine refuses
+    (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
+    for what Penstock cannot do yet.
+    """
+    return _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
+
+
+class _Planner:
+    def __init__(
+        self, statement: CreateStream, catalog: CatalogView, session: Session, defaults: StreamDefaults
+    ) -> None:
+        self.statement = statement
+        self.query: Select = statement.query
+        self.catalog = catalog
+        self.session = session
+        self.defaults = defaults
+        self.table = self._source_table()
+        database = catalog.database(self.table.database)
+        assert database is not None
+        self.precision = database.precision
+        self.keys: list[Key] = []
+        self.used: dict[str, SourceColumn] = {}
+        self.needs_children = False
+        self.partials: dict[tuple[str, ...], tuple[str, Partial]] = {}
+        self._field_names = (f"p{n}" for n in itertools.count())
+
+    # -- the source ------------------------------------------------------------------------------------------
+
+    def _source_table(self) -> Table:
+        source = self.query.source
+        if not isinstance(source, TableSource):
+            raise InvalidStreamError("a stream reads exactly one table: no join, sub-query or UNION")
+        table = resolve_table(source.name, self.catalog, self.session, self.statement.text)
+        if table.kind == "system":
+            raise InvalidStreamError(f"{source.name} is a system table: a stream cannot read it")
+        return table
+
+    def plan(self) -> StreamPlan:
+        query, options = self.query, self.statement.options
+        self._check_shape()
+        trigger = self._trigger()
+        window = query.window
+        if window is not None and not isinstance(window, IntervalWindow):
+            raise NotSupportedError("streams have INTERVAL windows only so far",
+                                    hint="SESSION, STATE, EVENT and COUNT windows work in queries")
+        if window is not None:
+            check_interval(window, self.precision)
+        self._plan_keys()
+        rows = RowScope(self)
+        condition = compile_condition(query.where, rows) if query.where is not None else None
+        if window is None:
+            projections, time_text = self._scalar_projections(rows)
+        else:
+            projections, time_text = self._window_projections(ResultScope(self, rows, window))
+        sink, casts = self._sink(projections, time_text)
+        watermark = options.watermark.in_units(self.precision) if options.watermark is not None else DEFAULT_WATERMARK
+        if watermark < 0:
+            raise InvalidStreamError("WATERMARK must not be negative")
+        ignore_expired = (self.defaults.ignore_expired if options.ignore_expired is None
+                          else options.ignore_expired)
+        ignore_update = self.defaults.ignore_update if options.ignore_update is None else options.ignore_update
+        source = self._source_plan(window, condition, casts, ignore_expired)
+        agg = self._agg_plan(window, casts) if window is not None else None
+        by_table = self.table.kind != "super" or any(key.partitions and key.sql == "tbname" for key in self.keys)
+        plan = StreamPlan(
+            source_database=self.table.database, source_table=self.table.name, trigger=trigger, watermark=watermark,
+            ignore_expired=ignore_expired, ignore_update=ignore_update, time_zone=self.session.time_zone,
+            keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
+            colocated=by_table, tree=PlanNode("Stream"),
+        )
+        return replace(plan, tree=self._tree(plan, condition))
+
+    def _check_shape(self) -> None:
+        query = self.query
+        refused = (
+            (query.group_by, "GROUP BY is not allowed in a stream", "use PARTITION BY"),
+            (query.order_by, "ORDER BY is not allowed in a stream", None),
+            (query.having, "HAVING is not allowed in a stream", "filter the result table when you query it"),
+            (query.limit, "LIMIT is not allowed in a stream", None),
+            (query.slimit, "SLIMIT is not allowed in a stream", None),
+            (query.distinct, "DISTINCT is not allowed in a stream", None),
+            (query.tags_only, "SELECT TAGS is not allowed in a stream", None),
+            (query.into_file, "a stream writes into a table, not a file", None),
+        )
+        for clause, message, hint in refused:
+            if clause:
+                raise InvalidStreamError(message, hint=hint)
+        if query.fill is not None and query.fill.mode != "none":
+            raise NotSupportedError("FILL is not supported in streams yet", hint="use it in the query of the results")
+        if query.range is not None or query.every is not None:
+            raise NotSupportedError("INTERP is not supported in streams yet")
+
+    def _trigger(self) -> Trigger:
+        options = self.statement.options
+        mode = options.trigger or self.defaults.trigger
+        if mode == "max_delay":
+            delay = options.max_delay
+            if delay is not None and delay.in_units("ms") < 5_000:
+                raise InvalidStreamError(f"MAX_DELAY {delay} is too short", hint="at least 5s")
+        if self.query.window is None and mode != "at_once":
+            raise InvalidStreamError(
+                "a stream without a window must be TRIGGER AT_ONCE",
+                hint="write TRIGGER AT_ONCE, or add a window such as INTERVAL(10s)")
+        if mode not in ("at_once", "window_close"):
+            raise NotSupportedError(f"TRIGGER {mode.upper()} is not supported yet",
+                                    hint="use AT_ONCE or WINDOW_CLOSE")
+        if options.fill_history:
+            raise NotSupportedError("FILL_HISTORY 1 is not supported yet",
+                                    hint="create the stream before the rows are written")
+        return "at_once" if mode == "at_once" else "window_close"
+
+    # -- groups ----------------------------------------------------------------------------------------------
+
+    def _plan_keys(self) -> None:
+        rows = RowScope(self)
+        for item in self.query.partition_by:
+            compiled = compile_expression(item.expression, rows)
+            if compiled.constant is not None or isinstance(item.expression, exp.Literal):
+                continue
+            names = (item.alias,) if item.alias else (item.text, *_column_name(item.expression))
+            self.keys.append(Key(Field(f"k{len(self.keys)}", compiled.type), compiled.sql, names, True))
+        if (self.query.window is None and self.table.kind == "super"
+                and not any(key.sql == "tbname" for key in self.keys)):
+            raise InvalidStreamError("a stream without a window over a super table must be PARTITION BY tbname")
+
+    def key(self, name: str) -> Key | None:
+        """Returns the key that an expression calls `name`, making a following one where the group implies it."""
+        for key in self.keys:
+            if name in key.names:
+                return key
+        by_table = self.table.kind != "super" or any(key.sql == "tbname" for key in self.keys)
+        tag = next((tag for tag in self.table.tags if tag.name == name), None)
+        if not by_table or (tag is None and name != "tbname"):
+            return None
+        for key in self.keys:
+            if key.sql == quoted(name) or (name == "tbname" and key.sql == "tbname"):
+                return key
+        compiled = RowScope(self).member(name)
+        key = Key(Field(f"k{len(self.keys)}", compiled.type), compiled.sql, (name,), False)
+        self.keys.append(key)
+        return key
+
+    # -- projections -----------------------------------------------------------------------------------------
+
+    def _window_projections(self, scope: ResultScope) -> tuple[list[tuple[SelectItem, SqlExpr]], str]:
+        items = self._expanded(self.query.items)
+        compiled = [(item, compile_expression(item.expression, scope)) for item in items]
+        if not self.partials:
+            raise InvalidStreamError("a window needs at least one aggregate function",
+                                     hint="for example count(*) or avg(column)")
+        compiled = [(item, scope.resolve_companions(value)) for item, value in compiled]
+        first = items[0]
+        if _pseudo_name(first.expression) == "_wstart":
+            return compiled, first.name
+        names = {item.name for item in items}
+        name = next(name for name in ("_wstart", "ts", "_wstart_") if name not in names)
+        start = SelectItem(exp.column("_wstart"), name, name)
+        return [(start, SqlExpr("_wstart", timestamp(self.precision))), *compiled], name
+
+    def _scalar_projections(self, rows: RowScope) -> tuple[list[tuple[SelectItem, SqlExpr]], str]:
+        items = self._expanded(self.query.items)
+        first = items[0].expression
+        if not isinstance(first, exp.Column) or _column_name(first) not in (
+            (self.table.time_column.name,), ("_rowts",), ("_c0",)
+        ):
+            raise InvalidStreamError("the first column of a stream without a window must be the primary timestamp",
+                                     hint=f"start the list with {self.table.time_column.name}")
+        return [(item, compile_expression(item.expression, rows)) for item in items], items[0].name
+
+    def _expanded(self, items: Sequence[SelectItem]) -> list[SelectItem]:
+        expanded: list[SelectItem] = []
+        for item in items:
+            if isinstance(item.expression, exp.Star) or (
+                isinstance(item.expression, exp.Column) and isinstance(item.expression.this, exp.Star)
+            ):
+                if self.query.window is not None:
+                    raise InvalidStreamError("`*` is not allowed next to a window", hint="name the columns")
+                names = [column.name for column in self.table.columns]
+                if self.table.kind == "super":
+                    names += [tag.name for tag in self.table.tags]
+                expanded += [SelectItem(exp.column(exp.to_identifier(name, quoted=True)), name, name)
+                             for name in names]
+            else:
+                expanded.append(item)
+        return expanded
+
+    # -- aggregates ------------------------------------------------------------------------------------------
+
+    def fresh(self) -> str:
+        return next(self._field_names)
+
+    def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression, rows: RowScope) -> SqlExpr:
+        """Returns the final value of an aggregate call as an expression over the state, registering its partial."""
+        spec = lookup(name)
+        if spec is None:
+            raise NotFoundError(f"unknown function {name}", position=self.position(node))
+        if not spec.in_stream:
+            raise InvalidStreamError(f"{name} is not allowed in a stream", code=0x265A, position=self.position(node))
+        compiled = [SqlExpr("*", BIGINT) if isinstance(argument, exp.Star) else compile_expression(argument, rows)
+                    for argument in arguments]
+        if name == "last_row":
+            raise InvalidStreamError("last_row cannot be combined with INTERVAL", code=0x265A,
+                                     position=self.position(node), hint="use last")
+        whole = aggregate_sql(name, compiled, self.row_key().ts, node)
+        key = (name, *(argument.sql for argument in compiled))
+        if key not in self.partials:
+            partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
+            if partial is None:
+                raise NotSupportedError(f"{name} is not supported in streams yet", position=self.position(node))
+            self.partials[key] = (name, partial)
+        return SqlExpr(f"({self.partials[key][1].final})", whole.type)
+
+    def row_key(self) -> RowKey:
+        return RowKey(self.use(self.table.time_column.name).sql)
+
+    def use(self, name: str) -> SqlExpr:
+        """Returns a column or tag of the source row, noting that the source task must supply it."""
+        column = self.table.column(name)
+        assert column is not None
+        if column in self.table.tags:
+            self.needs_children = True
+        elif name not in self.used:
+            self.used[name] = SourceColumn(name, column.physical, column.type)
+        return SqlExpr(quoted(name), column.type)
+
+    # -- the target ------------------------------------------------------------------------------------------
+
+    def _sink(
+        self, projections: list[tuple[SelectItem, SqlExpr]], time_name: str
+    ) -> tuple[SinkPlan, list[str]]:
+        """Returns the sink's plan and the SQL of each result column, cast to its target type."""
+        target = self.statement.target
+        database = target.name.database or self.session.database
+        if database is None:
+            raise InvalidStatementError("no database is in use", code=0x2616, hint="USE a database, or write db.table")
+        if self.catalog.database(database) is None:
+            raise NotFoundError(f"database {database} does not exist", code=0x0388)
+        existing = self.catalog.table(database, target.name.name)
+        prepended = projections[0][0].name == time_name and len(projections) == len(
+            self._expanded(self.query.items)) + 1
+        names = [item.name for item, _ in projections]
+        if existing is not None:
+            columns, values = self._bind_existing(existing, projections, prepended)
+            tags = existing.tags
+        else:
+            if target.columns is not None:
+                given = [name for name, _ in target.columns]
+                expected = len(projections) - (1 if prepended else 0)
+                if len(given) != expected:
+                    raise InvalidStatementError(
+                        f"{len(given)} columns are named, but the query has {expected}", code=0x263F)
+                names = [names[0], *given] if prepended else given
+            types = [value.type if value.type.kind is not Kind.NULL else VARCHAR for _, value in projections]
+            types[0] = timestamp(self._target_precision(database))
+            types = [replace(kind, length=kind.length or 64) if kind.is_string else kind for kind in types]
+            duplicate = next((name for n, name in enumerate(names) if name in names[:n]), None)
+            if duplicate is not None:
+                raise InvalidStatementError(f"the result has two columns named {duplicate}", code=0x263C,
+                                            hint="give one of them an alias")
+            columns = tuple(Column(name, kind, name) for name, kind in zip(names, types, strict=True))
+            values = [value for _, value in projections]
+            tags = self._target_tags()
+        casts = [_converted(value, column.type) for value, column in zip(values, columns, strict=True)]
+        sink = SinkPlan(database, target.name.name, columns, tags, self._children_sql(target.name, database, tags),
+                        existing.uid if existing else 0, existing is None)
+        return sink, casts
+
+    def _target_precision(self, database: str) -> str:
+        found = self.catalog.database(database)
+        assert found is not None
+        if found.precision != self.precision:
+            raise InvalidStreamError(
+                f"the target's database has precision {found.precision}, the source's {self.precision}",
+                hint="write into a database of the same precision")
+        return found.precision
+
+    def _bind_existing(
+        self, table: Table, projections: list[tuple[SelectItem, SqlExpr]], prepended: bool
+    ) -> tuple[tuple[Column, ...], list[SqlExpr]]:
+        target = self.statement.target
+        self._target_precision(table.database)
+        if table.kind != "super":
+            raise InvalidStreamError(f"{table.name} is not a super table: a stream needs one to write to")
+        if target.tag_definitions is not None:
+            raise AlreadyExistsError(f"table {table.name} exists: TAGS must name its tags without types", code=0x2603)
+        values = [value for _, value in projections]
+        if target.columns is None:
+            if len(values) != len(table.columns):
+                raise InvalidStatementError(
+                    f"{table.name} has {len(table.columns)} columns, the query gives {len(values)}", code=0x263F)
+            bound = list(zip(table.columns, values, strict=True))
+        else:
+            given = [name for name, _ in target.columns]
+            if prepended and len(given) == len(values) - 1:
+                values = values[1:]
+            if len(given) != len(values):
+                raise InvalidStatementError(f"{len(given)} columns are named, the query gives {len(values)}",
+                                            code=0x263F)
+            by_name = {column.name: column for column in table.columns}
+            for name in given:
+                if name not in by_name:
+                    raise NotFoundError(f"column {name} does not exist in {table.name}", code=0x2602)
+            if table.time_column.name not in given:
+                raise InvalidStatementError(f"the primary timestamp {table.time_column.name} is not among the columns",
+                                            code=0x263F)
+            chosen = dict(zip(given, values, strict=True))
+            missing = SqlExpr("NULL", DataType(Kind.NULL))
+            bound = [(column, chosen.get(column.name, missing)) for column in table.columns]
+        for column, value in bound:
+            if not _castable(value.type, column.type):
+                raise InvalidStatementError(
+                    f"column {column.name} of {table.name} is {column.type.sql()}, the query gives {value.type.sql()}",
+                    code=0x263F)
+        return tuple(column for column, _ in bound), [value for _, value in bound]
+
+    def _target_tags(self) -> tuple[Column, ...]:
+        target = self.statement.target
+        if target.tag_names is not None:
+            raise NotFoundError(f"table {target.name} does not exist: its TAGS need types", code=0x2603)
+        if target.tag_definitions is None:
+            return (Column("group_id", UBIGINT, "group_id"),)
+        return tuple(Column(tag.name, tag.type, tag.name) for tag in target.tag_definitions)
+
+    def _children_sql(self, name: Name, database: str, tags: tuple[Column, ...]) -> str:
+        """Returns SQL from `groups` to child names (tdengine.md 1.7) and tag values."""
+        target = self.statement.target
+        partitioned = any(key.partitions for key in self.keys)
+        scope = KeyScope(self, "SUBTABLE")
+        full_name = f"{database}.{name.name}"
+        if target.subtable is None:
+            child = f"'t_' || md5('{escaped(full_name)}' || ',' || _gid::VARCHAR)"
+        else:
+            compiled = compile_expression(target.subtable, scope)
+            if not compiled.type.is_string:
+                raise InvalidStreamError("SUBTABLE must be a VARCHAR expression",
+                                         position=self.position(target.subtable), hint="cast it, or use concat")
+            suffix = f"'_{escaped(name.name)}_' || _gid::VARCHAR"
+            child = (
+                f"CASE WHEN _gid = 0 OR ends_with({compiled.sql}, _gid::VARCHAR) "
+                f"OR (length({compiled.sql}) = 34 AND starts_with({compiled.sql}, 't_')) THEN {compiled.sql} "
+                f"WHEN strlen({compiled.sql} || {suffix}) <= 192 THEN {compiled.sql} || {suffix} "
+                f"WHEN strlen({compiled.sql}) <= 159 THEN {compiled.sql} || '_' || md5({suffix}) "
+                f"ELSE md5({compiled.sql}) || '_' || md5({suffix}) END"
+            )
+            child = f"coalesce({child}, 't_' || md5('{escaped(full_name)}' || ',' || _gid::VARCHAR))"
+        values: list[str] = []
+        if target.tag_definitions is not None or target.tag_names is not None:
+            named = ([tag.name for tag in target.tag_definitions] if target.tag_definitions is not None
+                     else list(target.tag_names or ()))
+            known = {tag.name for tag in tags}
+            for tag_name in named:
+                if tag_name not in known:
+                    raise InvalidStatementError(f"tag {tag_name} does not exist in {name}", code=0x260E)
+            for tag in tags:
+                key = next((key for key in self.keys if tag.name in key.names), None)
+                if tag.name in named and partitioned and key is None:
+                    raise InvalidStatementError(
+                        f"tag {tag.name} is not the name of a PARTITION BY item", code=0x2602,
+                        hint="give the item that alias")
+                values.append("NULL" if key is None or tag.name not in named
+                              else _converted(SqlExpr(key.field.name, key.field.type), tag.type))
+        else:
+            if len(tags) != 1 or tags[0].type.kind is not Kind.UBIGINT:
+                if partitioned:
+                    raise InvalidStatementError(
+                        f"{name} needs exactly one tag of type BIGINT UNSIGNED to hold the group", code=0x263F,
+                        hint="or say which tags to write with TAGS (names)")
+                values = ["NULL" for _ in tags]
+            else:
+                values = ["_gid"]
+        columns = "".join(f", {value} AS t{n}" for n, value in enumerate(values))
+        return f"SELECT _gid, {child} AS _child{columns} FROM groups"
+
+    # -- SQL of the tasks --------------------------------------------------------------------------------------
+
+    def _source_plan(
+        self, window: IntervalWindow | None, condition: str | None, casts: list[str], ignore_expired: bool
+    ) -> SourcePlan:
+        ts = self.row_key().ts
+        by_table = any(key.partitions and key.sql == "tbname" for key in self.keys) or self.table.kind != "super"
+        partition = [key for key in self.keys if key.partitions]
+        if self.table.kind != "super" and not partition:
+            gid = "0::UBIGINT"
+        elif by_table and all(key.sql == "tbname" or self._is_tag(key) for key in partition):
+            gid = "_tuid"
+        elif partition:
+            parts = ", ".join(f"coalesce({key.sql}::VARCHAR, chr(0))" for key in partition)
+            gid = f"md5_number_lower(concat_ws(chr(31), {parts}))"
+        else:
+            gid = "0::UBIGINT"
+        keys = [f"({key.sql})::{key.field.type.duckdb()} AS {key.field.name}" for key in self.keys]
+        members = ["r.*"]
+        needs_children = self.needs_children or any("tbname" in key.sql for key in self.keys)
+        if needs_children:
+            members.append("c.* EXCLUDE (_tuid)")
+        base = f"SELECT {', '.join(members)} FROM rows r" + (
+            " LEFT JOIN children c USING (_tuid)" if needs_children else "")
+        base = f"WITH base AS ({base}), kept AS (SELECT * FROM base" + (
+            f" WHERE {condition})" if condition else ")")
+        if window is None:
+            columns = ", ".join(["_tuid AS _row", f"{gid} AS _gid", *keys,
+                                 *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
+            sql = f"{base} SELECT {columns} FROM kept"
+            return self._source(needs_children, gid, sql, None, None)
+        start = (interval_start_sql(ts, window, self.precision, self.session.time_zone) if window.sliding is None
+                 else f"unnest({expand_windows_sql(ts, window, self.precision, self.session.time_zone)})")
+        windowed = f"windowed AS (SELECT *, {start} AS _wstart FROM kept)"
+        end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
+        last_start = interval_start_sql("_last", window, self.precision, self.session.time_zone)
+        last_end = interval_end_sql(last_start, window, self.precision, self.session.time_zone)
+        expired = f"({end} <= _limit AND {end} < {last_end})"
+        body = self._partial_select(gid, keys)
+        sql = f"{base}, {windowed} {body.format(source='windowed')}"
+        if not ignore_expired:
+            return self._source(needs_children, gid, sql, None, None)
+        live = f"live AS (SELECT * FROM windowed WHERE NOT coalesce({expired}, false))"
+        late_sql = f"{base}, {windowed}, {live} {body.format(source='live')}"
+        expired_sql = (f"{base}, {windowed} SELECT _tuid, {ts} FROM windowed "
+                       f"GROUP BY ALL HAVING bool_and(coalesce({expired}, false))")
+        return self._source(needs_children, gid, sql, late_sql, expired_sql)
+
+    def _is_tag(self, key: Key) -> bool:
+        return any(key.sql == quoted(tag.name) for tag in self.table.tags)
+
+    def _partial_select(self, gid: str, keys: list[str]) -> str:
+        inner = [f"{gid} AS _gid"]
+        grouped = ["_gid", "_wstart"]
+        for key, text in zip(self.keys, keys, strict=True):
+            if gid == "_tuid" or not key.partitions:
+                inner.append(f"any_value({key.sql})::{key.field.type.duckdb()} AS {key.field.name}")
+            else:
+                inner.append(text)
+                grouped.append(key.field.name)
+        inner += ["_wstart", "count(*) AS _rows"]
+        outer = ["_gid", *(key.field.name for key in self.keys), "_wstart", "_rows"]
+        structs = 0
+        for _, partial in self.partials.values():
+            fields = [field for accumulator in partial.accumulators for field in accumulator.fields]
+            if partial.struct is not None:
+                inner.append(f"{partial.struct} AS s{structs}")
+                outer += [f"s{structs}.{field.name}::{field.type.duckdb()} AS {field.name}" for field in fields]
+                structs += 1
+            else:
+                for field, column in zip(fields, partial.columns, strict=True):
+                    inner.append(f"({column})::{field.type.duckdb()} AS {field.name}")
+                    outer.append(field.name)
+        return (f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {{source}} "
+                f"GROUP BY {', '.join(grouped)})")
+
+    def _source(
+        self, needs_children: bool, gid: str, sql: str, late_sql: str | None, expired_sql: str | None
+    ) -> SourcePlan:
+        return SourcePlan(
+            storage_uid=self.table.storage_uid,
+            keep_tuid=None if self.table.kind == "super" else self.table.uid,
+            time_column=self.table.time_column.name, group_is_table=gid == "_tuid",
+            precision=self.precision, columns=tuple(self.used.values()),
+            tags=tuple(Field(tag.name, tag.type) for tag in self.table.tags),
+            needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql,
+        )
+
+    def _agg_plan(self, window: IntervalWindow, casts: list[str]) -> AggPlan:
+        end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
+        columns = ", ".join(["(_rows = 0)::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
+                             *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
+        final = f"SELECT {columns} FROM (SELECT *, {end} AS _wend FROM state)"
+        accumulators = tuple(accumulator for _, partial in self.partials.values()
+                             for accumulator in partial.accumulators)
+        return AggPlan(window, self.precision, self.session.time_zone, accumulators, final)
+
+    # -- EXPLAIN and errors --------------------------------------------------------------------------------------
+
+    def _tree(self, plan: StreamPlan, condition: str | None) -> PlanNode:
+        scan = PlanNode("Scan", (
+            ("table", f"{plan.source_database}.{plan.source_table}"), ("kind", self.table.kind),
+            ("columns", " ".join(column.name for column in plan.source.columns))))
+        if condition:
+            scan = PlanNode("Filter", (("condition", condition),), (scan,))
+        if plan.agg is not None:
+            window = plan.agg.window
+            text = f"interval({window.interval}" + (f", {window.offset}" if window.offset else "") + ")"
+            text += f" sliding({window.sliding})" if window.sliding else ""
+            partition = " ".join(next(iter(key.names), key.sql) for key in self.keys if key.partitions) or "none"
+            scan = PlanNode("Window", (
+                ("window", text), ("partition by", partition),
+                ("aggregates", " ".join(f"{key[0]}({', '.join(key[1:])})" for key in self.partials))), (scan,))
+        scan = PlanNode("Project", (("columns", " ".join(column.name for column in plan.sink.columns)),), (scan,))
+        return PlanNode("Stream", (
+            ("trigger", plan.trigger), ("watermark", f"{plan.watermark}{self.precision}"),
+            ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
+            ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))
+
+    def position(self, node: exp.Expression) -> Position | None:
+        start, end = source_range(node)
+        return position(self.statement.text, start, end - start) if end > start else None
+
+
+class RowScope:
+    """Names in expressions over single source rows: WHERE, PARTITION BY, arguments of aggregates."""
+
+    def __init__(self, planner: _Planner) -> None:
+        self.planner = planner
+        self.session = planner.session
+        self.precision = planner.precision
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
+        table = self.planner.table
+        if table.column(name) is None:
+            raise unknown_column(name, table, self.planner.position(node))
+        return self.planner.use(name)
+
+    def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
+        if name == "tbname":
+            return self.member(name)
+        if name in ("_rowts", "_c0"):
+            return self.planner.use(self.planner.table.time_column.name)
+        if name in ("_wstart", "_wend", "_wduration"):
+            raise InvalidStreamError(f"{name} is not allowed here", position=self.planner.position(node))
+        return None
+
+    def member(self, name: str) -> SqlExpr:
+        """Returns `tbname` or a tag as a column of the row."""
+        self.planner.needs_children = True
+        return SqlExpr("tbname", VARCHAR) if name == "tbname" else self.planner.use(name)
+
+    def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
+        raise InvalidStreamError(
+            f"{name} needs a window in a stream, and cannot be inside of WHERE, PARTITION BY or another aggregate",
+            position=self.planner.position(node), hint="add INTERVAL(...)")
+
+
+COMPANION = "\x00companion{}\x00"
+
+
+class ResultScope:
+    """Names in the projections of a windowed stream: aggregates, keys, window bounds, companion columns."""
+
+    def __init__(self, planner: _Planner, rows: RowScope, window: IntervalWindow) -> None:
+        self.planner = planner
+        self.rows = rows
+        self.session = planner.session
+        self.precision = planner.precision
+        self.window = window
+        self.companions: list[tuple[SqlExpr, Position | None]] = []
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
+        key = self.planner.key(name)
+        if key is not None:
+            return SqlExpr(key.field.name, key.field.type)
+        value = self.rows.column(name, qualifier, node)
+        self.companions.append((value, self.planner.position(node)))
+        return SqlExpr(COMPANION.format(len(self.companions) - 1), value.type)
+
+    def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
+        match name:
+            case "_wstart" | "_wend":
+                return SqlExpr(name, timestamp(self.precision))
+            case "_wduration":
+                return SqlExpr("(_wend - _wstart)", BIGINT)
+            case "tbname":
+                key = self.planner.key("tbname")
+                if key is None:
+                    raise InvalidStreamError("tbname needs PARTITION BY tbname", position=self.planner.position(node))
+                return SqlExpr(key.field.name, key.field.type)
+            case _:
+                return self.rows.pseudo(name, node)
+
+    def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
+        return self.planner.aggregate(name, arguments, node, self.rows)
+
+    def resolve_companions(self, value: SqlExpr) -> SqlExpr:
+        """Puts the fields that carry companion columns in the place of their marks; called after all projections."""
+        if not self.companions or "\x00" not in value.sql:
+            return value
+        names = self._carried()
+        sql = value.sql
+        for n, name in enumerate(names):
+            sql = sql.replace(COMPANION.format(n), name)
+        return SqlExpr(sql, value.type)
+
+    def _carried(self) -> list[str]:
+        planner = self.planner
+        selecting = [key for key in planner.partials if key[0] in SELECTING]
+        if len(planner.partials) != 1 or len(selecting) != 1:
+            raise InvalidStreamError(
+                "a plain column needs exactly one of min, max, first, last next to it",
+                position=self.companions[0][1], hint="add it to PARTITION BY, or put it into an aggregate")
+        key = selecting[0]
+        name, partial = planner.partials[key]
+        if len(partial.columns) < 3 + len(self.companions):
+            chosen = partial.accumulators[0].fields
+            value_type = next(field.type for field in chosen if field.name == partial.final)
+            carried = picked(name, SqlExpr(key[1], value_type), [c for c, _ in self.companions],
+                             planner.row_key(), planner.fresh)
+            # Projections that were compiled before refer to the old field by name.
+            carried = _renamed(carried, carried.final, partial.final)
+            planner.partials[key] = (name, carried)
+            partial = carried
+        fields = partial.accumulators[0].fields
+        return [field.name for field in fields[3:]]
+
+
+class KeyScope:
+    """Names in SUBTABLE: only what PARTITION BY gives."""
+
+    def __init__(self, planner: _Planner, clause: str) -> None:
+        self.planner = planner
+        self.clause = clause
+        self.session = planner.session
+        self.precision = planner.precision
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
+        key = next((key for key in self.planner.keys if name in key.names and key.partitions), None)
+        if key is None:
+            raise InvalidStreamError(f"{self.clause} may only use what is in PARTITION BY: {name} is not",
+                                     code=0x2602, position=self.planner.position(node))
+        return SqlExpr(key.field.name, key.field.type)
+
+    def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
+        key = next((key for key in self.planner.keys if key.partitions and (name in key.names or key.sql == name)),
+                   None)
+        if key is None:
+            return self.column(name, None, node)
+        return SqlExpr(key.field.name, key.field.type)
+
+    def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
+        raise InvalidStreamError(f"{self.clause} cannot have aggregates", position=self.planner.position(node))
+
+
+def resolve_table(name: Name, catalog: CatalogView, session: Session, text: str) -> Table:
+    """Returns the table that `name` means; raises NotFoundError or, without a database, InvalidStatementError."""
+    database = name.database or session.database
+    at = position(text, name.offset, len(name.name)) if text else None
+    if database is None:
+        raise InvalidStatementError("no database is in use", code=0x2616, position=at,
+                                    hint="USE a database, or write db.table")
+    if catalog.database(database) is None:
+        raise NotFoundError(f"database {database} does not exist", code=0x0388, position=at)
+    table = catalog.table(database, name.name)
+    if table is None:
+        raise NotFoundError(f"table {database}.{name.name} does not exist", code=0x2603, position=at,
+                            hint=_did_you_mean(name.name, catalog.table_names(database)))
+    return table
+
+
+def unknown_column(name: str, table: Table, at: Position | None) -> NotFoundError:
+    """Returns the error for a column that `table` doesn't have, with a suggestion."""
+    names = [column.name for column in (*table.columns, *table.tags)]
+    return NotFoundError(f"column {name} does not exist in {table.name}", code=0x2602, position=at,
+                         hint=_did_you_mean(name, names))
+
+
+def _did_you_mean(name: str, known: Sequence[str] | object) -> str | None:
+    import difflib
+
+    close = difflib.get_close_matches(name, list(known), 1)  # type: ignore[call-overload]
+    return f"did you mean {close[0]}?" if close else None
+
+
+def quoted(name: str) -> str:
+    """Returns the name as a quoted DuckDB identifier."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def escaped(text: str) -> str:
+    """Returns the text for use inside a DuckDB string literal."""
+    return text.replace("'", "''")
+
+
+def _renamed(partial: Partial, old: str, new: str) -> Partial:
+    accumulator = partial.accumulators[0]
+    fields = tuple(Field(new, field.type) if field.name == old else field for field in accumulator.fields)
+    assert partial.struct is not None
+    return Partial((replace(accumulator, fields=fields),), tuple(field.name for field in fields),
+                   partial.struct.replace(f"{old} := ", f"{new} := "), new)
+
+
+def _column_name(node: exp.Expression) -> tuple[str, ...]:
+    return (node.name,) if isinstance(node, exp.Column) else ()
+
+
+def _pseudo_name(node: exp.Expression) -> str | None:
+    return node.name if isinstance(node, exp.Column) else None
+
+
+def _castable(source: DataType, target: DataType) -> bool:
+    if Kind.NULL in (source.kind, target.kind) or source.kind is target.kind:
+        return True
+    binary = (Kind.VARBINARY, Kind.GEOMETRY, Kind.JSON)
+    return source.kind not in binary and target.kind not in binary
+
+
+def _converted(value: SqlExpr, target: DataType) -> str:
+    """SQL for `value` as the target column's type; a value that doesn't fit becomes NULL rather than an error."""
+    if target.kind is Kind.TIMESTAMP and value.type.kind is Kind.TIMESTAMP:
+        return f"({value.sql})::BIGINT"
+    if target.is_string and target.length is not None:
+        return f"left(({value.sql})::VARCHAR, {target.length})"
+    return f"TRY_CAST(({value.sql}) AS {target.duckdb()})"
+
+
+Builder = Callable[[CreateStream, CatalogView, Session], StreamPlan]

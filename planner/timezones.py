@@ -1,0 +1,66 @@
+"""Timestamps against the calendar of a time zone, as DuckDB SQL and in Python; windows are cut elsewhere."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from penstock.planner.scalar_sql import let, quote_text
+from penstock.sql.literals import zone
+from penstock.sql.types import UNITS_PER_SECOND, Precision
+
+MICROSECONDS_PER_DAY = 86_400_000_000
+
+
+def floor_divide(sql: str, divisor: int) -> str:
+    """Returns SQL for integer division that rounds towards minus infinity; DuckDB's `//` cuts towards zero."""
+    return let(sql, lambda x: f"(({x} - ((({x}) % {divisor} + {divisor}) % {divisor})) // {divisor})")
+
+
+def microseconds(sql: str, precision: Precision) -> str:
+    """Returns SQL for the timestamp in microseconds, cut towards minus infinity."""
+    if precision == "ms":
+        return f"(({sql}) * 1000)"
+    if precision == "us":
+        return f"({sql})"
+    return floor_divide(sql, 1000)
+
+
+def from_microseconds(sql: str, precision: Precision) -> str:
+    """Returns SQL for a timestamp in units of `precision`; under `ms` the microseconds must be whole milliseconds."""
+    if precision == "ms":
+        return f"(({sql}) // 1000)"
+    if precision == "us":
+        return f"({sql})"
+    return f"(({sql}) * 1000)"
+
+
+def local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
+    """Returns SQL of a DuckDB TIMESTAMP: the wall clock in the time zone, cut to microseconds."""
+    at = microseconds(sql, precision)
+    if time_zone == "UTC":
+        return f"make_timestamp({at})"
+    return f"timezone({quote_text(time_zone)}, make_timestamptz({at}))"
+
+
+def from_local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
+    """Returns SQL for units of `precision` since the epoch from a DuckDB TIMESTAMP on the zone's wall clock."""
+    if time_zone != "UTC":
+        sql = f"timezone({quote_text(time_zone)}, {sql})"
+    return from_microseconds(f"epoch_us({sql})", precision)
+
+
+def utc_offset(at_ms: int, time_zone: str) -> timedelta:
+    """Returns how far the zone's wall clock is ahead of UTC at an instant."""
+    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
+    return instant.astimezone(zone(time_zone)).utcoffset() or timedelta()
+
+
+def describe_zone(at_ms: int, time_zone: str) -> str:
+    """Returns what TIMEZONE() prints, such as `Asia/Shanghai (CST, +0800)`."""
+    local = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)).astimezone(zone(time_zone))
+    return f"{time_zone} ({local.tzname()}, {local:%z})"
+
+
+def milliseconds_to_units(at_ms: int, precision: Precision) -> int:
+    """Returns milliseconds since the epoch in units of `precision`."""
+    return at_ms * (UNITS_PER_SECOND[precision] // 1000)

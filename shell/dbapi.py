@@ -1,0 +1,397 @@
+"""PEP 249 connections and cursors over an engine in this process. Parameters become literals before parsing.
+
+Timestamps come out as naive `datetime` in the connection's time zone; what is finer than a microsecond is cut off
+there, and exact in `fetch_arrow`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from penstock.common import errors
+from penstock.common.config import Config, load_config
+from penstock.mnode.registry import EngineLease, open_engine
+from penstock.mnode.session import Result, SessionState
+from penstock.shell.arrow_values import column_values
+from penstock.shell.literals import bind, literal
+from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
+
+apilevel = "2.0"
+threadsafety = 2
+paramstyle = "qmark"
+
+_MULTI_ROW_BYTES = 512 * 1024
+_ONE_ROW_INSERT = re.compile(r"\s*insert\s.*\bvalues\s*(?P<row>\([^()]*\))\s*;?\s*", re.IGNORECASE | re.DOTALL)
+
+
+# --- exceptions ----------------------------------------------------------------------------------------------------
+
+
+class Warning(Exception):  # noqa: A001 - PEP 249's name
+    """Never raised; PEP 249 wants the name."""
+
+
+class Error(Exception):
+    """Base of PEP 249's errors. Every one that is raised is a `PenstockError` as well."""
+
+
+class InterfaceError(Error):
+    """The interface was used wrongly."""
+
+
+class DatabaseError(Error):
+    """The engine refused or failed."""
+
+
+class DataError(DatabaseError):
+    """A value doesn't fit."""
+
+
+class OperationalError(DatabaseError):
+    """Disk, memory, another process: not the statement's fault."""
+
+
+class IntegrityError(DatabaseError):
+    """Something still depends on the object."""
+
+
+class InternalError(DatabaseError):
+    """A defect of Penstock."""
+
+
+class ProgrammingError(DatabaseError):
+    """The statement is wrong."""
+
+
+class NotSupportedError(DatabaseError):
+    """Penstock doesn't do that."""
+
+
+_CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
+    (errors.InvalidValueError, DataError),
+    (errors.InUseError, IntegrityError),
+    (errors.NotSupportedError, NotSupportedError),
+    (errors.SqlSyntaxError, ProgrammingError),
+    (errors.NotFoundError, ProgrammingError),
+    (errors.AlreadyExistsError, ProgrammingError),
+    (errors.InvalidStatementError, ProgrammingError),
+    (errors.ConfigError, ProgrammingError),
+    (errors.DataDirectoryInUseError, OperationalError),
+    (errors.StorageError, OperationalError),
+    (errors.CorruptionError, OperationalError),
+    (errors.UnavailableError, OperationalError),
+)
+
+
+@cache
+def _raised_class(kind: type[errors.PenstockError]) -> type[errors.PenstockError]:
+    category = next((category for base, category in _CATEGORIES if issubclass(kind, base)), InternalError)
+    return type(kind.__name__, (kind, category), {"__doc__": kind.__doc__, "__module__": __name__})
+
+
+def _translated(error: errors.PenstockError) -> errors.PenstockError:
+    """Returns the error as one that is a PEP 249 error too."""
+    if isinstance(error, Error):
+        return error
+    kind = _raised_class(type(error))
+    return kind(error.message, code=error.code, hint=error.hint, position=error.position)
+
+
+class _Closed(errors.InvalidStatementError, InterfaceError):
+    """The connection or cursor is closed, or has no result."""
+
+
+# --- type objects --------------------------------------------------------------------------------------------------
+
+
+class _TypeObject:
+    """Compares equal to the type codes (names of SQL types) it stands for."""
+
+    def __init__(self, *kinds: Kind) -> None:
+        self._kinds = frozenset(str(kind) for kind in kinds)
+
+    def __eq__(self, other: object) -> bool:
+        return other in self._kinds if isinstance(other, str) else self is other
+
+    def __hash__(self) -> int:
+        return hash(self._kinds)
+
+
+STRING = _TypeObject(Kind.VARCHAR, Kind.NCHAR, Kind.JSON)
+BINARY = _TypeObject(Kind.VARBINARY, Kind.GEOMETRY)
+NUMBER = _TypeObject(*INTEGERS, *FLOATS, Kind.DECIMAL, Kind.BOOL)
+DATETIME = _TypeObject(Kind.TIMESTAMP)
+ROWID = _TypeObject()
+
+Description = tuple[str, str, None, int | None, int | None, int | None, bool]
+
+
+def _describe(name: str, kind: DataType) -> Description:
+    return name, str(kind.kind), None, kind.width(), kind.digits, kind.scale, True
+
+
+# --- connections and cursors -----------------------------------------------------------------------------------------
+
+
+C = TypeVar("C", bound="Connection")
+
+
+def connect(
+    path: str | os.PathLike[str] = "./penstock-data",
+    config: Config | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+) -> Connection:
+    """Returns a connection to the data directory `path`, starting an engine in this process if none is open.
+
+    Connections to one path share one engine, which stops when the last of them is closed; its configuration is
+    that of the first. `DataDirectoryInUseError` if another process has the directory open.
+    """
+    try:
+        settings = load_config(config)
+        return Connection(open_engine(Path(path), settings), settings.timezone)
+    except errors.PenstockError as error:
+        raise _translated(error) from error
+
+
+class Connection:
+    """A session with an engine: the current database is per connection. May be used by several threads.
+
+    There are no transactions: `commit` does nothing, since every statement is durable when it returns, and
+    `rollback` is refused.
+    """
+
+    Warning = Warning
+    Error = Error
+    InterfaceError = InterfaceError
+    DatabaseError = DatabaseError
+    DataError = DataError
+    OperationalError = OperationalError
+    IntegrityError = IntegrityError
+    InternalError = InternalError
+    ProgrammingError = ProgrammingError
+    NotSupportedError = NotSupportedError
+
+    def __init__(self, lease: EngineLease, time_zone: str) -> None:
+        self._lease: EngineLease | None = lease
+        self._session = SessionState(time_zone)
+        self._lock = threading.Lock()
+
+    @property
+    def session(self) -> SessionState:
+        """The session's state: current database, time zone, settings."""
+        return self._session
+
+    @property
+    def lease(self) -> EngineLease:
+        """The connection's hold on its engine. `InterfaceError` if the connection is closed."""
+        lease = self._lease
+        if lease is None:
+            raise _Closed("the connection is closed")
+        return lease
+
+    def cursor(self) -> Cursor:
+        _ = self.lease
+        return Cursor(self)
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
+        """Returns a new cursor that has executed the statement."""
+        return self.cursor().execute(statement, parameters)
+
+    def commit(self) -> None:
+        _ = self.lease
+
+    def rollback(self) -> None:
+        raise _translated(errors.NotSupportedError("there are no transactions: a statement that returned is durable"))
+
+    def close(self) -> None:
+        """Closes the connection; the last one of a data directory stops its engine. Closing twice is allowed."""
+        with self._lock:
+            lease, self._lease = self._lease, None
+        if lease is not None:
+            try:
+                lease.release()
+            except errors.PenstockError as error:
+                raise _translated(error) from error
+
+    def __enter__(self: C) -> C:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Cursor:
+    """Executes statements and hands out their rows. One thread at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self.arraysize = 1
+        self._result = Result()
+        self._rowcount = -1
+        self._rows: Iterator[tuple[Any, ...]] = iter(())
+        self._fetched = 0
+        self._closed = False
+
+    @property
+    def description(self) -> list[Description] | None:
+        """One 7-tuple per result column (name, type, None, bytes, digits, scale, True), or None without rows."""
+        if not self._result.has_rows:
+            return None
+        return [_describe(column.name, column.type) for column in self._result.columns]
+
+    @property
+    def rowcount(self) -> int:
+        """Rows of the result, or rows changed, or -1 before the first statement."""
+        return self._rowcount
+
+    @property
+    def rownumber(self) -> int:
+        return self._fetched
+
+    def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
+        """Executes one statement; `?` in it are replaced by `parameters`."""
+        self._run(bind(statement, parameters) if parameters else statement)
+        return self
+
+    def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> Cursor:
+        """Executes the statement once per row. An INSERT of one row becomes few INSERTs of many."""
+        changed = 0
+        for text in _multi_row_statements(statement, rows):
+            self._run(text)
+            changed += self._result.affected
+        self._rowcount = changed
+        return self
+
+    def insert_arrow(self, table: str, rows: pa.Table) -> Cursor:
+        """Inserts an Arrow table: its columns by name; for a super table also `tbname` and tags.
+
+        `table` is a name as in SQL, for example `db.meters`. Timestamps may be Arrow timestamps or integers in the
+        database's precision. All rows are checked before any is written.
+        """
+        self._check_open()
+        engine = self.connection.lease.engine
+        try:
+            self._take(engine.insert_arrow(table, rows, self.connection.session))
+        except errors.PenstockError as error:
+            raise _translated(error) from error
+        return self
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        self._check_result()
+        row = next(self._rows, None)
+        self._fetched += row is not None
+        return row
+
+    def fetchmany(self, size: int | None = None) -> list[tuple[Any, ...]]:
+        self._check_result()
+        wanted = self.arraysize if size is None else size
+        rows = [row for _, row in zip(range(wanted), self._rows, strict=False)]
+        self._fetched += len(rows)
+        return rows
+
+    def fetchall(self) -> list[tuple[Any, ...]]:
+        self._check_result()
+        rows = list(self._rows)
+        self._fetched += len(rows)
+        return rows
+
+    def fetch_arrow(self) -> pa.Table:
+        """Returns the whole result, whatever was fetched before; timestamps are naive and in UTC."""
+        self._check_result()
+        return self._result.table
+
+    def setinputsizes(self, sizes: Sequence[object]) -> None:
+        """Does nothing; PEP 249 wants it."""
+
+    def setoutputsize(self, size: int, column: int | None = None) -> None:
+        """Does nothing; PEP 249 wants it."""
+
+    def close(self) -> None:
+        self._closed = True
+        self._take(Result())
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return self
+
+    def __next__(self) -> tuple[Any, ...]:
+        row = self.fetchone()
+        if row is None:
+            raise StopIteration
+        return row
+
+    def __enter__(self) -> Cursor:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _run(self, statement: str) -> None:
+        self._check_open()
+        engine = self.connection.lease.engine
+        try:
+            self._take(engine.execute(statement, self.connection.session))
+        except errors.PenstockError as error:
+            self._take(Result())
+            raise _translated(error) from error
+
+    def _take(self, result: Result) -> None:
+        self._result = result
+        self._rowcount = result.affected if result.table is None else result.table.num_rows
+        self._rows = _rows(result, self.connection.session.time_zone)
+        self._fetched = 0
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _Closed("the cursor is closed")
+
+    def _check_result(self) -> None:
+        self._check_open()
+        if not self._result.has_rows:
+            raise _Closed("the statement returned no rows", hint="fetch only after SELECT, SHOW, DESCRIBE or EXPLAIN")
+
+
+def _rows(result: Result, time_zone: str) -> Iterator[tuple[Any, ...]]:
+    """Yields rows batch by batch, so that a client that stops early doesn't pay for all."""
+    if result.table is None:
+        return
+    for batch in result.table.to_batches(max_chunksize=8192):
+        columns = [column_values(column, time_zone) for column in batch.columns]
+        yield from zip(*columns, strict=True)
+
+
+def _multi_row_statements(statement: str, rows: Sequence[Sequence[object]]) -> Iterator[str]:
+    match = _ONE_ROW_INSERT.fullmatch(statement)
+    if match is None or "?" not in match["row"] or "?" in statement[:match.start("row")]:
+        for row in rows:
+            yield bind(statement, row)
+        return
+    head, template = statement[:match.start("row")], match["row"]
+    parts, size = [head], len(head)
+    for row in rows:
+        text = bind(template, row)
+        if size + len(text) > _MULTI_ROW_BYTES and len(parts) > 1:
+            yield "".join(parts)
+            parts, size = [head], len(head)
+        parts.append(text)
+        size += len(text)
+    if len(parts) > 1:
+        yield "".join(parts)
+
+
+__all__ = [
+    "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Connection", "Cursor", "DataError", "DatabaseError", "Error",
+    "IntegrityError", "InterfaceError", "InternalError", "NotSupportedError", "OperationalError", "ProgrammingError",
+    "Warning", "apilevel", "connect", "literal", "paramstyle", "threadsafety",
+]

@@ -1,0 +1,56 @@
+"""The words of the dialect, and a lexer that colours them at the prompt."""
+
+from __future__ import annotations
+
+import re
+from typing import ClassVar
+
+from pygments.lexer import RegexLexer, words
+from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Whitespace
+
+_KEYWORDS = """
+    ADD AFTER ALL ALTER ANALYZE AND ANTI AS ASC ASOF AT_ONCE BETWEEN BINARY BIGINT BLOB BOOL BY CACHEMODEL CASE CAST
+    CHILD COLUMN COMMENT CONTAINS CONTINUOUS_WINDOW_CLOSE COUNT_WINDOW CREATE DATABASE DATABASES DECIMAL DELETE
+    DELETE_MARK DESC DESCRIBE DISTINCT DNODE DNODES DOUBLE DROP DURATION ELSE END EVENT_WINDOW EVERY EXISTS EXPIRED
+    EXPLAIN FALSE FILE FILL FILL_HISTORY FLOAT FLUSH FORCE_WINDOW_CLOSE FROM FULL GEOMETRY GROUP HAVING IF IGNORE IN
+    INNER INSERT INT INTERVAL INTO IS JOIN JSON KEEP KEY LEFT LIKE LIMIT LINEAR MATCH MAX_DELAY MODIFY NCHAR NEAR NEXT
+    NMATCH NONE NORMAL NOT NULL NULLS NULL_F OFFSET ON OR ORDER PARTITION PAUSE PRECISION PREV PRIMARY RANGE RECALCULATE
+    RENAME RESUME RIGHT SELECT SEMI SESSION SET SHOW SLIDING SLIMIT SMALLINT SNODE SNODES SOFFSET STABLE STABLES START
+    STATE_WINDOW STREAM STREAMS SUBTABLE TABLE TABLES TAG TAGS THEN TIMESTAMP TINYINT TRIGGER TRIM TRUE TRUE_FOR TTL
+    UNION UNSIGNED UNTREATED UPDATE USE USING VALUE VALUES VALUE_F VARBINARY VARCHAR VARIABLES VGROUPS WAL_LEVEL
+    WAL_RETENTION_PERIOD WAL_RETENTION_SIZE WATERMARK WHEN WHERE WINDOW_CLOSE WITH
+"""
+
+KEYWORDS: tuple[str, ...] = tuple(_KEYWORDS.split())
+
+PSEUDO_COLUMNS: tuple[str, ...] = (
+    "_c0", "_rowts", "_wstart", "_wend", "_wduration", "_qstart", "_qend", "_irowts", "_isfilled", "tbname",
+)
+
+
+class PenstockLexer(RegexLexer):  # type: ignore[misc]  # pygments has no types
+    """Colours statements of the dialect as far as they have been typed."""
+
+    name: ClassVar[str] = "Penstock SQL"
+    flags = re.IGNORECASE | re.DOTALL
+
+    tokens: ClassVar[dict[str, list[tuple[object, ...]]]] = {
+        "root": [
+            (r"\s+", Whitespace),
+            (r"--[^\n]*", Comment.Single),
+            (r"/\*.*?(\*/|$)", Comment.Multiline),
+            (r"^\.[a-z]+", Name.Function),
+            (r"'(?:[^'\\]|\\.|'')*('|$)", String.Single),
+            (r'"(?:[^"\\]|\\.|"")*("|$)', String.Double),
+            (r"`[^`]*(`|$)", Name.Variable),
+            (r"\d+[buasmhdwny]\b", Number.Integer),
+            (r"(\d+\.?\d*|\.\d+)(e[-+]?\d+)?\b", Number.Float),
+            (words(KEYWORDS, prefix=r"\b", suffix=r"\b"), Keyword),
+            (words(PSEUDO_COLUMNS, prefix=r"\b", suffix=r"\b"), Name.Builtin),
+            (r"[a-z_]\w*(?=\s*\()", Name.Function),
+            (r"[a-z_]\w*", Name),
+            (r"\\g", Punctuation),
+            (r"[-+*/%&|=<>!]+", Operator),
+            (r".", Punctuation),
+        ],
+    }

@@ -1,0 +1,180 @@
+"""The command `penstock`: its options, its sub-commands, and exit codes (0 done, 1 failed, 2 wrongly called)."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from penstock import __version__
+from penstock.common.config import Config, load_config, parse_assignment
+from penstock.common.errors import ConfigError, PenstockError
+from penstock.shell.error_text import error_text
+
+if TYPE_CHECKING:
+    from penstock.shell.format import Mode
+    from penstock.shell.session import ShellSession
+
+DONE, FAILED, WRONGLY_CALLED = 0, 1, 2
+DEFAULT_DATA = "./penstock-data"
+
+
+@dataclass(frozen=True, slots=True)
+class SubCommand:
+    """A sub-command: `add_options` declares what `run` reads; `run` returns the exit code."""
+
+    name: str
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    run: Callable[[argparse.Namespace], int]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command line and returns the exit code. Without a sub-command it is the SQL shell."""
+    options = _parser().parse_args(arguments)
+    try:
+        return int(options.run(options))
+    except ConfigError as error:
+        _complain(error, options.debug)
+        return WRONGLY_CALLED
+    except PenstockError as error:
+        _complain(error, options.debug)
+        return FAILED
+    except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
+        sys.stdout = None  # nothing is left to flush
+        return DONE
+    except KeyboardInterrupt:
+        return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="A SQL stream engine for time series. Without a command: the SQL shell.",
+        epilog="Configuration keys, for --conf and --set: docs/configuration.md or `penstock config`.",
+    )
+    parser.add_argument("-V", "--version", action="version", version=f"penstock {__version__}")
+    _add_engine_options(parser)
+    _add_shell_options(parser)
+    parser.set_defaults(run=_run_shell)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in SUB_COMMANDS:
+        child = commands.add_parser(command.name, help=command.help, description=command.help)
+        _add_engine_options(child, repeated=True)
+        command.add_options(child)
+        child.set_defaults(run=command.run)
+    return parser
+
+
+def _add_engine_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
+    """Declares what every command takes; `repeated` keeps what was given before the sub-command's name."""
+
+    def default(value: object) -> object:
+        return argparse.SUPPRESS if repeated else value
+
+    parser.add_argument("-d", "--data", metavar="DIR", default=default(DEFAULT_DATA),
+                        help=f"data directory (default {DEFAULT_DATA})")
+    parser.add_argument("--conf", metavar="FILE", default=default(None), help="configuration file")
+    parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=default([]), dest="settings",
+                        help="set one configuration key; may be repeated")
+    parser.add_argument("--debug", action="store_true", default=default(False),
+                        help="show where in the code an error comes from")
+
+
+def _add_shell_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("-c", "-s", "--sql", metavar="SQL", action="append",
+                        help="run these statements and leave; may be repeated")
+    parser.add_argument("-f", "--file", metavar="FILE", help="run the statements of a file and leave")
+    for mode in ("csv", "json", "jsonlines", "line", "markdown"):
+        parser.add_argument(f"--{mode}", action="store_const", const=mode, dest="mode", default="box",
+                            help=f"show results as {mode}")
+
+
+def _config(options: argparse.Namespace) -> Config:
+    return load_config(options.conf, dict(map(parse_assignment, options.settings)))
+
+
+def _complain(error: Exception, debug: bool) -> None:
+    if debug:
+        raise error
+    sys.stderr.write(error_text(error, colour=sys.stderr.isatty()) + "\n")
+
+
+# --- the shell ---------------------------------------------------------------------------------------------
+
+
+def _run_shell(options: argparse.Namespace) -> int:
+    from penstock.shell.dbapi import connect
+    from penstock.shell.screen import Screen
+    from penstock.shell.session import Quit, ShellOptions, ShellSession
+
+    config = _config(options)
+    interactive = options.sql is None and options.file is None and sys.stdin.isatty()
+    mode: Mode = options.mode
+    screen = Screen(sys.stdout, sys.stderr)
+    with connect(options.data, config) as connection:
+        settings = ShellOptions(mode=mode, debug=options.debug)
+        session = ShellSession(connection, config, screen, settings, interactive=interactive)
+        try:
+            if interactive:
+                return _run_interactively(session, config, options.data)
+            return DONE if _run_input(session, options) else FAILED
+        except Quit:
+            return DONE
+        finally:
+            screen.redirect(None)
+
+
+def _run_interactively(session: ShellSession, config: Config, data: str) -> int:
+    from penstock.shell.repl import run_prompt
+
+    session.screen.write(f"Penstock {__version__}, data in {data}. Statements end with ;  .help lists commands.\n\n")
+    run_prompt(session, config.history_file)
+    return DONE
+
+
+def _run_input(session: ShellSession, options: argparse.Namespace) -> bool:
+    if options.sql is not None:
+        return all(session.run_text(text) for text in options.sql)
+    if options.file is not None:
+        return session.run_file(options.file)
+    return session.run_lines(sys.stdin)
+
+
+# --- other commands ----------------------------------------------------------------------------------------
+
+
+def _no_options(parser: argparse.ArgumentParser) -> None:
+    """For sub-commands that take none besides the engine's."""
+
+
+def _run_views(options: argparse.Namespace) -> int:
+    from penstock.shell.views_command import refresh_views
+
+    sys.stdout.write(refresh_views(Path(options.data), _config(options)))
+    return DONE
+
+
+def _add_config_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--write-reference", metavar="PAGE", help="rewrite the generated part of a documentation page")
+
+
+def _run_config(options: argparse.Namespace) -> int:
+    if options.write_reference is None:
+        sys.stdout.writelines(f"{name} = {value}\n" for name, value in _config(options).items())
+        return DONE
+    from penstock.shell.config_reference import update_reference
+
+    page = Path(options.write_reference)
+    page.write_text(update_reference(page.read_text("utf-8")), "utf-8")
+    return DONE
+
+
+SUB_COMMANDS: tuple[SubCommand, ...] = (
+    SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
+               _run_views),
+    SubCommand("config", "Print every configuration key with the value in force.", _add_config_options, _run_config),
+)

@@ -1,0 +1,57 @@
+"""The one table of all functions of the dialect, with lookup and argument checks; it computes nothing."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from penstock.common.errors import NotFoundError, Position
+from penstock.sql.functions_aggregate import AGGREGATES, PSEUDO_COLUMNS, SELECTIONS, TIME_SERIES
+from penstock.sql.functions_scalar import SCALAR_FUNCTIONS
+from penstock.sql.functions_spec import (
+    UNKNOWN_FUNCTION,
+    Argument,
+    Category,
+    FunctionSpec,
+    check_call,
+)
+
+__all__ = [
+    "FUNCTIONS",
+    "Argument",
+    "Category",
+    "FunctionSpec",
+    "check_call",
+    "lookup",
+    "require",
+    "suggest",
+]
+
+FUNCTIONS: dict[str, FunctionSpec] = {
+    spec.name: spec for spec in (*SCALAR_FUNCTIONS, *AGGREGATES, *SELECTIONS, *TIME_SERIES, *PSEUDO_COLUMNS)
+}
+
+
+def lookup(name: str) -> FunctionSpec | None:
+    """Returns the function or pseudo column of this name (any case), or None."""
+    return FUNCTIONS.get(name.lower())
+
+
+def suggest(name: str) -> str | None:
+    """Returns the function whose name is most like `name`, for 'did you mean', or None."""
+    callable_names = [known for known, spec in FUNCTIONS.items() if spec.category != "pseudo"]
+    matches = get_close_matches(name.lower(), callable_names, n=1, cutoff=0.6)
+    return matches[0] if matches else None
+
+
+def require(name: str, position: Position | None = None) -> FunctionSpec:
+    """Returns the function of this name; raises NotFoundError with a hint."""
+    spec = lookup(name)
+    if spec is None or spec.category == "pseudo":
+        near = suggest(name)
+        raise NotFoundError(
+            f"function {name}() does not exist",
+            code=UNKNOWN_FUNCTION,
+            position=position,
+            hint=f"did you mean {near}()?" if near else None,
+        )
+    return spec

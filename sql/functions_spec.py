@@ -1,0 +1,217 @@
+"""How a SQL function is described: arguments, result type, where it may stand; the tables are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from penstock.common.errors import InvalidStatementError, Position
+from penstock.sql.statements import Duration
+from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, DataType, Kind, Precision
+
+Category = Literal["scalar", "aggregate", "selection", "timeseries", "pseudo"]
+ResultRule = Callable[[Sequence[DataType]], DataType]
+
+WRONG_ARGUMENT_COUNT = 0x2801
+WRONG_ARGUMENT_TYPE = 0x2802
+WRONG_ARGUMENT_VALUE = 0x2803
+UNKNOWN_FUNCTION = 0x2804
+
+# Booleans are no numbers to functions: TDengine refuses sum(flag), as it refuses sum of a text.
+NUMBERS = frozenset((*INTEGERS, *FLOATS, Kind.DECIMAL))
+INTEGER_KINDS = frozenset(INTEGERS)
+TEXTS = frozenset(STRINGS)
+TIMES = frozenset((Kind.TIMESTAMP, Kind.BIGINT, Kind.UBIGINT, Kind.INT, *STRINGS))
+ANY = frozenset(Kind)
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What one argument may be.
+
+    `accepts`: kinds of values; NULL is always accepted unless `literal`. `literal`: must be a constant.
+    `low`, `high`: inclusive bounds of a literal number. `choices`: the literals allowed, lower-case if texts.
+    `optional`: may be left out. `repeats`: how often the last argument may be given.
+    `duration`: a duration literal such as `1s`. `star`: `*` may stand here.
+    """
+
+    name: str
+    accepts: frozenset[Kind] = ANY
+    literal: bool = False
+    low: int | None = None
+    high: int | None = None
+    choices: tuple[str | int, ...] = ()
+    optional: bool = False
+    repeats: int = 1
+    duration: bool = False
+    star: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionSpec:
+    """One function of the dialect.
+
+    `in_stream`: a stream's query may call it; `only_force_window_close`: but only under that trigger.
+    `multi_row`: one call can give several rows. `summary` is one sentence for the function reference.
+    """
+
+    name: str
+    category: Category
+    arguments: tuple[Argument, ...]
+    result: ResultRule
+    summary: str
+    in_stream: bool = True
+    only_force_window_close: bool = False
+    multi_row: bool = False
+
+    @property
+    def minimum(self) -> int:
+        """The least number of arguments."""
+        return sum(not argument.optional for argument in self.arguments)
+
+    @property
+    def maximum(self) -> int:
+        """The greatest number of arguments."""
+        return sum(argument.repeats for argument in self.arguments)
+
+    @property
+    def signature(self) -> str:
+        """The call as the reference prints it, for example `round(number[, digits])`."""
+        text = ""
+        for index, argument in enumerate(self.arguments):
+            item = (", " if index else "") + argument.name
+            if argument.repeats > 1:
+                item += f"[, {argument.name}]..."
+            text += f"[{item}]" if argument.optional else item
+        return self.name if self.category == "pseudo" else f"{self.name}({text})"
+
+    def argument(self, index: int) -> Argument:
+        """Returns the rule for the argument at `index`; the last rule covers its repetitions."""
+        return self.arguments[min(index, len(self.arguments) - 1)]
+
+
+def _count_text(spec: FunctionSpec) -> str:
+    low, high = spec.minimum, spec.maximum
+    if low == high:
+        return f"{low} argument{'' if low == 1 else 's'}" if low else "no arguments"
+    return f"{low} to {high} arguments" if high < 1000 else f"at least {low} arguments"
+
+
+def _describe(kinds: frozenset[Kind]) -> str:
+    if kinds == NUMBERS:
+        return "a number"
+    if kinds == INTEGER_KINDS:
+        return "an integer"
+    if kinds == TEXTS:
+        return "a string"
+    if kinds == TIMES:
+        return "a timestamp, an integer or a string that reads as a time"
+    return " or ".join(sorted(kind.value for kind in kinds))
+
+
+def check_call(
+    spec: FunctionSpec,
+    types: Sequence[DataType],
+    constants: Sequence[object | None] = (),
+    *,
+    precision: Precision = "ms",
+    position: Position | None = None,
+) -> DataType:
+    """Checks the arguments of a call and returns the type of its result.
+
+    `types` has one type per argument. `constants` has the value of each argument that is known when planning
+    (int, float, bool, str, `Duration`), else None; it may be shorter. Raises InvalidStatementError.
+    """
+    if not spec.minimum <= len(types) <= spec.maximum:
+        raise InvalidStatementError(
+            f"{spec.name}() takes {_count_text(spec)}, not {len(types)}",
+            code=WRONG_ARGUMENT_COUNT,
+            hint=f"write {spec.signature}",
+            position=position,
+        )
+    for index, given in enumerate(types):
+        constant = constants[index] if index < len(constants) else None
+        _check_argument(spec, index, given, constant, position)
+    result = spec.result(types)
+    return replace(result, precision=precision) if result.kind is Kind.TIMESTAMP else result
+
+
+def _check_argument(
+    spec: FunctionSpec, index: int, given: DataType, constant: object | None, position: Position | None
+) -> None:
+    rule = spec.argument(index)
+    where = f"argument {index + 1} ({rule.name}) of {spec.name}()"
+
+    def wrong(code: int, text: str) -> InvalidStatementError:
+        return InvalidStatementError(
+            f"{where} must be {text}", code=code, hint=f"write {spec.signature}", position=position
+        )
+
+    if rule.duration:
+        if not isinstance(constant, Duration) and not (given.kind is Kind.NULL and rule.optional):
+            raise wrong(WRONG_ARGUMENT_TYPE, "a duration such as 1s")
+        return
+    if isinstance(constant, Duration):
+        raise wrong(WRONG_ARGUMENT_TYPE, f"{_describe(rule.accepts)}, not the duration {constant}")
+    if rule.literal and constant is None:
+        raise wrong(WRONG_ARGUMENT_TYPE, "a constant")
+    if given.kind is not Kind.NULL and given.kind not in rule.accepts:
+        raise wrong(WRONG_ARGUMENT_TYPE, f"{_describe(rule.accepts)}, not {given.sql()}")
+    if constant is None:
+        return
+    if rule.choices:
+        folded = constant.lower() if isinstance(constant, str) else constant
+        if folded not in rule.choices:
+            choices = ", ".join(str(choice) for choice in rule.choices)
+            raise wrong(WRONG_ARGUMENT_VALUE, f"one of {choices}, not {constant}")
+    if isinstance(constant, int | float):
+        too_low = rule.low is not None and constant < rule.low
+        too_high = rule.high is not None and constant > rule.high
+        if too_low or too_high:
+            upper = f" and at most {rule.high}" if rule.high is not None else ""
+            limits = f"at least {rule.low}{upper}"
+            raise wrong(WRONG_ARGUMENT_VALUE, f"{limits}, not {constant}")
+
+
+# --- result rules ----------------------------------------------------------------
+
+
+def always(result: DataType) -> ResultRule:
+    """Returns the rule of a function whose result type does not depend on its arguments."""
+    return lambda _types: result
+
+
+def same_as_first(types: Sequence[DataType]) -> DataType:
+    """The type of the first argument."""
+    return types[0]
+
+
+def sum_type(types: Sequence[DataType]) -> DataType:
+    """BIGINT for signed integers and booleans, BIGINT UNSIGNED for unsigned ones, DOUBLE for the rest."""
+    kind = types[0].kind
+    if kind in SIGNED or kind is Kind.BOOL:
+        return DataType(Kind.BIGINT)
+    if kind in UNSIGNED:
+        return DataType(Kind.UBIGINT)
+    if kind is Kind.DECIMAL:
+        return DataType(Kind.DECIMAL, digits=38, scale=types[0].scale)
+    return DataType(Kind.DOUBLE)
+
+
+def joined_text(types: Sequence[DataType]) -> DataType:
+    """NCHAR if any argument is, else VARCHAR; as long as all arguments together."""
+    kind = Kind.NCHAR if any(given.kind is Kind.NCHAR for given in types) else Kind.VARCHAR
+    lengths = [given.length for given in types if given.kind is not Kind.NULL]
+    total = sum(length or 0 for length in lengths)
+    return DataType(kind, None if None in lengths or not total else total)
+
+
+def joined_with_separator(types: Sequence[DataType]) -> DataType:
+    """As `joined_text`, with the first argument between all others."""
+    return joined_text([*types, *([types[0]] * max(len(types) - 3, 0))])
+
+
+def text_of_first(types: Sequence[DataType]) -> DataType:
+    """The kind of the first argument, of unknown length."""
+    return DataType(types[0].kind if types[0].kind in STRINGS else Kind.VARCHAR)

@@ -1,0 +1,127 @@
+"""Text to statements: the entry of the parser. Names are not looked up here, and nothing is executed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.common.errors import SqlSyntaxError
+from penstock.sql.cursor import Cursor
+from penstock.sql.parse_ddl import (
+    parse_alter_database,
+    parse_alter_table,
+    parse_create_database,
+    parse_create_table,
+    parse_drop_database,
+    parse_drop_table,
+    parse_flush,
+    parse_trim,
+    parse_use,
+)
+from penstock.sql.parse_insert import parse_delete, parse_insert
+from penstock.sql.parse_query import at_query, parse_query
+from penstock.sql.parse_show import parse_describe, parse_show
+from penstock.sql.parse_stream import (
+    parse_create_snode,
+    parse_create_stream,
+    parse_drop_snode,
+    parse_drop_stream,
+    parse_pause,
+    parse_resume,
+)
+from penstock.sql.statements import Explain, Statement
+
+_CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
+_CLAUSE_ORDER = (
+    "clauses come in this order: FROM, WHERE, PARTITION BY, RANGE, EVERY, window, FILL, GROUP BY, HAVING, ORDER BY, "
+    "SLIMIT, LIMIT"
+)
+MAX_TEXT = 64 * 1024 * 1024
+
+
+def parse(text: str) -> list[Statement]:
+    """Returns the statements of a text, which are separated by semicolons; empty ones are skipped.
+
+    Raises SqlSyntaxError, and NotSupportedError for what TDengine has and Penstock has not.
+    """
+    if len(text) > MAX_TEXT:
+        raise SqlSyntaxError(f"the text has {len(text)} characters; {MAX_TEXT} are allowed")
+    cursor = Cursor(text)
+    statements: list[Statement] = []
+    while True:
+        while cursor.take_operator(";"):
+            pass
+        if cursor.at_end:
+            return statements
+        statements.append(_parse_statement(cursor))
+        if not cursor.at_end:
+            hint = _CLAUSE_ORDER if cursor.token.word in _CLAUSES else None
+            raise cursor.fail("the end of the statement is expected", hint=hint)
+
+
+def parse_one(text: str) -> Statement:
+    """Returns the only statement of a text. Raises SqlSyntaxError, also if there is none or more than one."""
+    statements = parse(text)
+    if len(statements) != 1:
+        raise SqlSyntaxError(f"one statement is expected, not {len(statements) or 'an empty text'}")
+    return statements[0]
+
+
+def _parse_statement(cursor: Cursor) -> Statement:
+    start = cursor.token.start
+    if at_query(cursor):
+        return parse_query(cursor)
+    for words, parse_rest in _STATEMENTS.items():
+        if cursor.take(*words):
+            return parse_rest(cursor, start)
+    raise cursor.fail(_expected_after(cursor))
+
+
+def _expected_after(cursor: Cursor) -> str:
+    first = cursor.token.word
+    objects = [words[1] for words in _STATEMENTS if words[0] == first and len(words) > 1]
+    if not objects:
+        return "a statement is expected"
+    cursor.advance()
+    cursor.at_any(*objects)
+    return f"{', '.join(objects[:-1])} or {objects[-1]} is expected after {first}"
+
+
+def _parse_explain(cursor: Cursor, _: int) -> Statement:
+    analyze = cursor.take("ANALYZE")
+    if cursor.take("VERBOSE") and cursor.take_any("TRUE", "FALSE") is None:
+        raise cursor.fail("TRUE or FALSE is expected")
+    if not at_query(cursor) and not cursor.at("CREATE", "STREAM"):
+        raise cursor.fail("EXPLAIN takes a query or CREATE STREAM")
+    return Explain(_parse_statement(cursor), analyze)
+
+
+def _plain(parse_rest: Callable[[Cursor], Statement]) -> Callable[[Cursor, int], Statement]:
+    return lambda cursor, _: parse_rest(cursor)
+
+
+_STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
+    ("INSERT",): _plain(parse_insert),
+    ("SHOW",): _plain(parse_show),
+    ("USE",): _plain(parse_use),
+    ("DESCRIBE",): _plain(parse_describe),
+    ("DESC",): _plain(parse_describe),
+    ("DELETE",): _plain(parse_delete),
+    ("CREATE", "DATABASE"): _plain(parse_create_database),
+    ("CREATE", "TABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=False),
+    ("CREATE", "STABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=True),
+    ("CREATE", "STREAM"): parse_create_stream,
+    ("CREATE", "SNODE"): _plain(parse_create_snode),
+    ("ALTER", "DATABASE"): _plain(parse_alter_database),
+    ("ALTER", "TABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=False),
+    ("ALTER", "STABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=True),
+    ("DROP", "DATABASE"): _plain(parse_drop_database),
+    ("DROP", "TABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=False),
+    ("DROP", "STABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=True),
+    ("DROP", "STREAM"): _plain(parse_drop_stream),
+    ("DROP", "SNODE"): _plain(parse_drop_snode),
+    ("PAUSE",): _plain(parse_pause),
+    ("RESUME",): _plain(parse_resume),
+    ("EXPLAIN",): _parse_explain,
+    ("FLUSH",): _plain(parse_flush),
+    ("TRIM",): _plain(parse_trim),
+}

@@ -1,0 +1,157 @@
+"""Columnar accumulators: NumPy arrays over slots, and the three ways in which partials are combined into them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.planner.stream import Accumulator, Field
+from penstock.tasks.compute import block_type
+
+Slots = npt.NDArray[np.int64]
+
+
+class Values:
+    """One nullable column over slots. Values of invalid slots are zero (None for objects)."""
+
+    def __init__(self, type_: pa.DataType, capacity: int) -> None:
+        self.type = type_
+        self.dtype = numpy_type(type_)
+        self.data: npt.NDArray[Any] = _empty(self.dtype, capacity)
+        self.valid: npt.NDArray[np.bool_] = np.zeros(capacity, bool)
+
+    @classmethod
+    def of(cls, array: pa.Array) -> Values:
+        """Returns the column of an Arrow array: slot i is element i."""
+        values = cls(array.type, 0)
+        if array.null_count == 0:
+            values.valid = np.ones(len(array), bool)
+        else:
+            values.valid = np.asarray(array.is_valid())
+            if values.dtype != np.dtype(object):
+                array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+        data = array.to_numpy(zero_copy_only=False)
+        values.data = data if data.dtype == values.dtype else data.astype(values.dtype)
+        return values
+
+    def grow(self, capacity: int) -> None:
+        data, valid = _empty(self.dtype, capacity), np.zeros(capacity, bool)
+        data[: len(self.data)] = self.data
+        valid[: len(self.valid)] = self.valid
+        self.data, self.valid = data, valid
+
+    def clear(self, slots: Slots) -> None:
+        self.data[slots] = _zero(self.dtype)
+        self.valid[slots] = False
+
+    def set(self, slots: Slots, source: Values, rows: Slots | slice) -> None:
+        self.data[slots] = source.data[rows]
+        self.valid[slots] = source.valid[rows]
+
+    def take(self, slots: Slots) -> Values:
+        taken = Values(self.type, 0)
+        taken.data, taken.valid = self.data[slots], self.valid[slots]
+        return taken
+
+    def arrow(self) -> pa.Array:
+        """Returns the column as an Arrow array of its block type."""
+        return pa.array(self.data, self.type, mask=None if self.valid.all() else ~self.valid)
+
+
+def numpy_type(type_: pa.DataType) -> np.dtype[Any]:
+    """Returns the dtype that holds values of an Arrow type; everything that isn't a number is an object."""
+    if pa.types.is_integer(type_) or pa.types.is_floating(type_):
+        return np.dtype(type_.to_pandas_dtype())
+    return np.dtype(np.bool_) if pa.types.is_boolean(type_) else np.dtype(object)
+
+
+def columns_for(fields: Sequence[Field], capacity: int) -> list[Values]:
+    """Returns an empty column per field."""
+    return [Values(block_type(field.type), capacity) for field in fields]
+
+
+def combine(
+    accumulator: Accumulator, target: Sequence[Values], slots: Slots, source: Sequence[Values], rows: Slots | slice
+) -> None:
+    """Combines `source[rows]` into `target[slots]`, both holding the accumulator's fields. Slots must be distinct."""
+    match accumulator.kind:
+        case "add":
+            _add(target[0], slots, source[0], rows)
+        case "pick":
+            _pick(accumulator.order, target, slots, source, rows)
+        case "moments":
+            _moments(target, slots, source, rows)
+
+
+def _add(target: Values, slots: Slots, source: Values, rows: Slots | slice) -> None:
+    valid = source.valid[rows]
+    if target.dtype == np.dtype(object):
+        for slot, value in zip(slots[valid].tolist(), source.data[rows][valid].tolist(), strict=True):
+            target.data[slot] = value if not target.valid[slot] else target.data[slot] + value
+    else:
+        with np.errstate(over="ignore"):
+            target.data[slots] += source.data[rows]
+    target.valid[slots] |= valid
+
+
+def _pick(
+    order: tuple[tuple[int, bool], ...],
+    target: Sequence[Values],
+    slots: Slots,
+    source: Sequence[Values],
+    rows: Slots | slice,
+) -> None:
+    first = order[0][0]
+    empty = ~target[first].valid[slots]
+    better = empty.copy()
+    tied = ~empty
+    for position, ascending in order:
+        new, old = source[position].data[rows], target[position].data[slots]
+        if new.dtype == np.dtype(object):
+            less, more = _compare_objects(new, old, tied)
+        else:
+            less, more = new < old, new > old
+        wins, loses = (less, more) if ascending else (more, less)
+        better |= tied & wins
+        tied &= ~wins & ~loses
+    better &= source[first].valid[rows]
+    chosen = np.flatnonzero(better)
+    taken = chosen if isinstance(rows, slice) else rows[chosen]
+    for column, candidate in zip(target, source, strict=True):
+        column.set(slots[chosen], candidate, taken)
+
+
+def _compare_objects(
+    new: npt.NDArray[Any], old: npt.NDArray[Any], where: npt.NDArray[np.bool_]
+) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    less, more = np.zeros(len(new), bool), np.zeros(len(new), bool)
+    for n in np.flatnonzero(where).tolist():
+        if new[n] is not None and old[n] is not None:
+            less[n], more[n] = new[n] < old[n], new[n] > old[n]
+    return less, more
+
+
+def _moments(target: Sequence[Values], slots: Slots, source: Sequence[Values], rows: Slots | slice) -> None:
+    """Chan, Golub and LeVeque's update of count, mean and squared deviations."""
+    count, mean, squares = (column.data[slots] for column in target)
+    more, other_mean, other_squares = (column.data[rows] for column in source)
+    total = count + more
+    safe = np.maximum(total, 1)
+    delta = np.where(more > 0, other_mean - mean, 0.0)
+    target[0].data[slots] = total
+    target[1].data[slots] = np.where(count == 0, np.where(more > 0, other_mean, 0.0), mean + delta * more / safe)
+    target[2].data[slots] = squares + other_squares + np.where(count == 0, 0.0, delta * delta * count * more / safe)
+    for column in target:
+        column.valid[slots] = True
+
+
+def _zero(dtype: np.dtype[Any]) -> Any:
+    return None if dtype == np.dtype(object) else dtype.type(0)
+
+
+def _empty(dtype: np.dtype[Any], capacity: int) -> npt.NDArray[Any]:
+    return np.full(capacity, None, object) if dtype == np.dtype(object) else np.zeros(capacity, dtype)

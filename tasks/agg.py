@@ -1,0 +1,209 @@
+"""The agg task: combines partials of all its source tasks into windows, and emits results as the trigger says."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.planner.stream import StreamPlan
+from penstock.tasks.accumulators import Slots
+from penstock.tasks.compute import OPERATION, Computer, result_schema
+from penstock.tasks.destinations import Destinations
+from penstock.tasks.inbox import Inbox
+from penstock.tasks.messages import (
+    Barrier,
+    Block,
+    CheckpointCommitted,
+    End,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+    Watermark,
+)
+from penstock.tasks.outbox import Outbox
+from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.state_store import StateStore
+from penstock.tasks.status import StateTracker
+from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.watermarks import Watermarks
+from penstock.tasks.window_table import WindowTable
+
+
+class AggTask:
+    """One agg task of a windowed stream. `upstream` are its source tasks, `downstream` the sink tasks it may feed."""
+
+    def __init__(
+        self,
+        deployment: StreamDeployment,
+        index: int,
+        upstream: Sequence[TaskId],
+        downstream: Sequence[TaskId],
+        environment: TaskEnvironment,
+    ) -> None:
+        plan, settings = deployment.plan, deployment.settings
+        assert plan.agg is not None
+        self.id = TaskId(deployment.stream_id, "agg", index)
+        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
+        self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
+        self._plan: StreamPlan = plan
+        self._agg = plan.agg
+        self._settings = settings
+        self._environment = environment
+        self._clock = environment.clock
+        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
+        self._computer = Computer()
+        self._inbox = Inbox(self.input)
+        self._outbox = Outbox(self.output, settings.block_bytes_max)
+        self._table = WindowTable(plan.agg, plan.keys, len(upstream), self._store)
+        self._inputs = {channel: n for n, channel in enumerate(upstream)}
+        self._watermarks = Watermarks(len(upstream))
+        self._destinations = Destinations(plan.sink, plan.keys, self._computer)
+        self._schema = result_schema(plan.keys, plan.result_fields)
+        self._tracker = StateTracker(self._clock)
+        self._events: deque[TaskEvent] = deque()
+        self._open: set[int] = set()
+        self._rows_in = 0
+        self._bytes_in = 0
+        self._checkpoint_id = deployment.checkpoint_id
+        self._checkpoint_time_ms: int | None = None
+        meta = self._store.restore(deployment.checkpoint_id)
+        if meta is not None:
+            self._restore(meta)
+
+    # -- what the runtime calls ------------------------------------------------------------------------------
+
+    def post(self, event: TaskEvent) -> None:
+        self._events.append(event)
+        self._environment.wake()
+
+    def step(self) -> bool:
+        progressed = self._handle_events()
+        if not self._outbox.flush():
+            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            return progressed
+        taken = self._inbox.next()
+        if taken is None:
+            if self._inbox.aligning:
+                waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
+                self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
+            else:
+                self._tracker.enter("IDLE", "nothing in its input queue")
+            return progressed
+        channel, item = taken
+        self._tracker.enter("RUNNING")
+        match item:
+            case Block(data=data):
+                self._rows_in += data.num_rows
+                self._bytes_in += data.nbytes
+                self._merge(data, self._inputs[channel])
+            case Watermark(ts, idle):
+                if self._watermarks.update(self._inputs[channel], ts, idle):
+                    self._close_windows()
+            case Barrier(checkpoint_id) as barrier:
+                if self._inbox.barrier(channel, barrier):
+                    self._checkpoint(checkpoint_id)
+            case End():
+                self._watermarks.update(self._inputs[channel], None, True)
+        self._outbox.flush()
+        return True
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def status(self) -> TaskStatus:
+        state = self._tracker.current
+        return TaskStatus(
+            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
+            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
+            input_peak=self.input.peak_bytes, output_bytes=self.output.used_bytes,
+            output_capacity=self.output.capacity_bytes, output_peak=self.output.peak_bytes,
+            rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
+            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
+            windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes,
+            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
+        )
+
+    def close(self) -> None:
+        self._computer.close()
+        self._store.close()
+
+    # -- windows ---------------------------------------------------------------------------------------------
+
+    def _merge(self, data: pa.RecordBatch, input: int) -> None:
+        operation = data.column(OPERATION.name)[0].as_py()
+        touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
+        until = self._watermarks.current
+        emitted = []
+        for start, groups in touched.items():
+            closed = until is not None and self._table.end(start) <= until
+            if not closed:
+                self._open.add(start)
+            if self._plan.trigger == "at_once" or closed:
+                emitted.append((start, groups))
+        self._emit(emitted)
+        self._table.spill(self._settings.state_memory_bytes, until)
+
+    def _close_windows(self) -> None:
+        """Emits, under WINDOW_CLOSE, the windows that the new watermark closes."""
+        until = self._watermarks.current
+        assert until is not None
+        ready = sorted(start for start in self._open if self._table.end(start) <= until)
+        self._open.difference_update(ready)
+        if self._plan.trigger == "window_close":
+            self._emit([(start, None) for start in ready])
+
+    def _emit(self, windows: Sequence[tuple[int, Slots | None]]) -> None:
+        if not windows:
+            return
+        state = pa.concat_tables([self._table.state(start, groups) for start, groups in windows])
+        results = self._computer.run(self._agg.final_sql, self._schema, state=state)
+        self._route(results)
+        for start, _ in windows:
+            self._table.drop_empty(start)
+
+    def _route(self, results: pa.RecordBatch) -> None:
+        channels = self.output.channels
+        if len(channels) == 1:
+            self._outbox.send(channels[0], results)
+            return
+        gids = self._destinations.learn(results)
+        sinks = {gid: self._destinations.sink_of(gid, len(channels)) for gid in set(gids)}
+        places = np.array([sinks[gid] for gid in gids])
+        for n, channel in enumerate(channels):
+            self._outbox.send(channel, results.filter(pa.array(places == n)))
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def _handle_events(self) -> bool:
+        handled = False
+        while self._events:
+            handled = True
+            match self._events.popleft():
+                case CheckpointCommitted(checkpoint_id):
+                    self._store.committed(checkpoint_id)
+                    self._checkpoint_id = checkpoint_id
+                    self._checkpoint_time_ms = self._clock.now_ms()
+        return handled
+
+    def _checkpoint(self, checkpoint_id: int) -> None:
+        started = time.perf_counter()
+        meta = {"table": self._table.save(), "watermarks": self._watermarks.save()}
+        stored = self._store.checkpoint(checkpoint_id, meta)
+        self._outbox.signal(Barrier(checkpoint_id))
+        duration_ms = (time.perf_counter() - started) * 1000
+        self._environment.acknowledge(TaskCheckpoint(
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, None, stored.digest))
+
+    def _restore(self, meta: dict[str, Any]) -> None:
+        self._watermarks.restore(meta["watermarks"])
+        self._table.restore(meta["table"], self._watermarks.current)
+        self._open = set(self._table.starts())
+
+
+

@@ -1,0 +1,61 @@
+"""From a deployment to the tasks that one worker hosts: which there are, and how they are connected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from penstock.planner.stream import StreamPlan
+from penstock.tasks.agg import AggTask
+from penstock.tasks.messages import TaskId
+from penstock.tasks.sink import SinkTask
+from penstock.tasks.source import SourceTask
+from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEdges:
+    """A task of the DAG with the tasks it receives from and sends to."""
+
+    task: TaskId
+    upstream: tuple[TaskId, ...]
+    downstream: tuple[TaskId, ...]
+
+
+def task_edges(plan: StreamPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges, ...]:
+    """Returns the task DAG of a stream over `vnodes` vnodes (design: shapes of the task DAG)."""
+    sources = [TaskId(stream_id, "source", n) for n in range(vnodes)]
+    sinks = [TaskId(stream_id, "sink", n) for n in range(vnodes)]
+    edges: list[TaskEdges] = []
+    if plan.agg is None:
+        for source, sink in zip(sources, sinks, strict=True):
+            edges += [TaskEdges(source, (), (sink,)), TaskEdges(sink, (source,), ())]
+        return tuple(edges)
+    if plan.colocated or vnodes == 1:
+        for source, sink in zip(sources, sinks, strict=True):
+            agg = TaskId(stream_id, "agg", source.index)
+            edges += [TaskEdges(source, (), (agg,)), TaskEdges(agg, (source,), (sink,)), TaskEdges(sink, (agg,), ())]
+        return tuple(edges)
+    grouped = any(plan.keys)
+    aggs = [TaskId(stream_id, "agg", n) for n in range(vnodes if grouped else 1)]
+    if not grouped:
+        sinks = sinks[:1]
+    edges += [TaskEdges(source, (), tuple(aggs)) for source in sources]
+    edges += [TaskEdges(agg, tuple(sources), tuple(sinks)) for agg in aggs]
+    edges += [TaskEdges(sink, tuple(aggs), ()) for sink in sinks]
+    return tuple(edges)
+
+
+def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[StreamTask]:
+    """Returns the tasks of worker `index`, upstream first, restored to the deployment's checkpoint."""
+    tasks: list[StreamTask] = []
+    for edges in task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids)):
+        if edges.task.index != index:
+            continue
+        match edges.task.level:
+            case "source":
+                tasks.append(SourceTask(deployment, index, edges.downstream, environment))
+            case "agg":
+                tasks.append(AggTask(deployment, index, edges.upstream, edges.downstream, environment))
+            case "sink":
+                tasks.append(SinkTask(deployment, index, edges.upstream, environment))
+    return sorted(tasks, key=lambda task: ("source", "agg", "sink").index(task.id.level))

@@ -1,0 +1,95 @@
+"""Runs the planner's SQL over Arrow tables in a DuckDB of the task's own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import duckdb
+import pyarrow as pa
+
+from penstock.common.errors import InternalError, InvalidValueError
+from penstock.planner.stream import Field
+from penstock.sql.types import DataType, Kind
+
+
+class Computer:
+    """One in-memory DuckDB. Relations are registered by name; one thread, since workers share the machine."""
+
+    def __init__(self) -> None:
+        self._connection = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
+
+    def register(self, name: str, table: pa.Table) -> None:
+        """Makes `table` the relation `name` until the next call with that name."""
+        self._connection.register(name, table)
+
+    def run(self, sql: str, schema: pa.Schema, **tables: pa.Table) -> pa.RecordBatch:
+        """Returns the result of `sql` over `tables` and the registered ones, as one batch of exactly `schema`."""
+        for name, table in tables.items():
+            self._connection.register(name, table)
+        try:
+            result = self._connection.sql(sql).to_arrow_table()
+        except duckdb.Error as error:
+            raise classify(error, sql) from error
+        finally:
+            for name in tables:
+                self._connection.unregister(name)
+        return as_batch(result, schema)
+
+    def count(self, sql: str, **tables: pa.Table) -> int:
+        """Returns the single number that `sql` yields."""
+        batch = self.run(sql, pa.schema([("n", pa.int64())]), **tables)
+        return int(batch.column(0)[0].as_py())
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def classify(error: duckdb.Error, sql: str) -> Exception:
+    """Returns the PenstockError for an error of DuckDB: a value's fault, or a defect of compiled SQL."""
+    text = str(error).splitlines()[0]
+    if isinstance(error, (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException)):
+        return InvalidValueError(f"a row cannot be computed: {text}")
+    return InternalError(f"compiled SQL failed: {text}; the SQL is: {sql}")
+
+
+def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns `table` as one batch with the columns of `schema`, by position."""
+    arrays = []
+    for column, field in zip(table.columns, schema, strict=True):
+        array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        if isinstance(array, pa.ChunkedArray):
+            array = pa.concat_arrays(array.chunks) if array.num_chunks else pa.array([], field.type)
+        arrays.append(array if array.type == field.type else array.cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def block_type(type_: DataType) -> pa.DataType:
+    """Returns the Arrow type that values of this type have in blocks: as in the WAL, but timestamps are int64."""
+    return pa.int64() if type_.kind is Kind.TIMESTAMP else type_.arrow()
+
+
+def fields_schema(fields: Sequence[Field]) -> list[pa.Field]:
+    """Returns the Arrow fields of block columns."""
+    return [pa.field(field.name, block_type(field.type)) for field in fields]
+
+
+OPERATION = pa.field("_op", pa.uint8())
+GROUP = pa.field("_gid", pa.uint64())
+WINDOW_START = pa.field("_wstart", pa.int64())
+ROWS = pa.field("_rows", pa.int64())
+
+
+def partial_schema(keys: Sequence[Field], accumulated: Sequence[Field]) -> pa.Schema:
+    """Returns the schema of what `SourcePlan.sql` of a windowed stream yields."""
+    return pa.schema([GROUP, *fields_schema(keys), WINDOW_START, ROWS, *fields_schema(accumulated)])
+
+
+def result_schema(keys: Sequence[Field], results: Sequence[Field]) -> pa.Schema:
+    """Returns the schema of result blocks: `_op` 0 upsert or 1 delete, group, keys, result columns."""
+    return pa.schema([OPERATION, GROUP, *fields_schema(keys), *fields_schema(results)])
+
+
+def with_operation(batch: pa.RecordBatch, operation: int) -> pa.RecordBatch:
+    """Returns the batch with a leading constant `_op`."""
+    column = pa.repeat(pa.scalar(operation, pa.uint8()), batch.num_rows)
+    return pa.RecordBatch.from_arrays([column, *batch.columns], schema=pa.schema([OPERATION, *batch.schema]))

@@ -1,0 +1,213 @@
+"""The control connection between a worker and the mnode: a closed set of messages, authenticated, never behind data.
+
+A message is pickled and framed by `multiprocessing.connection`, after both ends have proved by HMAC that they know
+the deployment's secret. One thread may send while another receives.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+
+from penstock.common.errors import UnavailableError
+from penstock.tasks.messages import CheckpointCommitted, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.task import StreamDeployment
+from penstock.tasks.wire import decode, encode
+
+# --- from the worker ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message: who hosts place `index` of the group, and where its exchange listens."""
+
+    group: str
+    index: int
+    pid: int
+    exchange_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """The tasks of the stream are built and have restored their state; they wait for StartStream."""
+
+    stream_id: int
+    attempt: int
+    tasks: tuple[TaskId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The stream cannot go on here. `task` is None if it failed before it had tasks."""
+
+    stream_id: int
+    attempt: int
+    task: TaskId | None
+    error: str
+    trace: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """No task of the stream's attempt is left on this worker."""
+
+    stream_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledged:
+    """A task's part of a checkpoint is durable."""
+
+    checkpoint: TaskCheckpoint
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The state of all tasks of the worker; sent in regular intervals, also when there are none."""
+
+    statuses: tuple[TaskStatus, ...]
+
+
+WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Heartbeat
+
+# --- from the mnode ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Deploy:
+    """Build the tasks of the stream; `peers[i]` is the exchange address of worker i of the group."""
+
+    deployment: StreamDeployment
+    peers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StartStream:
+    """All workers have deployed the attempt: let its tasks run."""
+
+    stream_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopStream:
+    """End the tasks of the stream's attempt; answered with Stopped also if there are none."""
+
+    stream_id: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class PostEvent:
+    """Hand `event` to the tasks of the stream that it concerns."""
+
+    stream_id: int
+    attempt: int
+    event: TaskEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Shutdown:
+    """End all streams and leave."""
+
+
+MnodeMessage = Deploy | StartStream | StopStream | PostEvent | Shutdown
+
+_MESSAGES = (
+    Hello, Deployed, Failed, Stopped, Acknowledged, Heartbeat,
+    Deploy, StartStream, StopStream, PostEvent, Shutdown,
+)  # fmt: skip
+
+
+def concerns(event: TaskEvent, task: TaskId) -> bool:
+    """Tells whether a task is meant by an event: commits go to all tasks, everything else to source tasks."""
+    return task.level == "source" or isinstance(event, CheckpointCommitted)
+
+
+class ControlConnection:
+    """One end of a control connection. `send` may be called by any thread, `receive` by one at a time."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._send_lock = threading.Lock()
+
+    def send(self, message: WorkerMessage | MnodeMessage) -> None:
+        """Sends a message; raises UnavailableError if the other end is gone."""
+        data = encode(message)
+        try:
+            with self._send_lock:
+                self._connection.send_bytes(data)
+        except (OSError, ValueError) as error:
+            raise UnavailableError(f"the control connection is closed: {error}") from error
+
+    def receive(self) -> WorkerMessage | MnodeMessage:
+        """Waits for the next message and returns it; raises UnavailableError once the other end is gone."""
+        try:
+            data = self._connection.recv_bytes()
+        except (OSError, EOFError, ValueError, TypeError) as error:
+            raise UnavailableError(f"the control connection is closed: {error or 'end of file'}") from error
+        message: WorkerMessage | MnodeMessage = decode(data, _MESSAGES)
+        return message
+
+    def close(self) -> None:
+        """Closes the connection and wakes a thread that waits in `receive`, at both ends."""
+        try:
+            # A close alone leaves a thread of this process waiting in a read.
+            with socket.socket(fileno=self._connection.fileno()) as borrowed:
+                try:
+                    borrowed.shutdown(socket.SHUT_RDWR)
+                finally:
+                    borrowed.detach()
+        except OSError:
+            return
+        self._connection.close()
+
+
+def connect(address: tuple[str, int], secret: bytes, timeout_s: float) -> ControlConnection:
+    """Returns the worker's end of a connection to the mnode; raises UnavailableError if nobody answers."""
+    try:
+        stream = socket.create_connection(address, timeout=timeout_s)
+        stream.settimeout(None)
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        connection = Connection(stream.detach())
+        answer_challenge(connection, secret)
+        deliver_challenge(connection, secret)
+    except (OSError, EOFError) as error:
+        raise UnavailableError(f"no mnode answers at {address[0]}:{address[1]}: {error}") from error
+    return ControlConnection(connection)
+
+
+class ControlListener:
+    """The mnode's end: accepts connections on the loopback interface."""
+
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        self._socket = socket.create_server((host, 0), backlog=128)
+        self.address: tuple[str, int] = self._socket.getsockname()[:2]
+
+    def accept(self) -> Connection:
+        """Waits for a caller and returns its raw connection, for `authenticate`; raises OSError once closed."""
+        stream, _ = self._socket.accept()
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return Connection(stream.detach())
+
+    def close(self) -> None:
+        """Ends `accept`; connections that exist live on."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        finally:
+            self._socket.close()
+
+
+def authenticate(connection: Connection, secret: bytes) -> ControlConnection:
+    """Returns the connection once the caller has proved that it knows the secret; raises UnavailableError."""
+    try:
+        deliver_challenge(connection, secret)
+        answer_challenge(connection, secret)
+    except (OSError, EOFError) as error:
+        connection.close()
+        raise UnavailableError(f"a caller could not prove that it knows the secret: {error}") from error
+    return ControlConnection(connection)

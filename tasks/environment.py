@@ -1,0 +1,292 @@
+"""A worker's `TaskEnvironment`: logs by files, rows and results by Flight to the dnode, state in locked folders."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from penstock.common.clock import Clock
+from penstock.common.errors import InternalError, PenstockError, UnavailableError
+from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
+from penstock.tasks.messages import ResultChild, ResultWrite, TaskCheckpoint, TaskId
+from penstock.tasks.task import ResultWriter
+from penstock.tasks.wire import call_options, decode_error, encode, error_of_flight
+
+if TYPE_CHECKING:
+    from penstock.wal.reader import WalReader
+
+LOCK_NAME = "OWNER"
+_LOCK_RETRY_S = 0.02
+_LOCK_TIMEOUT_S = 15.0
+
+ACK_OK = b"ok"
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRequest:
+    """The ticket of a read: rows of one table of a vnode as of a WAL version; `tuids` None: all child tables."""
+
+    vgroup_id: int
+    table_uid: int
+    tuids: pa.UInt64Array | None
+    first_ts: int
+    last_ts: int
+    as_of: int
+
+
+@dataclass(frozen=True, slots=True)
+class WriteHeader:
+    """All of a ResultWrite but its rows; travels as the metadata of the rows' batch."""
+
+    stream_id: int
+    attempt: int
+    task: TaskId
+    target_uid: int
+    children: tuple[ResultChild, ...]
+
+    @classmethod
+    def of(cls, write: ResultWrite) -> WriteHeader:
+        return cls(write.stream_id, write.attempt, write.task, write.target_uid, write.children)
+
+    def with_rows(self, rows: pa.RecordBatch) -> ResultWrite:
+        return ResultWrite(self.stream_id, self.attempt, self.task, self.target_uid, self.children, rows)
+
+
+class DnodeClient:
+    """A worker's connection to the dnode's service; shared by all streams of the worker, thread-safe."""
+
+    def __init__(self, address: str, secret: bytes) -> None:
+        self._address = address
+        self._secret = secret
+        self._client: flight.FlightClient | None = None
+        self._lock = threading.Lock()
+
+    def read_rows(self, request: RowsRequest) -> pa.Table:
+        """Returns the rows; raises the error that the dnode raised, or UnavailableError."""
+        try:
+            ticket = flight.Ticket(encode(request))
+            return self._connected().do_get(ticket, call_options(self._secret)).read_all()
+        except flight.FlightError as error:
+            raise error_of_flight(error, f"reading rows of vnode {request.vgroup_id} failed") from error
+
+    def open_write(self, schema: pa.Schema) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
+        """Opens a stream of result writes whose rows have `schema`."""
+        descriptor = flight.FlightDescriptor.for_command(b"results")
+        writer, reader = self._connected().do_put(descriptor, schema, call_options(self._secret))
+        return writer, reader
+
+    def close(self) -> None:
+        if self._client is not None:
+            self._client.close()
+
+    def _connected(self) -> flight.FlightClient:
+        with self._lock:
+            if self._client is None:
+                self._client = flight.FlightClient(f"grpc://{self._address}")
+            return self._client
+
+
+class FlightResultWriter:
+    """Sends one write at a time to the dnode, on a thread of its own; a `ResultWriter`."""
+
+    def __init__(self, client: DnodeClient, name: str, wake: Callable[[], None]) -> None:
+        self._client = client
+        self._wake = wake
+        self._pending: ResultWrite | None = None
+        self._done = False
+        self._error: PenstockError | None = None
+        self._flag = threading.Event()
+        self._closing = False
+        self._schema: pa.Schema | None = None
+        self._stream: tuple[flight.FlightStreamWriter, flight.FlightMetadataReader] | None = None
+        self._thread = threading.Thread(target=self._run, name=f"write {name}", daemon=True)
+        self._thread.start()
+
+    def submit(self, write: ResultWrite) -> None:
+        if self._pending is not None:
+            raise InternalError(f"{write.task} submits a write while another is under way")
+        self._done = False
+        self._pending = write
+        self._flag.set()
+
+    def poll(self) -> bool:
+        error = self._error
+        if error is not None:
+            self._error = None
+            raise error
+        return self._done
+
+    def close(self) -> None:
+        """Ends the thread once the write under way is answered; doesn't wait for that."""
+        self._closing = True
+        self._flag.set()
+
+    def _run(self) -> None:
+        while True:
+            self._flag.wait()
+            self._flag.clear()
+            write = self._pending
+            if write is not None:
+                self._perform(write)
+            if self._closing:
+                self._finish()
+                return
+
+    def _perform(self, write: ResultWrite) -> None:
+        error: PenstockError | None = None
+        try:
+            self._send(write)
+        except (flight.FlightError, pa.ArrowException) as cause:
+            error = error_of_flight(cause, f"{write.task}: writing results failed")
+        except PenstockError as cause:
+            error = cause
+        if error is not None:
+            # Another write opens a new stream: this one may be broken.
+            self._stream = None
+        self._pending = None
+        self._error = error
+        self._done = error is None
+        self._wake()
+
+    def _send(self, write: ResultWrite) -> None:
+        schema = write.rows.schema
+        if self._stream is None or self._schema is None or not self._schema.equals(schema):
+            self._finish()
+            self._stream, self._schema = self._client.open_write(schema), schema
+        writer, reader = self._stream
+        writer.write_with_metadata(write.rows, encode(WriteHeader.of(write)))
+        answer = reader.read()
+        if answer is None:
+            raise UnavailableError(f"{write.task}: the dnode ended the stream of writes")
+        if answer.to_pybytes() != ACK_OK:
+            raise decode_error(answer.to_pybytes())
+
+    def _finish(self) -> None:
+        if self._stream is not None:
+            self._stream[0].close()
+            self._stream = None
+
+
+class StateDirectories:
+    """The state folders of one stream on one worker, each held by a file lock.
+
+    A worker process that was given up may live on for seconds; the lock keeps it and its successor from writing the
+    same LMDB environment.
+    """
+
+    def __init__(self, paths: DataPaths, fs: Fs, clock: Clock) -> None:
+        self._paths = paths
+        self._fs = fs
+        self._clock = clock
+        self._locks: dict[Path, int] = {}
+        self._closing = threading.Event()
+
+    def open(self, task: TaskId) -> Path:
+        """Returns the locked folder of a task; raises UnavailableError if another process doesn't give it up."""
+        directory = self._paths.state(task.stream_id, str(task))
+        if directory in self._locks:
+            return directory
+        self._fs.make_dirs(directory)
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        deadline = self._clock.monotonic() + _LOCK_TIMEOUT_S
+        while not _try_lock(descriptor):
+            if self._closing.is_set() or self._clock.monotonic() >= deadline:
+                os.close(descriptor)
+                raise UnavailableError(
+                    f"the state of {task} in {directory} is still held by another process",
+                    hint="an earlier worker of the stream hasn't ended yet",
+                )
+            self._clock.wait(self._closing, _LOCK_RETRY_S)
+        self._locks[directory] = descriptor
+        return directory
+
+    def abandon(self) -> None:
+        """Ends an `open` that waits; any thread."""
+        self._closing.set()
+
+    def close(self) -> None:
+        """Gives all folders up."""
+        self._closing.set()
+        while self._locks:
+            _, descriptor = self._locks.popitem()
+            os.close(descriptor)
+
+
+def _try_lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class WorkerEnvironment:
+    """The `TaskEnvironment` of one attempt of a stream on one worker."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        fs: Fs,
+        paths: DataPaths,
+        dnode: DnodeClient,
+        acknowledge: Callable[[TaskCheckpoint], None],
+        wake: Callable[[], None],
+    ) -> None:
+        """`acknowledge` sends over the control connection; `wake` wakes the runner and what waits for queues."""
+        self.clock = clock
+        self._fs = fs
+        self._paths = paths
+        self._dnode = dnode
+        self._acknowledge = acknowledge
+        self._wake = wake
+        self._state = StateDirectories(paths, fs, clock)
+        self._writers: list[FlightResultWriter] = []
+
+    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
+        from penstock.wal.reader import WalReader
+
+        return WalReader(self._paths.wal(vgroup_id), self._fs, after_version + 1)
+
+    def read_rows(
+        self,
+        vgroup_id: int,
+        table_uid: int,
+        tuids: pa.UInt64Array | None,
+        first_ts: int,
+        last_ts: int,
+        as_of: int,
+    ) -> pa.Table:
+        return self._dnode.read_rows(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of))
+
+    def result_writer(self, task: TaskId) -> ResultWriter:
+        writer = FlightResultWriter(self._dnode, str(task), self._wake)
+        self._writers.append(writer)
+        return writer
+
+    def state_directory(self, task: TaskId) -> Path:
+        return self._state.open(task)
+
+    def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
+        self._acknowledge(checkpoint)
+
+    def wake(self) -> None:
+        self._wake()
+
+    def abandon(self) -> None:
+        """Ends what may make a task wait while it is being built; any thread."""
+        self._state.abandon()
+
+    def close(self) -> None:
+        """Releases writers and state folders; call it after the tasks are closed."""
+        for writer in self._writers:
+            writer.close()
+        self._state.close()

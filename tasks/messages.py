@@ -1,0 +1,194 @@
+"""What travels between tasks, and what the runtime tells a task: a closed set of frozen dataclasses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+
+Level = Literal["source", "agg", "sink"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class TaskId:
+    """Names a task. `index` is the place of its vnode in the source database: the worker that hosts the task."""
+
+    stream_id: int
+    level: Level
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.stream_id:x}-{self.level}-{self.index}"
+
+    @classmethod
+    def parse(cls, text: str) -> TaskId:
+        """Returns the id that `str()` printed."""
+        stream, level, index = text.split("-")
+        if level not in ("source", "agg", "sink"):
+            raise ValueError(f"not a task level: {level}")
+        return cls(int(stream, 16), level, int(index))  # type: ignore[arg-type]
+
+
+# --- data and signals: what queues hold ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A batch of rows on its way between two tasks."""
+
+    data: pa.RecordBatch
+
+    @property
+    def nbytes(self) -> int:
+        return int(self.data.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Watermark:
+    """Event time of one channel has reached `ts` (units of the source's precision; None: no row seen yet).
+
+    `idle`: the sender's vnode has caught up with its WAL and been quiet; its watermark doesn't hold time back.
+    """
+
+    ts: int | None
+    idle: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """Everything before this in the channel belongs to checkpoint `checkpoint_id`, nothing after it does."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Nothing more will come on this channel."""
+
+
+Signal = Watermark | Barrier | End
+Item = Block | Signal
+
+
+# --- events: what the runtime posts into a task ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StartCheckpoint:
+    """To source tasks: put a barrier behind what has been sent."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointCommitted:
+    """To all tasks: this checkpoint is valid; older state may be folded."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """To source tasks: stop reading until Resume."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """To source tasks: go on; `skip_to_end`: leave out what was written meanwhile (IGNORE UNTREATED)."""
+
+    skip_to_end: bool = False
+
+
+TaskEvent = StartCheckpoint | CheckpointCommitted | Pause | Resume
+
+
+@dataclass(frozen=True, slots=True)
+class TaskCheckpoint:
+    """A task's acknowledgement: its state for `checkpoint_id` is durable.
+
+    `version` is the source task's WAL position (the last processed version), None for the other levels.
+    `digest` is a checksum over what was written, kept in the commit record.
+    """
+
+    task: TaskId
+    checkpoint_id: int
+    bytes_written: int
+    duration_ms: float
+    version: int | None = None
+    digest: str = ""
+
+
+# --- results: what a sink task asks the dnode to write -----------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ResultChild:
+    """A child table of the result table: created on its first row. `tag_values` in the order of the table's tags."""
+
+    name: str
+    tag_values: tuple[object, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultWrite:
+    """One write call of a sink task: upserts and deletes in one result table, all acknowledged together.
+
+    `rows` has `_child` int32 (index into `children`), `_op` uint8 (0 upsert, 1 delete), then the target's columns by
+    name, the primary timestamp first (for deletes only the key counts). `attempt` fences: the dnode refuses
+    attempts older than the newest it knows for the stream (`StaleAttemptError`).
+    """
+
+    stream_id: int
+    attempt: int
+    task: TaskId
+    target_uid: int
+    children: tuple[ResultChild, ...]
+    rows: pa.RecordBatch
+
+
+# --- status ------------------------------------------------------------------------------------------------------
+
+TaskState = Literal[
+    "STARTING",       # deployed, restoring its state
+    "RUNNING",        # processing
+    "IDLE",           # caught up, nothing to do
+    "BACKPRESSURED",  # cannot put its output: somebody downstream is full
+    "RATE_LIMITED",   # a sink waits for a token
+    "WRITING",        # a sink waits for the dnode's acknowledgement
+    "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
+    "PAUSED",
+    "STOPPED",
+    "FAILED",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStatus:
+    """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level."""
+
+    task: TaskId
+    state: TaskState
+    reason: str = ""
+    since_ms: int = 0
+    blocked_by: str | None = None
+    input_bytes: int = 0
+    input_capacity: int = 0
+    input_peak: int = 0
+    output_bytes: int | None = None
+    output_capacity: int | None = None
+    output_peak: int | None = None
+    rows_in: int = 0
+    rows_out: int = 0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    processed_version: int | None = None
+    wal_version: int | None = None
+    watermark: int | None = None
+    max_event_time: int | None = None
+    idle: bool = False
+    late_rows: int = 0
+    windows_open: int | None = None
+    state_bytes: int | None = None
+    checkpoint_id: int | None = None
+    checkpoint_time_ms: int | None = None

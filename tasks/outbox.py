@@ -1,0 +1,57 @@
+"""The writing side of a task: items that are made but don't fit the output queue yet wait here, a few at most."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import pyarrow as pa
+
+from penstock.tasks.messages import Block, Item, TaskId
+from penstock.tasks.queues import ChannelQueue
+
+
+class Outbox:
+    """Puts items into an output queue in order. A task makes nothing new while `flush` returns False."""
+
+    def __init__(self, queue: ChannelQueue[TaskId], block_bytes_max: int) -> None:
+        self._queue = queue
+        self._block_bytes_max = min(block_bytes_max, queue.share_bytes)
+        self._waiting: deque[tuple[TaskId, Item]] = deque()
+        self.rows_out = 0
+        self.bytes_out = 0
+
+    @property
+    def blocked_channel(self) -> TaskId | None:
+        return self._waiting[0][0] if self._waiting else None
+
+    def send(self, channel: TaskId, data: pa.RecordBatch) -> None:
+        """Hands over rows for one channel, cut into blocks that fit."""
+        for block in cut(data, self._block_bytes_max):
+            self._waiting.append((channel, block))
+
+    def signal(self, item: Item) -> None:
+        """Hands over a signal for all channels."""
+        for channel in self._queue.channels:
+            self._waiting.append((channel, item))
+
+    def flush(self) -> bool:
+        """Puts what fits; returns whether nothing is left waiting."""
+        while self._waiting:
+            channel, item = self._waiting[0]
+            if not self._queue.try_put(channel, item):
+                return False
+            self._waiting.popleft()
+            if isinstance(item, Block):
+                self.rows_out += item.data.num_rows
+                self.bytes_out += item.nbytes
+        return True
+
+
+def cut(data: pa.RecordBatch, bytes_max: int) -> list[Block]:
+    """Returns the rows as blocks of at most `bytes_max` bytes each (a single row is never cut)."""
+    if data.num_rows == 0:
+        return []
+    if data.nbytes <= bytes_max or data.num_rows == 1:
+        return [Block(data)]
+    half = data.num_rows // 2
+    return cut(data.slice(0, half), bytes_max) + cut(data.slice(half), bytes_max)

@@ -1,0 +1,195 @@
+"""Recalculation: reads what updates and deletes touched back from the vnode's store, and replaces what was sent.
+
+The fast path adds rows; this one is exact for any change. Both must give the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.planner.stream import StreamPlan
+from penstock.planner.windows import end_of, grid_of
+from penstock.tasks.compute import GROUP, WINDOW_START, Computer
+from penstock.wal.record import DeleteRecord
+
+WINDOWS_PER_READ = 1_000
+
+ReadRows = Callable[[pa.Array | None, int, int, int], pa.Table]
+"""(tuids or None, first_ts, last_ts, as_of) -> the relation `rows` of the vnode's store at that WAL version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a block of WAL records changes in a way that adding rows can't express.
+
+    `rows`: all rows of the block (or None), `updated`: which of them rewrite a key. `before`, `after`: the WAL
+    versions around the block.
+    """
+
+    rows: pa.Table | None
+    updated: npt.NDArray[np.bool_] | None
+    deletes: tuple[DeleteRecord, ...]
+    before: int
+    after: int
+
+
+class Recalculation:
+    """Answers, for one vnode, which parts of the results a change invalidates, and what they are now."""
+
+    def __init__(self, plan: StreamPlan, schema: pa.Schema, computer: Computer, read_rows: ReadRows) -> None:
+        self._plan = plan
+        self._schema = schema
+        self._computer = computer
+        self._read_rows = read_rows
+        self._time = plan.source.time_column
+        self._grid = (grid_of(plan.agg.window, plan.agg.precision, plan.agg.time_zone)
+                      if plan.agg is not None else None)
+
+    def windows(
+        self, change: Change, added: pa.RecordBatch | None
+    ) -> tuple[pa.RecordBatch | None, list[pa.RecordBatch]]:
+        """Returns the partials that may still be added, and those that replace this vnode's contribution.
+
+        A (group, window) is recalculated if a changed row was in it before the block, or if one came into it with the
+        block; then nothing of the block is added to it.
+        """
+        sources = []
+        touched = self._changed_rows(change)
+        if touched is not None:
+            sources.append(self._partials(touched))
+        sources.append(self._partials(self._old_rows(change)))
+        known: dict[tuple[int, int], pa.RecordBatch] = {}
+        for source in sources:
+            for row, window in enumerate(_windows_of(source)):
+                known.setdefault(window, source.slice(row, 1))
+        if not known:
+            return added, []
+        rest = None if added is None else _without(added, known.keys())
+        replaced: list[pa.RecordBatch] = []
+        for first, last, members in self._runs(known.keys()):
+            tuids = (pa.array(sorted({gid for gid, _ in members}), pa.uint64())
+                     if self._plan.source.group_is_table else None)
+            fresh = self._partials(self._read_rows(tuids, first, last, change.after))
+            replaced.append(_only(fresh, members))
+            present = set(_windows_of(fresh))
+            gone = [known[window] for window in members if window not in present]
+            if gone:
+                replaced.append(self._emptied(gone))
+        return rest, [batch for batch in replaced if batch.num_rows]
+
+    def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
+        """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written."""
+        old = self._partials(self._old_rows(change))
+        new = self._partials(self._current_rows(change))
+        kept = set(_keys_of(new))
+        gone = [row for row, key in enumerate(_keys_of(old)) if key not in kept]
+        result = [(1, old.take(pa.array(gone, pa.int64()))), (0, new)]
+        if added is not None:
+            changed = set(_keys_of(old)) | kept | self._touched_keys(change)
+            rest = [row for row, key in enumerate(_keys_of(added)) if key not in changed]
+            result.append((0, added.take(pa.array(rest, pa.int64()))))
+        return result
+
+    # -- which rows ------------------------------------------------------------------------------------------
+
+    def _changed_rows(self, change: Change) -> pa.Table | None:
+        """Returns the rows of the block that rewrite a key or fall into a delete's range."""
+        if change.rows is None:
+            return None
+        chosen = np.zeros(change.rows.num_rows, bool) if change.updated is None else change.updated.copy()
+        ts = change.rows.column(self._time).to_numpy()
+        tuids = change.rows.column("_tuid").to_numpy()
+        for delete in change.deletes:
+            inside = (ts >= delete.first_ts) & (ts <= delete.last_ts)
+            if delete.tuids is not None:
+                inside &= np.isin(tuids, np.array(delete.tuids, np.uint64))
+            chosen |= inside
+        return change.rows.filter(pa.array(chosen)) if chosen.any() else None
+
+    def _touched_keys(self, change: Change) -> set[tuple[int, int]]:
+        touched = self._changed_rows(change)
+        return set() if touched is None else set(_keys_of(self._partials(touched)))
+
+    def _old_rows(self, change: Change) -> pa.Table:
+        return self._affected(change, change.before)
+
+    def _current_rows(self, change: Change) -> pa.Table:
+        return self._affected(change, change.after)
+
+    def _affected(self, change: Change, as_of: int) -> pa.Table:
+        """Returns the stored rows, as of a version, whose key is rewritten or that lie in a delete's range."""
+        found: list[pa.Table] = []
+        if change.rows is not None and change.updated is not None:
+            keys = change.rows.filter(pa.array(change.updated)).select(["_tuid", self._time])
+            ts = keys.column(self._time).to_numpy()
+            tuids = pa.array(np.unique(keys.column("_tuid").to_numpy()), pa.uint64())
+            stored = self._read_rows(tuids, int(ts.min()), int(ts.max()), as_of)
+            wanted = set(zip(keys.column("_tuid").to_pylist(), ts.tolist(), strict=True))
+            mask = [key in wanted for key in zip(stored.column("_tuid").to_pylist(),
+                                                 stored.column(self._time).to_pylist(), strict=True)]
+            found.append(stored.filter(pa.array(mask, pa.bool_())))
+        for delete in change.deletes:
+            tuids = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
+            found.append(self._read_rows(tuids, delete.first_ts, delete.last_ts, as_of))
+        return pa.concat_tables(found, promote_options="default")
+
+    # -- which windows -----------------------------------------------------------------------------------------
+
+    def _runs(self, windows: Iterable[tuple[int, int]]) -> list[tuple[int, int, set[tuple[int, int]]]]:
+        """Returns (first ts, last ts, windows) per read: neighbouring windows together, within a bound."""
+        assert self._grid is not None
+        runs: list[tuple[int, int, set[tuple[int, int]]]] = []
+        starts: dict[int, set[tuple[int, int]]] = {}
+        for window in windows:
+            starts.setdefault(window[1], set()).add(window)
+        for start in sorted(starts):
+            last = end_of(start, self._grid) - 1
+            if runs and start <= runs[-1][1] + 1 and len(runs[-1][2]) < WINDOWS_PER_READ:
+                first, previous_last, members = runs[-1]
+                runs[-1] = (first, max(last, previous_last), members | starts[start])
+            else:
+                runs.append((start, last, starts[start]))
+        return runs
+
+    def _partials(self, rows: pa.Table) -> pa.RecordBatch:
+        if rows.num_rows == 0:
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
+        return self._computer.run(self._plan.source.sql, self._schema, rows=rows)
+
+    def _emptied(self, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
+        """Returns partials that say: nothing of this vnode is left in these windows."""
+        table = pa.Table.from_batches(rows)
+        count = table.num_rows
+        width = 3 + len(self._plan.keys)
+        columns = [table.column(n).combine_chunks() for n in range(width - 1)]
+        columns.append(pa.repeat(pa.scalar(0, pa.int64()), count))
+        columns += [pa.nulls(count, field.type) for field in list(self._schema)[width:]]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _windows_of(partials: pa.RecordBatch) -> list[tuple[int, int]]:
+    return list(zip(partials.column(GROUP.name).to_pylist(), partials.column(WINDOW_START.name).to_pylist(),
+                    strict=True))
+
+
+def _keys_of(results: pa.RecordBatch) -> list[tuple[int, int]]:
+    """(group, primary timestamp) of scalar results."""
+    return list(zip(results.column(GROUP.name).to_pylist(), results.column("r0").to_pylist(), strict=True))
+
+
+def _only(partials: pa.RecordBatch, windows: Iterable[tuple[int, int]]) -> pa.RecordBatch:
+    wanted = set(windows)
+    return partials.filter(pa.array([window in wanted for window in _windows_of(partials)], pa.bool_()))
+
+
+def _without(partials: pa.RecordBatch, windows: Iterable[tuple[int, int]]) -> pa.RecordBatch:
+    unwanted = set(windows)
+    return partials.filter(pa.array([window not in unwanted for window in _windows_of(partials)], pa.bool_()))
+
+
+

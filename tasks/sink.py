@@ -1,0 +1,250 @@
+"""The sink task: turns result blocks into rate-limited, acknowledged write calls to the dnode."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.errors import InternalError
+from penstock.planner.stream import StreamPlan
+from penstock.tasks.compute import GROUP, OPERATION, Computer
+from penstock.tasks.destinations import Destinations
+from penstock.tasks.inbox import Inbox
+from penstock.tasks.messages import (
+    Barrier,
+    Block,
+    CheckpointCommitted,
+    ResultChild,
+    ResultWrite,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+    Watermark,
+)
+from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.rate import TokenBucket
+from penstock.tasks.state_store import StateStore
+from penstock.tasks.status import StateTracker
+from penstock.tasks.task import StreamDeployment, TaskEnvironment
+
+_SMALLEST_WRITE = 64 * 1024
+
+
+class SinkTask:
+    """One sink task. At most one write is under way; what waits for it stays in the bounded input queue.
+
+    Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing.
+    """
+
+    def __init__(
+        self, deployment: StreamDeployment, index: int, upstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
+        plan, settings = deployment.plan, deployment.settings
+        self.id = TaskId(deployment.stream_id, "sink", index)
+        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
+        self.output: ChannelQueue[TaskId] | None = None
+        self._plan: StreamPlan = plan
+        self._attempt = deployment.attempt
+        self._settings = settings
+        self._environment = environment
+        self._clock = environment.clock
+        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
+        self._computer = Computer()
+        self._inbox = Inbox(self.input)
+        self._destinations = Destinations(plan.sink, plan.keys, self._computer)
+        self._writer = environment.result_writer(self.id)
+        now = self._clock.monotonic()
+        calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
+        self._calls = TokenBucket(calls, max(1.0, calls), now)
+        self._bytes = TokenBucket(rate, max(rate, 1.0), now)
+        largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
+        self._write_bytes_max = min(settings.block_bytes_max, largest)
+        self._tracker = StateTracker(self._clock)
+        self._events: deque[TaskEvent] = deque()
+        self._ready: ResultWrite | None = None
+        self._ready_bytes = 0
+        self._writing: ResultWrite | None = None
+        self._allowed_at: float | None = None
+        self._barriers: deque[tuple[TaskId, Barrier]] = deque()
+        self._rows_in = 0
+        self._bytes_in = 0
+        self._rows_out = 0
+        self._bytes_out = 0
+        self._writes = 0
+        self._checkpoint_id = deployment.checkpoint_id
+        self._checkpoint_time_ms: int | None = None
+        meta = self._store.restore(deployment.checkpoint_id)
+        if meta is not None:
+            self._writes = meta["writes"]
+
+    # -- what the runtime calls ------------------------------------------------------------------------------
+
+    def post(self, event: TaskEvent) -> None:
+        self._events.append(event)
+        self._environment.wake()
+
+    def step(self) -> bool:
+        progressed = self._handle_events()
+        if self._writing is not None:
+            if not self._writer.poll():
+                self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+                return progressed
+            self._finish_write()
+            progressed = True
+        if self._ready is None and not self._barriers:
+            progressed |= self._gather()
+        if self._ready is not None:
+            return self._try_write() or progressed
+        if self._barriers:
+            channel, barrier = self._barriers.popleft()
+            if self._inbox.barrier(channel, barrier):
+                self._checkpoint(barrier.checkpoint_id)
+            return True
+        if not progressed:
+            if self._inbox.aligning:
+                waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
+                self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
+            else:
+                self._tracker.enter("IDLE", "nothing in its input queue")
+        return progressed
+
+    def next_deadline(self) -> float | None:
+        return self._allowed_at
+
+    def status(self) -> TaskStatus:
+        state = self._tracker.current
+        return TaskStatus(
+            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
+            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
+            input_peak=self.input.peak_bytes, rows_in=self._rows_in, rows_out=self._rows_out,
+            bytes_in=self._bytes_in, bytes_out=self._bytes_out, state_bytes=self._store.used_bytes,
+            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
+        )
+
+    def close(self) -> None:
+        self._computer.close()
+        self._store.close()
+
+    # -- gathering and writing -------------------------------------------------------------------------------
+
+    def _gather(self) -> bool:
+        """Takes blocks up to the size of one write, or up to a barrier, and makes a write of them."""
+        blocks: list[pa.RecordBatch] = []
+        size = 0
+        taken_any = False
+        while size < self._write_bytes_max and not self._barriers:
+            taken = self._inbox.next()
+            if taken is None:
+                break
+            taken_any = True
+            channel, item = taken
+            match item:
+                case Block(data=data):
+                    blocks.append(data)
+                    size += data.nbytes
+                case Barrier() as barrier:
+                    self._barriers.append((channel, barrier))
+                case Watermark():
+                    continue
+        if blocks:
+            self._rows_in += sum(block.num_rows for block in blocks)
+            self._bytes_in += size
+            self._ready = self._write_of(blocks)
+            self._ready_bytes = self._ready.rows.nbytes
+        return taken_any
+
+    def _write_of(self, blocks: list[pa.RecordBatch]) -> ResultWrite:
+        batch = blocks[0] if len(blocks) == 1 else _merged(blocks)
+        batch = _newest_per_key(batch)
+        gids = self._destinations.learn(batch)
+        places: dict[int, int] = {}
+        children: list[ResultChild] = []
+        for gid in gids:
+            if gid not in places:
+                places[gid] = len(children)
+                children.append(self._destinations.child(gid))
+        child = pa.array([places[gid] for gid in gids], pa.int32())
+        names = ["_child", OPERATION.name]
+        columns = [child, batch.column(OPERATION.name)]
+        for n, column in enumerate(self._plan.sink.columns):
+            names.append(column.name)
+            values = batch.column(f"r{n}")
+            wanted = column.type.arrow()
+            columns.append(values if values.type == wanted else values.cast(wanted))
+        rows = pa.RecordBatch.from_arrays(columns, names=names)
+        rows = rows.filter(pc.is_valid(rows.column(2)))
+        return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid, tuple(children), rows)
+
+    def _try_write(self) -> bool:
+        """Submits the write that is ready if both buckets allow it."""
+        assert self._ready is not None
+        now = self._clock.monotonic()
+        at = max(self._calls.available_at(1, now), self._bytes.available_at(self._ready_bytes, now))
+        if at > now:
+            self._allowed_at = at
+            self._tracker.enter("RATE_LIMITED", self._limit_text(now))
+            return False
+        if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)):
+            raise InternalError(f"{self.id}: a token bucket refused what it had promised")
+        self._allowed_at = None
+        self._writing, self._ready = self._ready, None
+        self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+        self._writer.submit(self._writing)
+        return True
+
+    def _limit_text(self, now: float) -> str:
+        if self._bytes.available_at(self._ready_bytes, now) > now:
+            return f"its rate limit of {self._settings.sink_bytes_per_second / 1e6:g} MB/s"
+        return f"its limit of {self._settings.sink_calls_per_second:g} write calls per second"
+
+    def _finish_write(self) -> None:
+        assert self._writing is not None
+        self._writes += 1
+        self._rows_out += self._writing.rows.num_rows
+        self._bytes_out += self._writing.rows.nbytes
+        self._writing = None
+        self._tracker.enter("RUNNING")
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def _handle_events(self) -> bool:
+        handled = False
+        while self._events:
+            handled = True
+            match self._events.popleft():
+                case CheckpointCommitted(checkpoint_id):
+                    self._store.committed(checkpoint_id)
+                    self._checkpoint_id = checkpoint_id
+                    self._checkpoint_time_ms = self._clock.now_ms()
+        return handled
+
+    def _checkpoint(self, checkpoint_id: int) -> None:
+        """Acknowledges a checkpoint: everything before its barriers is written and acknowledged by the dnode."""
+        started = time.perf_counter()
+        stored = self._store.checkpoint(checkpoint_id, {"writes": self._writes})
+        duration_ms = (time.perf_counter() - started) * 1000
+        self._environment.acknowledge(TaskCheckpoint(
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, None, stored.digest))
+
+
+def _merged(blocks: list[pa.RecordBatch]) -> pa.RecordBatch:
+    table = pa.Table.from_batches(blocks).combine_chunks()
+    return table.to_batches()[0]
+
+
+def _newest_per_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the rows with only the last one per (group, time); the order of the others is kept."""
+    gids = batch.column(GROUP.name).to_numpy()
+    times = batch.column("r0").to_numpy(zero_copy_only=False)
+    order = np.lexsort((np.arange(len(gids)), times, gids))
+    last = np.ones(len(order), bool)
+    last[:-1] = (gids[order][1:] != gids[order][:-1]) | (times[order][1:] != times[order][:-1])
+    if last.all():
+        return batch
+    return batch.take(pa.array(np.sort(order[last])))

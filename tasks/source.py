@@ -1,0 +1,427 @@
+"""The source task: follows one vnode's WAL, judges rows by time, and makes partials (or results) of them."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.common.errors import InternalError
+from penstock.planner.stream import StreamPlan
+from penstock.tasks.children import Children
+from penstock.tasks.compute import (
+    GROUP,
+    Computer,
+    partial_schema,
+    result_schema,
+    with_operation,
+)
+from penstock.tasks.messages import (
+    Barrier,
+    Block,
+    CheckpointCommitted,
+    Pause,
+    Resume,
+    StartCheckpoint,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+    Watermark,
+)
+from penstock.tasks.outbox import Outbox
+from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.recalculation import Change, Recalculation
+from penstock.tasks.state_store import StateStore
+from penstock.tasks.status import StateTracker
+from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.window_table import ADD, REPLACE
+from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+
+UPDATED = 2
+_KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
+_NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
+
+
+@dataclass(frozen=True, slots=True)
+class WalBlock(Block):
+    """Consecutive WAL records, as the input queue of a source task holds them; `data` is not used."""
+
+    records: tuple[Record, ...]
+    size: int
+
+    @property
+    def nbytes(self) -> int:
+        return self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Rows of one block with what is known of their time.
+
+    `rows`: the relation `rows` of `SourcePlan`. `change`: per row append, late or update (None: all appends).
+    `limit`: per row the newest event time of the vnode before the row's record, minus the watermark.
+    `last`: per row the newest event time of its table before the record (None: all appends).
+    """
+
+    rows: pa.Table
+    ts: npt.NDArray[np.int64]
+    change: npt.NDArray[np.uint8] | None
+    limit: npt.NDArray[np.int64]
+    last: npt.NDArray[np.int64] | None
+
+
+class SourceTask:
+    """One vnode's source task. Its input queue holds WAL blocks read ahead; its output goes to agg or sink tasks."""
+
+    def __init__(
+        self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
+        plan, settings = deployment.plan, deployment.settings
+        self.id = TaskId(deployment.stream_id, "source", index)
+        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, [self.id], environment.wake)
+        self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
+        self._plan: StreamPlan = plan
+        self._source = plan.source
+        self._settings = settings
+        self._environment = environment
+        self._clock = environment.clock
+        self._vgroup_id = deployment.vgroup_ids[index]
+        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
+        self._computer = Computer()
+        self._outbox = Outbox(self.output, settings.block_bytes_max)
+        self._children = Children(plan.source, deployment.children[index])
+        self._tracker = StateTracker(self._clock)
+        self._events: deque[TaskEvent] = deque()
+        self._checkpoints: deque[int] = deque()
+        self._paused = deployment.paused
+        self._max_ts: int | None = None
+        self._idle = False
+        self._sent_watermark: Watermark | None = None
+        self._quiet_since = self._clock.monotonic()
+        self._late_rows = 0
+        self._rows_in = 0
+        self._bytes_in = 0
+        self._checkpoint_id = deployment.checkpoint_id
+        self._checkpoint_time_ms: int | None = None
+        self._version = deployment.start_versions[index]
+        meta = self._store.restore(deployment.checkpoint_id)
+        if meta is not None:
+            self._version, self._max_ts = meta["version"], meta["max_ts"]
+            self._idle, self._late_rows = meta["idle"], meta["late_rows"]
+        self._wal = environment.open_wal(self._vgroup_id, self._version)
+        if plan.agg is not None:
+            self._schema = partial_schema(plan.keys, plan.agg.fields)
+        else:
+            scalar = result_schema(plan.keys, plan.result_fields)
+            self._schema = pa.schema([pa.field("_row", pa.uint64()), *list(scalar)[1:]])
+        self._recalculation = Recalculation(plan, self._schema, self._computer, self._read_rows)
+
+    # -- what the runtime calls ------------------------------------------------------------------------------
+
+    def post(self, event: TaskEvent) -> None:
+        self._events.append(event)
+        self._environment.wake()
+
+    def step(self) -> bool:
+        progressed = self._handle_events()
+        if not self._outbox.flush():
+            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            return self._read_ahead() or progressed
+        if self._checkpoints:
+            self._checkpoint(self._checkpoints.popleft())
+            return True
+        if self._paused:
+            self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
+            return progressed
+        read = self._read_ahead()
+        item = self.input.take(self.id)
+        if isinstance(item, WalBlock):
+            self._tracker.enter("RUNNING")
+            self._process(item.records)
+            self._version = item.records[-1].version
+            self._quiet_since = self._clock.monotonic()
+            self._outbox.flush()
+            return True
+        if not read and not progressed:
+            progressed = self._become_idle()
+            self._tracker.enter("IDLE", "caught up with the end of the WAL")
+        return read or progressed
+
+    def next_deadline(self) -> float | None:
+        if self._paused or self._idle or not self._tells_idleness:
+            return None
+        return self._quiet_since + self._settings.idle_timeout_s
+
+    def status(self) -> TaskStatus:
+        state = self._tracker.current
+        return TaskStatus(
+            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
+            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
+            input_peak=self.input.peak_bytes, output_bytes=self.output.used_bytes,
+            output_capacity=self.output.capacity_bytes, output_peak=self.output.peak_bytes,
+            rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
+            bytes_out=self._outbox.bytes_out, processed_version=self._version,
+            wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
+            idle=self._idle, late_rows=self._late_rows, checkpoint_id=self._checkpoint_id,
+            checkpoint_time_ms=self._checkpoint_time_ms, state_bytes=self._store.used_bytes,
+        )
+
+    def close(self) -> None:
+        self._wal.close()
+        self._computer.close()
+        self._store.close()
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def _handle_events(self) -> bool:
+        handled = False
+        while self._events:
+            handled = True
+            match self._events.popleft():
+                case StartCheckpoint(checkpoint_id):
+                    self._checkpoints.append(checkpoint_id)
+                case CheckpointCommitted(checkpoint_id):
+                    self._store.committed(checkpoint_id)
+                    self._checkpoint_id = checkpoint_id
+                    self._checkpoint_time_ms = self._clock.now_ms()
+                case Pause():
+                    self._paused = True
+                case Resume(skip_to_end):
+                    self._paused = False
+                    if skip_to_end:
+                        self._skip_to_end()
+        return handled
+
+    def _skip_to_end(self) -> None:
+        while self.input.take(self.id) is not None:
+            continue
+        self._wal.close()
+        self._version = self._wal.acknowledged_version
+        self._wal = self._environment.open_wal(self._vgroup_id, self._version)
+
+    def _read_ahead(self) -> bool:
+        """Reads one block of WAL records into the input queue if there is room for the largest possible one."""
+        if self._paused or not self.input.fits(self.id, self._settings.block_bytes_max):
+            return False
+        records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
+        if not records:
+            return False
+        size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
+        block = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
+        if not self.input.try_put(self.id, block):
+            raise InternalError(f"{self.id}: the input queue refused a block it had room for")
+        self._bytes_in += size
+        return True
+
+    @property
+    def _tells_idleness(self) -> bool:
+        """Only a downstream task with several inputs needs to know that this one is idle."""
+        return not self._plan.colocated and self._plan.agg is not None
+
+    def _become_idle(self) -> bool:
+        if self._idle or not self._tells_idleness:
+            return False
+        if self._clock.monotonic() < self._quiet_since + self._settings.idle_timeout_s:
+            return False
+        self._idle = True
+        self._send_watermark()
+        return self._outbox.flush()
+
+    # -- computing -------------------------------------------------------------------------------------------
+
+    def _process(self, records: Sequence[Record]) -> None:
+        rows: list[RowsRecord] = []
+        deletes: list[DeleteRecord] = []
+        for record in records:
+            match record:
+                case MetaRecord(body=body):
+                    self._children.apply(body)
+                case RowsRecord(table_uid=uid) if uid == self._source.storage_uid:
+                    rows.append(record)
+                case DeleteRecord(table_uid=uid) if uid == self._source.storage_uid:
+                    deletes.append(record)
+        if not rows and not deletes:
+            return
+        if self._source.needs_children:
+            self._computer.register("children", self._children.table())
+        judged = self._judge(rows) if rows else None
+        if judged is not None and len(judged.ts) == 0:
+            judged = None
+        if judged is not None:
+            self._rows_in += len(judged.ts)
+        self._emit(judged, deletes, before=records[0].version - 1, after=records[-1].version)
+        if judged is not None:
+            self._idle = False
+            newest = int(judged.ts.max())
+            self._max_ts = newest if self._max_ts is None else max(newest, self._max_ts)
+            self._send_watermark()
+
+    def _judge(self, records: Sequence[RowsRecord]) -> Judged:
+        """Returns the rows of some records, each with what its vnode and table had seen before its record."""
+        source = self._source
+        time_name = records[0].batch.schema.names[1]
+        tables, limits, changes, lasts = [], [], [], []
+        newest = self._max_ts
+        for record in records:
+            batch = record.batch
+            if source.keep_tuid is not None:
+                batch = batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(source.keep_tuid, pa.uint64())))
+            if batch.num_rows == 0:
+                continue
+            ts = _as_int64(batch.column(time_name))
+            limit = np.iinfo(np.int64).min if newest is None else newest - self._plan.watermark
+            limits.append(np.full(len(ts), limit, np.int64))
+            highest = pc.max(ts).as_py()
+            newest = highest if newest is None else max(newest, highest)
+            changes.append(_optional(batch, "_change", np.uint8, 0))
+            lasts.append(_optional(batch, "_last", np.int64, np.iinfo(np.int64).min))
+            tables.append(pa.Table.from_batches([batch]))
+        if not tables:
+            empty = np.zeros(0, np.int64)
+            return Judged(pa.table({}), empty, None, empty, None)
+        merged = pa.concat_tables(tables, promote_options="default")
+        rows = source_rows(merged, self._plan)
+        ts = _as_int64(merged.column(time_name).combine_chunks()).to_numpy()
+        change = np.concatenate(changes)
+        plain = not change.any()
+        return Judged(rows, ts, None if plain else change, np.concatenate(limits),
+                      None if plain else np.concatenate(lasts))
+
+    def _emit(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
+        """Sends what a block of rows and deletes changes: additions, and recalculated parts in their place.
+
+        `before` and `after` are the WAL versions between which the block lies.
+        """
+        suspects = self._suspects(judged) if judged is not None and self._source.late_sql is not None else None
+        expired = self._expired_keys(suspects) if suspects is not None else None
+        updated = self._updated(judged, expired) if judged is not None else None
+        added = self._compute(judged, suspects) if judged is not None else None
+        if updated is None and not deletes:
+            if added is not None:
+                self._send(ADD, added)
+            return
+        rows = suspects if suspects is not None else (judged.rows if judged is not None else None)
+        change = Change(rows, updated, tuple(deletes), before, after)
+        if self._plan.agg is None:
+            for operation, batch in self._recalculation.rows(change, added):
+                self._send(operation, batch)
+            return
+        rest, replaced = self._recalculation.windows(change, added)
+        if rest is not None:
+            self._send(ADD, rest)
+        for batch in replaced:
+            self._send(REPLACE, batch)
+
+    def _updated(self, judged: Judged, expired: set[tuple[int, int]] | None) -> npt.NDArray[np.bool_] | None:
+        """Returns which rows rewrite a key that existed and count as updates, or None if none do."""
+        if judged.change is None or self._plan.ignore_update:
+            return None
+        updated = judged.change == UPDATED
+        if expired:
+            tuids = judged.rows.column("_tuid").to_pylist()
+            for row in np.flatnonzero(updated).tolist():
+                updated[row] = (tuids[row], int(judged.ts[row])) not in expired
+        return updated if updated.any() else None
+
+    def _suspects(self, judged: Judged) -> pa.Table | None:
+        """Returns the rows with `_limit` and `_last` if any of them may be expired, else None."""
+        if judged.change is None or judged.last is None:
+            return None
+        if not bool(((judged.change != 0) & (judged.ts < judged.limit)).any()):
+            return None
+        # An append is the newest row of its table, so it never is expired: it gets no limit.
+        appended = judged.change == 0
+        limit = pa.array(judged.limit, mask=appended)
+        last = pa.array(judged.last, mask=appended)
+        return judged.rows.append_column("_limit", limit).append_column("_last", last)
+
+    def _expired_keys(self, suspects: pa.Table) -> set[tuple[int, int]]:
+        """Returns (table id, time) of the rows that are expired for all their windows, and counts them."""
+        assert self._source.expired_sql is not None
+        keys = self._computer.run(self._source.expired_sql, _KEYS, rows=suspects)
+        self._late_rows += keys.num_rows
+        return set(zip(keys.column(0).to_pylist(), keys.column(1).to_pylist(), strict=True))
+
+    def _compute(self, judged: Judged, suspects: pa.Table | None) -> pa.RecordBatch:
+        if suspects is None:
+            return self._computer.run(self._source.sql, self._schema, rows=judged.rows)
+        assert self._source.late_sql is not None
+        return self._computer.run(self._source.late_sql, self._schema, rows=suspects)
+
+    def _read_rows(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+        """Returns rows of the vnode's store as the relation `rows`, plus their key columns."""
+        if self._source.keep_tuid is not None:
+            tuids = pa.array([self._source.keep_tuid], pa.uint64())
+        stored = self._environment.read_rows(
+            self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
+        return source_rows(stored, self._plan)
+
+    # -- sending ---------------------------------------------------------------------------------------------
+
+    def _send(self, operation: int, batch: pa.RecordBatch) -> None:
+        if batch.num_rows == 0:
+            return
+        if self._plan.agg is None:
+            batch = batch.select(batch.schema.names[1:])
+        batch = with_operation(batch, operation)
+        channels = self.output.channels
+        if len(channels) == 1:
+            self._outbox.send(channels[0], batch)
+            return
+        place = batch.column(GROUP.name).to_numpy() % np.uint64(len(channels))
+        for n, channel in enumerate(channels):
+            self._outbox.send(channel, batch.filter(pa.array(place == n)))
+
+    def _watermark(self) -> int | None:
+        return None if self._max_ts is None else self._max_ts - self._plan.watermark
+
+    def _send_watermark(self) -> None:
+        if self._plan.agg is None:
+            return
+        watermark = Watermark(self._watermark(), self._idle)
+        if watermark != self._sent_watermark:
+            self._outbox.signal(watermark)
+            self._sent_watermark = watermark
+
+    def _checkpoint(self, checkpoint_id: int) -> None:
+        started = time.perf_counter()
+        meta = {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows}
+        stored = self._store.checkpoint(checkpoint_id, meta)
+        self._outbox.signal(Barrier(checkpoint_id))
+        self._outbox.flush()
+        duration_ms = (time.perf_counter() - started) * 1000
+        self._environment.acknowledge(TaskCheckpoint(
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, self._version, stored.digest))
+
+
+def source_rows(table: pa.Table, plan: StreamPlan) -> pa.Table:
+    """Returns stored rows as the relation `rows`: `_tuid` and the plan's columns by name, timestamps as int64."""
+    names, columns = ["_tuid"], [table.column("_tuid")]
+    for column in plan.source.columns:
+        if column.physical in table.column_names:
+            stored = table.column(column.physical)
+        else:
+            stored = pa.nulls(table.num_rows, column.type.arrow())
+        if pa.types.is_timestamp(stored.type):
+            stored = stored.cast(pa.int64())
+        names.append(column.name)
+        columns.append(stored)
+    return pa.table(dict(zip(names, columns, strict=True)))
+
+
+def _as_int64(array: pa.Array) -> pa.Array:
+    return array.view(pa.int64()) if isinstance(array, pa.Array) else array.cast(pa.int64())
+
+
+def _optional(batch: pa.RecordBatch, name: str, dtype: type, default: int) -> npt.NDArray[np.int64]:
+    if name not in batch.schema.names:
+        return np.full(batch.num_rows, default, dtype)
+    column = batch.column(name)
+    return np.asarray(_as_int64(column) if pa.types.is_timestamp(column.type) else column).astype(dtype)

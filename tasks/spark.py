@@ -1,0 +1,225 @@
+"""The edge to Spark: one shared context per process, and worker groups as barrier jobs. Nobody else imports pyspark.
+
+Spark places workers, ships code, notices lost processes and kills; nothing of that is done here.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from penstock.common.errors import UnavailableError
+from penstock.common.logging import logger
+from penstock.tasks.worker import WorkerSpec, run_worker
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_log = logger(__name__)
+
+DEFAULT_MASTER = "local[64]"
+APPLICATION_NAME = "penstock"
+
+OnEnd = Callable[[str | None], None]
+
+_context_lock = threading.Lock()
+
+
+class SparkRuntime:
+    """Starts Spark when first needed and runs worker groups on it.
+
+    The context is one per process: engines that are opened one after the other share it, and whoever made the
+    process's first context (this class or the user's own program) has chosen its settings.
+    """
+
+    def __init__(
+        self, properties: Mapping[str, str], conf_directory: Path, log_file: Path | None = None
+    ) -> None:
+        """`properties` are Spark's, by full name. The output of Spark's processes goes to `log_file`, or to
+        this process's standard error if it is None."""
+        self._properties = dict(properties)
+        self._conf_directory = conf_directory
+        self._log_file = log_file
+        self._context: SparkContext | None = None
+        self._error: BaseException | None = None
+        self._ready = threading.Event()
+        self._started = False
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Begins to start Spark in the background; returns at once."""
+        with self._lock:
+            if self._started:
+                return
+            self._started = True
+        threading.Thread(target=self._start_context, name="spark start", daemon=True).start()
+
+    def is_ready(self) -> bool:
+        return self._ready.is_set() and self._error is None
+
+    def context(self, timeout_s: float | None = None) -> SparkContext:
+        """Returns the context, starting it if need be; raises UnavailableError if Spark doesn't start."""
+        self.start()
+        if not self._ready.wait(timeout_s):
+            raise UnavailableError(f"Spark has not started within {timeout_s} s")
+        if self._context is None:
+            raise UnavailableError(
+                f"Spark could not be started: {self._error}", hint="it needs Java 17 or later; see the log"
+            ) from self._error
+        return self._context
+
+    def submit_group(self, spec: WorkerSpec, workers: int, description: str, on_end: OnEnd) -> GroupHandle:
+        """Runs a group of `workers` as a barrier job, in the background.
+
+        `on_end` is called once, from another thread, when no more workers will come or stay: with None if all
+        returned normally, else with the reason.
+        """
+        self.start()
+        handle = GroupHandle(self, spec, workers, description, on_end)
+        handle.launch()
+        return handle
+
+    def stop(self) -> None:
+        """Stops Spark and all its processes; for the end of the process."""
+        with self._lock:
+            context, self._context = self._context, None
+            self._started = False
+            self._ready.clear()
+        if context is not None:
+            with _context_lock:
+                _stop_context(context)
+
+    def _start_context(self) -> None:
+        try:
+            with _context_lock:
+                self._context = _get_or_create(self._properties, self._conf_directory, self._log_file)
+        except Exception as error:
+            _log.exception("Spark could not be started")
+            self._error = error
+        finally:
+            self._ready.set()
+
+
+class GroupHandle:
+    """A submitted worker group."""
+
+    def __init__(
+        self, runtime: SparkRuntime, spec: WorkerSpec, workers: int, description: str, on_end: OnEnd
+    ) -> None:
+        self._runtime = runtime
+        self._spec = spec
+        self._workers = workers
+        self._description = description
+        self._on_end = on_end
+        self._cancelled = threading.Event()
+        self._ended = threading.Event()
+        self.tag = f"penstock-{spec.group}"
+
+    def launch(self) -> None:
+        """Starts the thread that runs the job."""
+        threading.Thread(target=self._run, name=f"group {self._spec.group}", daemon=True).start()
+
+    def cancel(self) -> None:
+        """Asks Spark to kill the workers; `on_end` tells when the job is gone. Returns at once."""
+        if self._cancelled.is_set():
+            return
+        self._cancelled.set()
+        threading.Thread(target=self._cancel_job, name=f"cancel {self._spec.group}", daemon=True).start()
+
+    def wait(self, timeout_s: float) -> bool:
+        """Waits for the job's end; returns whether it has ended."""
+        return self._ended.wait(timeout_s)
+
+    def _cancel_job(self) -> None:
+        context = self._runtime.context()
+        if not self._ended.is_set():
+            context.cancelJobsWithTag(self.tag)
+
+    def _run(self) -> None:
+        reason: str | None = None
+        try:
+            context = self._runtime.context()
+            if self._cancelled.is_set():
+                reason = "cancelled"
+            else:
+                self._run_job(context)
+        except Exception as error:
+            reason = "cancelled" if self._cancelled.is_set() else _reason(error)
+            _log.info("group %s ended: %s", self._spec.group, reason)
+        finally:
+            self._ended.set()
+        self._on_end(reason)
+
+    def _run_job(self, context: SparkContext) -> None:
+        # Tags and descriptions belong to the thread, which is this group's own.
+        context.addJobTag(self.tag)
+        context.setInterruptOnCancel(True)
+        context.setJobDescription(self._description)
+        spec = self._spec
+
+        def run_partition(places: Iterator[int]) -> Iterator[int]:
+            for index in places:
+                run_worker(spec, index)
+                yield index
+
+        context.parallelize(range(self._workers), self._workers).barrier().mapPartitions(run_partition).count()
+
+
+def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file: Path | None) -> SparkContext:
+    from pyspark import SparkConf, SparkContext
+    from pyspark.java_gateway import launch_gateway
+
+    active = SparkContext._active_spark_context
+    if active is not None:
+        return active
+    conf = SparkConf().setMaster(DEFAULT_MASTER).setAppName(APPLICATION_NAME)
+    logging_options = f"-Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}"
+    conf.set("spark.driver.extraJavaOptions", logging_options)
+    for name, value in properties.items():
+        if name == "spark.driver.extraJavaOptions":
+            value = f"{logging_options} {value}"
+        conf.set(name, value)
+    gateway: Any = None
+    if SparkContext._gateway is None:
+        with _output(log_file) as output:
+            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+    context = SparkContext(conf=conf, gateway=gateway)
+    # Workers must run the interpreter, and so the packages, of the engine.
+    context.pythonExec = sys.executable
+    return context
+
+
+def _output(log_file: Path | None) -> IO[bytes]:
+    """Returns where the output of Spark's processes goes."""
+    if log_file is None:
+        return open(sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL, "wb", closefd=False)
+    log_file.parent.mkdir(parents=True, exist_ok=True)
+    return log_file.open("ab")
+
+
+def _stop_context(context: SparkContext) -> None:
+    """Stops the context, and the Java process that this process started for it."""
+    gateway = context._gateway
+    context.stop()
+    if gateway is not None and getattr(gateway, "proc", None) is not None:
+        type(context)._gateway = None
+        type(context)._jvm = None
+        gateway.shutdown()
+        # It ends by itself once its standard input is closed.
+        gateway.proc.stdin.close()
+        try:
+            gateway.proc.wait(10)
+        except subprocess.TimeoutExpired:
+            gateway.proc.kill()
+            gateway.proc.wait()
+
+
+def _reason(error: BaseException) -> str:
+    """Returns the telling line of a failed job's error."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    telling = [line for line in lines if "Error" in line or "Exception" in line or "aborted" in line]
+    return (telling or lines or [type(error).__name__])[0][:500]

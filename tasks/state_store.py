@@ -1,0 +1,279 @@
+"""The durable state of one task: an LMDB environment holding a base and one delta per checkpoint.
+
+Writes go to the open delta, which is held in memory and spills beyond a bound. A checkpoint closes it with one synced
+transaction, so that its cost follows what changed, not what there is. A checkpoint counts only when the mnode has
+committed it: restoring drops every delta after the committed one. Deltas older than the kept checkpoints are folded
+into the base. Every LMDB transaction is synced: unsynced ones may overwrite pages of the last synced state, and a
+power cut would then damage it. LMDB has no checksums: each value carries its own. This module knows nothing of what
+keys and values mean.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import lmdb
+
+from penstock.common.errors import CorruptionError, InternalError, StorageError
+
+FORMAT_VERSION = 1
+SPILL_BYTES = 64 * 1024 * 1024
+_BASE = b"base"
+_META = b"meta"
+_DELETED = b""
+_CHECKSUM = struct.Struct("<I")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCheckpoint:
+    """What `StateStore.checkpoint` wrote: bytes of keys and values, and a checksum over them."""
+
+    bytes_written: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Delta:
+    checkpoint_id: int
+    sequence: int
+    meta: str
+
+
+class StateStore:
+    """Key-value state with checkpoints. One writer, one process; opened after the worker was forked."""
+
+    def __init__(self, directory: Path, map_bytes: int, checkpoints_kept: int = 3) -> None:
+        self._directory = directory
+        self._kept = checkpoints_kept
+        directory.mkdir(parents=True, exist_ok=True)
+        try:
+            self._env = lmdb.open(
+                str(directory), map_size=map_bytes, max_dbs=64, subdir=True, max_readers=16, readahead=False,
+            )
+        except lmdb.Error as error:
+            raise StorageError(f"cannot open the task state in {directory}: {error}") from error
+        self._env.reader_check()
+        self._meta = self._env.open_db(_META)
+        self._base = self._env.open_db(_BASE)
+        self._deltas: list[_Delta] = []
+        self._handles: dict[int, Any] = {}
+        self._load_directory()
+        self._open_sequence = self._next_sequence()
+        self._pending: dict[bytes, bytes] = {}
+        self._pending_bytes = 0
+        self._written_bytes = 0
+        self._digest = 0
+
+    # -- reading ---------------------------------------------------------------------------------------------
+
+    def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
+        """Returns the newest value of each key, or None; raises CorruptionError for one that fails its checksum."""
+        layers = self._layers()  # before the transaction: it would not see handles opened later
+        with self._env.begin() as transaction:
+            return [self._find(transaction, layers, key) for key in keys]
+
+    def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """Returns (key, value) for all keys from `first` on, in key order, newest values only."""
+        if self._pending:
+            self._spill()
+        return list(self._scan(first))
+
+    def _scan(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+        layers = self._layers()
+        with self._env.begin() as transaction:
+            cursors = [transaction.cursor(db=layer) for layer in layers]
+            cursors = [cursor for cursor in cursors if cursor.set_range(first)]
+            while cursors:
+                key = min(bytes(cursor.key()) for cursor in cursors)
+                value = next(bytes(cursor.value()) for cursor in cursors if bytes(cursor.key()) == key)
+                if value != _DELETED:
+                    yield key, self._checked(key, value)
+                cursors = [cursor for cursor in cursors if bytes(cursor.key()) != key or cursor.next()]
+
+    # -- writing ---------------------------------------------------------------------------------------------
+
+    def put_many(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Takes values (None deletes) into the open delta; durable with the next checkpoint."""
+        for key, value in items:
+            stored = _DELETED if value is None else _CHECKSUM.pack(google_crc32c.value(value)) + value
+            self._pending[key] = stored
+            self._pending_bytes += len(key) + len(stored)
+        if self._pending_bytes > SPILL_BYTES:
+            self._spill()
+
+    def checkpoint(self, checkpoint_id: int, meta: dict[str, Any]) -> StoredCheckpoint:
+        """Makes everything written so far durable as `checkpoint_id`, with `meta` (JSON) beside it."""
+        if self._deltas and self._deltas[-1].checkpoint_id >= checkpoint_id:
+            raise InternalError(f"checkpoint {checkpoint_id} follows {self._deltas[-1].checkpoint_id}")
+        delta = _Delta(checkpoint_id, self._open_sequence, json.dumps(meta))
+        handle = self._handle(self._open_sequence, create=True)
+        with self._writing() as transaction:
+            self._put_pending(transaction, handle)
+            self._put_directory(transaction, [*self._deltas, delta])
+        self._deltas.append(delta)
+        result = StoredCheckpoint(self._written_bytes, f"{self._digest:08x}")
+        self._open_sequence += 1
+        self._written_bytes = 0
+        self._digest = 0
+        return result
+
+    def committed(self, checkpoint_id: int) -> None:
+        """Folds deltas that no kept checkpoint needs any more into the base."""
+        committed = [delta for delta in self._deltas if delta.checkpoint_id <= checkpoint_id]
+        for delta in committed[: max(0, len(committed) - self._kept)]:
+            self._fold(delta)
+
+    # -- restoring -------------------------------------------------------------------------------------------
+
+    def restore(self, checkpoint_id: int | None) -> dict[str, Any] | None:
+        """Goes back to a committed checkpoint, dropping what came after; returns its meta.
+
+        None goes back to the empty state. Raises CorruptionError if the checkpoint is not in the store.
+        """
+        if checkpoint_id is None:
+            self._drop_all()
+            return None
+        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
+            raise CorruptionError(f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+        later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
+        for sequence in (*later, self._open_sequence):
+            self._handle(sequence, create=False)
+        kept = [delta for delta in self._deltas if delta.sequence <= found.sequence]
+        with self._writing() as transaction:
+            for sequence in (*later, self._open_sequence):
+                self._drop(transaction, sequence)
+            self._put_directory(transaction, kept)
+        self._deltas = kept
+        self._pending = {}
+        self._pending_bytes = 0
+        self._open_sequence = self._next_sequence()
+        meta = json.loads(found.meta)
+        assert isinstance(meta, dict)
+        return meta
+
+    def close(self) -> None:
+        self._env.close()
+
+    @property
+    def used_bytes(self) -> int:
+        """Bytes of the map in use, rounded up to pages."""
+        return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]) + self._pending_bytes
+
+    # -- inside ----------------------------------------------------------------------------------------------
+
+    def _layers(self) -> list[Any]:
+        """Newest first: the open delta, closed deltas, the base."""
+        sequences = [self._open_sequence, *(delta.sequence for delta in reversed(self._deltas))]
+        handles = [self._handles.get(sequence) or self._handle(sequence, create=False) for sequence in sequences]
+        return [handle for handle in handles if handle is not None] + [self._base]
+
+    def _find(self, transaction: Any, layers: list[Any], key: bytes) -> bytes | None:
+        pending = self._pending.get(key)
+        if pending is not None:
+            return None if pending == _DELETED else self._checked(key, pending)
+        for layer in layers:
+            value = transaction.get(key, db=layer)
+            if value is not None:
+                return None if value == _DELETED else self._checked(key, bytes(value))
+        return None
+
+    def _checked(self, key: bytes, stored: bytes) -> bytes:
+        value = stored[_CHECKSUM.size:]
+        if len(stored) < _CHECKSUM.size or _CHECKSUM.unpack_from(stored)[0] != google_crc32c.value(value):
+            raise CorruptionError(f"the task state in {self._directory} is damaged at key {key.hex()}")
+        return value
+
+    def _handle(self, sequence: int, *, create: bool) -> Any:
+        if sequence not in self._handles:
+            with suppress(lmdb.NotFoundError):
+                self._handles[sequence] = self._env.open_db(f"d{sequence:016x}".encode(), create=create)
+        return self._handles.get(sequence)
+
+    def _spill(self) -> None:
+        handle = self._handle(self._open_sequence, create=True)
+        with self._writing() as transaction:
+            self._put_pending(transaction, handle)
+
+    def _put_pending(self, transaction: Any, handle: Any) -> None:
+        for key, stored in sorted(self._pending.items()):
+            transaction.put(key, stored, db=handle)
+            self._digest = google_crc32c.extend(google_crc32c.extend(self._digest, key), stored)
+            self._written_bytes += len(key) + len(stored)
+        self._pending = {}
+        self._pending_bytes = 0
+
+    @contextmanager
+    def _writing(self) -> Iterator[Any]:
+        try:
+            with self._env.begin(write=True) as transaction:
+                yield transaction
+        except lmdb.MapFullError as error:
+            raise StorageError(f"the task state in {self._directory} is full",
+                               hint="raise stateMapSize in the configuration") from error
+        except lmdb.Error as error:
+            raise StorageError(f"cannot write the task state in {self._directory}: {error}") from error
+
+    def _drop(self, transaction: Any, sequence: int) -> None:
+        handle = self._handles.pop(sequence, None)
+        if handle is not None:
+            transaction.drop(handle, delete=True)
+
+    def _drop_all(self) -> None:
+        sequences = [*(delta.sequence for delta in self._deltas), self._open_sequence]
+        for sequence in sequences:
+            self._handle(sequence, create=False)
+        with self._writing() as transaction:
+            for sequence in sequences:
+                self._drop(transaction, sequence)
+            transaction.drop(self._base, delete=False)
+            self._put_directory(transaction, [])
+        self._deltas = []
+        self._pending = {}
+        self._pending_bytes = 0
+
+    def _fold(self, delta: _Delta) -> None:
+        handle = self._handle(delta.sequence, create=False)
+        remaining = [other for other in self._deltas if other is not delta]
+        with self._writing() as transaction:
+            if handle is not None:
+                for key, value in transaction.cursor(db=handle):
+                    if value == _DELETED:
+                        transaction.delete(key, db=self._base)
+                    else:
+                        transaction.put(key, value, db=self._base)
+            self._drop(transaction, delta.sequence)
+            self._put_directory(transaction, remaining)
+        self._deltas = remaining
+
+    def _next_sequence(self) -> int:
+        return max((delta.sequence for delta in self._deltas), default=0) + 1
+
+    def _load_directory(self) -> None:
+        with self._env.begin() as transaction:
+            stored = transaction.get(b"checkpoints", db=self._meta)
+        if stored is None:
+            with self._writing() as transaction:
+                self._put_directory(transaction, [])
+            return
+        content = json.loads(self._checked(b"checkpoints", bytes(stored)))
+        if content["format"] > FORMAT_VERSION:
+            raise StorageError(f"the task state in {self._directory} was written by a newer Penstock",
+                               hint="use that version")
+        self._deltas = [_Delta(**delta) for delta in content["deltas"]]
+
+    def _put_directory(self, transaction: Any, deltas: list[_Delta]) -> None:
+        content = json.dumps({
+            "format": FORMAT_VERSION,
+            "deltas": [{"checkpoint_id": delta.checkpoint_id, "sequence": delta.sequence, "meta": delta.meta}
+                       for delta in deltas],
+        }).encode()
+        transaction.put(b"checkpoints", _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)

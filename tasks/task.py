@@ -1,0 +1,120 @@
+"""What every task is, and what it may ask of the world: the seam between pure tasks and the runtime at the edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.queues import ChannelQueue
+
+if TYPE_CHECKING:
+    from penstock.planner.stream import StreamPlan
+    from penstock.wal.reader import WalReader
+
+
+@dataclass(frozen=True, slots=True)
+class TaskSettings:
+    """The numbers a task works by; each comes from a conf key of the same name."""
+
+    queue_bytes: int = 60 * 1024 * 1024
+    block_rows_max: int = 65_536
+    block_bytes_max: int = 4 * 1024 * 1024
+    sink_calls_per_second: float = 50.0
+    sink_bytes_per_second: float = 2_000_000.0  # 0: unlimited
+    idle_timeout_s: float = 2.0
+    state_map_bytes: int = 64 * 1024**3
+    state_memory_bytes: int = 128 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StreamDeployment:
+    """Everything a worker needs to host the tasks of one stream, shipped over the control connection.
+
+    `vgroup_ids[i]` is the vnode of worker i. `start_versions[i]`: the last WAL version that does *not* belong to the
+    stream (its creation cut), used when `checkpoint_id` is None; else tasks restore that committed checkpoint.
+    `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the source's child tables in vnode i as
+    of now; later ones arrive as META records of the WAL.
+    """
+
+    stream_id: int
+    name: str
+    attempt: int
+    plan: StreamPlan
+    vgroup_ids: tuple[int, ...]
+    start_versions: tuple[int, ...]
+    checkpoint_id: int | None
+    children: tuple[bytes, ...]
+    settings: TaskSettings
+    paused: bool = False
+
+
+class ResultWriter(Protocol):
+    """How a sink task reaches the dnode. One write at a time; `submit` returns at once."""
+
+    def submit(self, write: ResultWrite) -> None: ...
+
+    def poll(self) -> bool:
+        """Returns whether the submitted write is acknowledged; raises what it failed with."""
+        ...
+
+
+class TaskEnvironment(Protocol):
+    """A task's way to the world; the runtime implements it for workers, tests and the simulation in memory."""
+
+    clock: Clock
+
+    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
+        """Returns a reader whose next record is `after_version + 1`."""
+        ...
+
+    def read_rows(
+        self,
+        vgroup_id: int,
+        table_uid: int,
+        tuids: pa.UInt64Array | None,
+        first_ts: int,
+        last_ts: int,
+        as_of: int,
+    ) -> pa.Table:
+        """Returns the rows of the vnode's store as of WAL version `as_of`, `first_ts <= ts <= last_ts`.
+
+        Columns: `_tuid`, the physical columns, `_ver`; for recalculation.
+        """
+        ...
+
+    def result_writer(self, task: TaskId) -> ResultWriter: ...
+
+    def state_directory(self, task: TaskId) -> Path: ...
+
+    def acknowledge(self, checkpoint: TaskCheckpoint) -> None: ...
+
+    def wake(self) -> None:
+        """Wakes the stream's runner: something changed that a task may act on."""
+        ...
+
+
+class StreamTask(Protocol):
+    """A task as the runtime drives it. `step` and `close` are called by one thread only; `post` by any."""
+
+    id: TaskId
+    input: ChannelQueue[TaskId]
+    output: ChannelQueue[TaskId] | None
+
+    def step(self) -> bool:
+        """Does a small amount of work without blocking; returns whether anything was done."""
+        ...
+
+    def next_deadline(self) -> float | None:
+        """Returns the monotonic time at which `step` should be called even if nothing changed, or None."""
+        ...
+
+    def post(self, event: TaskEvent) -> None: ...
+
+    def status(self) -> TaskStatus: ...
+
+    def close(self) -> None: ...

@@ -1,0 +1,50 @@
+"""The watermark of a task with several inputs: the least over those that are not idle; it never goes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+class Watermarks:
+    """Keeps what each input said last. `current` is None until event time is known."""
+
+    def __init__(self, inputs: int) -> None:
+        self._ts: list[int | None] = [None] * inputs
+        self._idle = [False] * inputs
+        self.current: int | None = None
+
+    def update(self, input: int, ts: int | None, idle: bool) -> bool:
+        """Takes over what an input says; returns whether `current` advanced.
+
+        When all inputs are idle, the least of those that ever had rows counts: time doesn't advance by the clock.
+        """
+        known = self._ts[input]
+        if ts is not None:
+            self._ts[input] = ts if known is None else max(known, ts)
+        self._idle[input] = idle
+        active = [self._ts[n] for n in range(len(self._ts)) if not self._idle[n]]
+        if not active:
+            active = [value for value in self._ts if value is not None]
+        values = [value for value in active if value is not None]
+        if not values or len(values) < len(active):
+            return False
+        least = min(values)
+        if self.current is not None and least <= self.current:
+            return False
+        self.current = least
+        return True
+
+    def holding_back(self) -> list[int]:
+        """Returns the inputs whose watermark is the least, or that have none yet and are not idle."""
+        active = [n for n in range(len(self._ts)) if not self._idle[n]]
+        silent = [n for n in active if self._ts[n] is None]
+        if silent:
+            return silent
+        least = min((value for n in active if (value := self._ts[n]) is not None), default=None)
+        return [n for n in active if self._ts[n] == least]
+
+    def save(self) -> dict[str, Any]:
+        return {"ts": self._ts, "idle": self._idle, "current": self.current}
+
+    def restore(self, saved: dict[str, Any]) -> None:
+        self._ts, self._idle, self.current = list(saved["ts"]), list(saved["idle"]), saved["current"]

@@ -1,0 +1,278 @@
+"""The process of one place in a worker group: takes orders from the mnode and hosts the streams' tasks.
+
+What it decides is little: the mnode says which attempt of which stream runs here. It knows nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from penstock.common.clock import Clock, SystemClock
+from penstock.common.errors import InternalError, UnavailableError
+from penstock.common.fs import Fs, OsFs
+from penstock.common.logging import configure_stderr_logging, logger
+from penstock.common.paths import DataPaths
+from penstock.tasks import control
+from penstock.tasks.control import (
+    Acknowledged,
+    ControlConnection,
+    Deploy,
+    Deployed,
+    Failed,
+    Heartbeat,
+    Hello,
+    PostEvent,
+    Shutdown,
+    StartStream,
+    Stopped,
+    StopStream,
+)
+from penstock.tasks.environment import DnodeClient, WorkerEnvironment
+from penstock.tasks.exchange import ChannelId, ExchangeServer, RemoteLink
+from penstock.tasks.messages import TaskCheckpoint, TaskId
+from penstock.tasks.notifier import WalNotifier
+from penstock.tasks.runner import Link, LocalLink, StreamRunner
+from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+
+_log = logger(__name__)
+
+_CONNECT_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 5.0
+_STATUS_TIMEOUT_S = 0.02
+
+TaskBuilder = Callable[[StreamDeployment, int, TaskEnvironment], Sequence[StreamTask]]
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group."""
+
+    group: str
+    control_address: tuple[str, int]
+    dnode_address: str
+    secret: bytes
+    data_directory: str
+    heartbeat_interval_s: float = 1.0
+    wal_poll_interval_s: float = 0.0005
+    log_level: str = "warning"
+    build: TaskBuilder | None = None  # None: penstock.tasks.build.build_tasks
+
+
+class _HostedStream:
+    """One attempt of a stream on this worker."""
+
+    def __init__(self, deployment: StreamDeployment, environment: WorkerEnvironment) -> None:
+        self.deployment = deployment
+        self.environment = environment
+        self.runner: StreamRunner
+
+
+class Worker:
+    """Hosts streams for one mnode. `run` returns when the mnode says Shutdown, and raises when it is gone."""
+
+    def __init__(
+        self, spec: WorkerSpec, index: int, connection: ControlConnection, clock: Clock, fs: Fs
+    ) -> None:
+        self._spec = spec
+        self._index = index
+        self._connection = connection
+        self._clock = clock
+        self._fs = fs
+        self._paths = DataPaths(Path(spec.data_directory))
+        self._exchange = ExchangeServer(spec.secret)
+        self._dnode = DnodeClient(spec.dnode_address, spec.secret)
+        self._notifier = WalNotifier(clock, spec.wal_poll_interval_s)
+        self._streams: dict[int, _HostedStream] = {}
+        self._leaving = threading.Event()
+
+    def run(self) -> None:
+        """Says Hello, then obeys until Shutdown; raises UnavailableError when the mnode is gone."""
+        self._connection.send(Hello(self._spec.group, self._index, os.getpid(), self._exchange.address))
+        self._notifier.start()
+        threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
+        while True:
+            message = self._connection.receive()
+            if isinstance(message, Deploy):
+                self._deploy(message.deployment, message.peers)
+            elif isinstance(message, StartStream):
+                self._start(message)
+            elif isinstance(message, StopStream):
+                self._stop(message)
+            elif isinstance(message, PostEvent):
+                self._post(message)
+            elif isinstance(message, Shutdown):
+                self._leave()
+                return
+            else:
+                raise InternalError(f"the mnode sent a {type(message).__name__}")
+
+    # --- orders ------------------------------------------------------------------------------------------------
+
+    def _deploy(self, deployment: StreamDeployment, peers: tuple[str, ...]) -> None:
+        older = self._streams.get(deployment.stream_id)
+        if older is not None:
+            # The mnode stops an attempt before it deploys the next; two must never share state.
+            self._fail(deployment, None, InternalError(
+                f"attempt {deployment.attempt} was deployed while attempt {older.deployment.attempt} is here"
+            ))
+            return
+
+        def wake() -> None:
+            stream.runner.wake()
+            self._exchange.queue_changed(deployment.stream_id)
+
+        def acknowledge(checkpoint: TaskCheckpoint) -> None:
+            self._connection.send(Acknowledged(checkpoint, deployment.attempt))
+
+        environment = WorkerEnvironment(self._clock, self._fs, self._paths, self._dnode, acknowledge, wake)
+        stream = _HostedStream(deployment, environment)
+        stream.runner = StreamRunner(
+            name=deployment.name,
+            clock=self._clock,
+            build=lambda: self._build(stream, peers),
+            on_ready=lambda tasks: self._send(
+                Deployed(deployment.stream_id, deployment.attempt, tuple(task.id for task in tasks))
+            ),
+            on_failure=lambda task, error: self._fail(deployment, task, error),
+            on_stopped=lambda: self._stopped(stream),
+        )
+        self._streams[deployment.stream_id] = stream
+        stream.runner.launch()
+
+    def _build(
+        self, stream: _HostedStream, peers: tuple[str, ...]
+    ) -> tuple[Sequence[StreamTask], Sequence[Link]]:
+        deployment = stream.deployment
+        build = self._spec.build or _default_builder()
+        tasks = build(deployment, self._index, stream.environment)
+        links = connect_tasks(
+            tasks, deployment.attempt, peers, self._index, self._exchange, self._spec.secret, self._clock,
+            stream.runner.wake,
+        )  # fmt: skip
+        vgroup_id = deployment.vgroup_ids[self._index]
+        log = stream.environment.open_wal(vgroup_id, 0)
+        self._notifier.follow(
+            vgroup_id, deployment.stream_id, lambda: log.acknowledged_version, stream.runner.wake
+        )
+        return tasks, links
+
+    def _start(self, message: StartStream) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is not None and stream.deployment.attempt == message.attempt:
+            stream.runner.start()
+
+    def _post(self, message: PostEvent) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is not None and stream.deployment.attempt == message.attempt:
+            stream.runner.post(message.event)
+
+    def _stop(self, message: StopStream) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is None:
+            self._send(Stopped(message.stream_id, message.attempt))
+        else:
+            self._end(stream)
+
+    def _end(self, stream: _HostedStream) -> None:
+        # Closing the inboxes first frees senders of other workers that wait for this one.
+        self._exchange.unregister(stream.deployment.stream_id)
+        stream.environment.abandon()
+        stream.runner.stop()
+
+    def _leave(self) -> None:
+        self._leaving.set()
+        streams = list(self._streams.values())
+        for stream in streams:
+            self._end(stream)
+        for stream in streams:
+            stream.runner.join(_STOP_TIMEOUT_S)
+        self._notifier.stop()
+
+    # --- reports -----------------------------------------------------------------------------------------------
+
+    def _fail(self, deployment: StreamDeployment, task: TaskId | None, error: BaseException) -> None:
+        trace = "".join(traceback.format_exception(error))
+        _log.error("stream %s, task %s: %s", deployment.name, task, error)
+        text = str(error) or type(error).__name__
+        self._send(Failed(deployment.stream_id, deployment.attempt, task, text, trace))
+
+    def _stopped(self, stream: _HostedStream) -> None:
+        deployment = stream.deployment
+        self._notifier.unfollow(deployment.stream_id)
+        self._exchange.unregister(deployment.stream_id)
+        stream.environment.close()
+        self._streams.pop(deployment.stream_id, None)
+        self._send(Stopped(deployment.stream_id, deployment.attempt))
+
+    def _send_heartbeats(self) -> None:
+        while not self._clock.wait(self._leaving, self._spec.heartbeat_interval_s):
+            runners = [stream.runner for stream in list(self._streams.values())]
+            for runner in runners:
+                runner.ask_statuses()
+            # A moment for the runners to answer; one that is in a long step is reported as of its last answer.
+            if self._clock.wait(self._leaving, _STATUS_TIMEOUT_S):
+                return
+            self._send(Heartbeat(tuple(status for runner in runners for status in runner.statuses())))
+
+    def _send(self, message: control.WorkerMessage) -> None:
+        """Sends a message if the mnode is there; the receiving thread notices if it isn't."""
+        try:
+            self._connection.send(message)
+        except UnavailableError:
+            _log.info("the mnode is gone; %s is not sent", type(message).__name__)
+
+
+def connect_tasks(
+    tasks: Sequence[StreamTask],
+    attempt: int,
+    peers: Sequence[str],
+    index: int,
+    exchange: ExchangeServer,
+    secret: bytes,
+    clock: Clock,
+    wake: Callable[[], None],
+) -> list[Link]:
+    """Returns the links of all channels that leave `tasks`, and registers the channels that come from other workers."""
+    by_id = {task.id: task for task in tasks}
+    for task in tasks:
+        for upstream in task.input.channels:
+            if upstream.index != index:
+                exchange.register(ChannelId(attempt, upstream, task.id), task.input)
+    links: list[Link] = []
+    for task in tasks:
+        if task.output is None:
+            continue
+        for downstream in task.output.channels:
+            if downstream.index == index:
+                links.append(LocalLink(task.id, downstream, task.output, by_id[downstream].input, clock))
+            else:
+                channel = ChannelId(attempt, task.id, downstream)
+                links.append(RemoteLink(channel, peers[downstream.index], secret, task.output, clock, wake))
+    return links
+
+
+def _default_builder() -> TaskBuilder:
+    from penstock.tasks.build import build_tasks
+
+    return build_tasks
+
+
+def run_worker(spec: WorkerSpec, index: int) -> None:
+    """Runs a worker in this process until the mnode sends it away; ends the process if the mnode is gone.
+
+    A lost mnode leaves nothing to save: all state is transactional, and whoever continues starts from a committed
+    checkpoint. So the process ends at once instead of waiting for threads that wait for others.
+    """
+    configure_stderr_logging(spec.log_level)
+    try:
+        connection = control.connect(spec.control_address, spec.secret, _CONNECT_TIMEOUT_S)
+        Worker(spec, index, connection, SystemClock(), OsFs()).run()
+    except UnavailableError as error:
+        _log.warning("worker %d of group %s ends: %s", index, spec.group, error)
+        os._exit(1)
+    connection.close()

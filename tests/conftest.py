@@ -1,0 +1,65 @@
+"""Fixtures that many tests share: a data directory, a connection with an embedded engine, one Spark session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+
+#: What tests change of the configuration: small files, no waiting, nothing that depends on the machine.
+TEST_CONFIG: dict[str, Any] = {
+    "timezone": "UTC",
+    "walSegmentSize": "1MiB",
+    "memtableSize": "1MiB",
+    "viewRefreshInterval": "50ms",
+    "idleTimeout": "100ms",
+    "stateMapSize": "256MiB",
+    "heartbeatInterval": "50ms",
+    "streamSinkDataRate": 0,
+    "sinkCallsPerSecond": 1000,
+    "spark.master": "local[16]",
+}
+
+
+@pytest.fixture
+def data_dir(tmp_path: Path) -> Path:
+    """A path for a data directory that doesn't exist yet."""
+    return tmp_path / "data"
+
+
+@pytest.fixture
+def con(data_dir: Path) -> Iterator[Any]:
+    """A connection to a new data directory; Spark starts only if the test creates a stream."""
+    connection = penstock.connect(str(data_dir), TEST_CONFIG)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="session")
+def spark_context() -> Iterator[Any]:
+    """The one Spark of this test run; engines that a test opens meanwhile find it and leave it running."""
+    from pyspark import SparkConf, SparkContext
+
+    from penstock.common.config import load_config
+
+    conf = SparkConf(loadDefaults=False).setAppName("penstock-tests")
+    conf.setAll(list(load_config(TEST_CONFIG).spark_properties().items()))
+    context = SparkContext.getOrCreate(conf)
+    try:
+        yield context
+    finally:
+        context.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Runs tests marked `spark` last and gives each of them the shared Spark."""
+    items.sort(key=lambda item: item.get_closest_marker("spark") is not None)
+    for item in items:
+        if item.get_closest_marker("spark") is not None and isinstance(item, pytest.Function):
+            item.fixturenames.insert(0, "spark_context")

@@ -1,0 +1,212 @@
+"""What the parser makes of statements: golden scripts, positions, names, and texts of any kind."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sqlglot import exp
+from tests.golden_runner import read_blocks, render, run_golden
+
+from penstock.common.errors import NotSupportedError, PenstockError, SqlSyntaxError
+from penstock.sql.dialect import PSEUDO_COLUMNS, Penstock, cast_type, source_range
+from penstock.sql.parser import parse, parse_one
+from penstock.sql.statements import CreateStream, Insert, Select, SetOperation
+from penstock.sql.types import DataType, Kind
+
+GOLDEN = Path(__file__).parent / "golden" / "parser"
+SCRIPTS = sorted(GOLDEN.glob("*.txt"))
+STATEMENTS = [block.statement for path in SCRIPTS for block in read_blocks(path) if block.statement]
+
+
+def render_all(text: str) -> str:
+    return "\n".join(render(statement) for statement in parse(text))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
+def test_golden_scripts(path: Path) -> None:
+    """Statements come out as the golden scripts say."""
+    run_golden(path, render_all)
+
+
+def answer(text: str) -> str:
+    """Returns the message of the parser's error, or nothing if there is none; other errors are not caught."""
+    try:
+        parse(text)
+    except (SqlSyntaxError, NotSupportedError) as error:
+        return str(error)
+    return ""
+
+
+def expression(text: str) -> exp.Expression:
+    statement = parse_one(f"select {text}")
+    assert isinstance(statement, Select)
+    return statement.items[0].expression
+
+
+@pytest.mark.parametrize("text", [
+    block.statement.removeprefix("select ") for block in read_blocks(GOLDEN / "expressions.txt")
+])
+def test_printed_expressions_parse_to_the_same_tree(text: str) -> None:
+    """Printing a tree in our dialect and parsing that gives the same tree."""
+    statement = parse_one(f"select {text}")
+    assert isinstance(statement, Select)
+    for item in statement.items:
+        assert expression(item.expression.sql(dialect=Penstock)) == item.expression
+
+
+@pytest.mark.parametrize("text", STATEMENTS)
+def test_every_node_knows_its_source(text: str) -> None:
+    """Each node's range lies within that of the whole item, whose text is the slice (without a unary plus)."""
+    try:
+        statements = parse(text)
+    except PenstockError:
+        return
+    for statement in statements:
+        if not isinstance(statement, Select):
+            continue
+        for item in statement.items:
+            start, end = source_range(item.expression)
+            assert text[start:end] == item.text.removeprefix("+")
+            for node in item.expression.walk():
+                inner = source_range(node)
+                assert start <= inner[0] < inner[1] <= end
+
+
+def test_names_fold_to_lower_case_unless_quoted() -> None:
+    """Plain names are lower-cased, back-quoted ones kept; a quoted pseudo column is an ordinary one."""
+    column = expression("Tb.`_WStart`")
+    assert (column.name, column.table, column.this.quoted) == ("_WStart", "tb", True)
+    for name in sorted(PSEUDO_COLUMNS):
+        column = expression(name.upper())
+        assert isinstance(column, exp.Column)
+        assert (column.name, column.this.quoted) == (name, False)
+
+
+@pytest.mark.parametrize("name", [
+    "string", "value", "time", "first", "count", "status", "name", "key", "offset", "file", "window", "start", "level",
+    "user", "options", "prev", "update", "type",
+])
+def test_most_words_are_legal_names(name: str) -> None:
+    """Words without a meaning of their own in an expression are names of columns, tables and databases."""
+    parse(f"create table {name}.{name} (ts timestamp, {name} int); select {name}, t.{name} from {name} t "
+          f"where {name} > 1 order by {name}; create database {name}; insert into {name} ({name}) values (1)")
+
+
+@pytest.mark.parametrize("name", ["session", "tags", "int", "table", "select", "interval", "now", "null", "trigger"])
+def test_reserved_words_need_back_quotes(name: str) -> None:
+    """Reserved words are refused as names, with a hint that back-quotes help, and they do."""
+    with pytest.raises(SqlSyntaxError) as caught:
+        parse(f"create table t (ts timestamp, {name} int)")
+    assert "back-quotes" in str(caught.value) or f"`{name}`" in str(caught.value)
+    parse(f"create table t (ts timestamp, `{name}` int)")
+
+
+def test_error_position_counts_lines_and_columns() -> None:
+    """Line and column are those of the offending text in the whole text, also after other statements."""
+    with pytest.raises(SqlSyntaxError) as caught:
+        parse("use d;\n\nselect a,\n   from t")
+    assert caught.value.position is not None
+    assert (caught.value.position.line, caught.value.position.column, caught.value.position.text) == (4, 4, "from")
+
+
+def test_casts_carry_our_types() -> None:
+    """A CAST's target is a DataType of ours."""
+    cast = expression("cast(a as nchar(5))")
+    assert isinstance(cast, exp.Cast)
+    assert cast_type(cast) == DataType(Kind.NCHAR, length=5)
+
+
+def test_function_calls_keep_name_and_arguments() -> None:
+    """No call is turned into a class of sqlglot's own, even where it knows the function."""
+    for name in ("count", "sum", "substr", "concat_ws", "to_timestamp", "date", "if", "mod", "log", "left"):
+        call = expression(f"{name}(a, 2)")
+        assert type(call) is exp.Anonymous
+        assert (call.this, [argument.sql() for argument in call.expressions]) == (name, ["a", "2"])
+
+
+def test_statements_are_split_at_semicolons_outside_of_quotes() -> None:
+    """Semicolons in strings, names, rows and comments don't end a statement; empty statements are skipped."""
+    statements = parse(";;select ';', `a;b` from t -- ;\n; /* ; */ insert into t values (';', 1);;")
+    assert [type(statement).__name__ for statement in statements] == ["Select", "Insert"]
+    assert parse(" \n-- nothing\n") == []
+    with pytest.raises(SqlSyntaxError):
+        parse_one("select 1; select 2")
+
+
+def test_stream_text_is_the_statement_as_typed() -> None:
+    """`text` of a stream begins at CREATE and ends with the query, and parses to the same stream."""
+    text = "create  stream s into o as select ts,\n a from t"
+    statement = parse(f"use d; {text} ; use e")[1]
+    assert isinstance(statement, CreateStream)
+    assert statement.text == text
+    assert parse_one(statement.text) == parse_one(text)
+
+
+def test_long_conditions_do_not_exhaust_the_stack() -> None:
+    """Thousands of ORs parse to a shallow tree, and thousands of values in IN are fine."""
+    statement = parse_one("select 1 from t where " + " or ".join(f"a = {i}" for i in range(5000)))
+    assert isinstance(statement, Select)
+    assert statement.where is not None
+    assert statement.where.sql(dialect=Penstock).count(" OR ") == 4999
+    parse_one(f"select 1 from t where a in ({', '.join(map(str, range(5000)))})")
+    unions = parse_one(" union all ".join(["select 1"] * 50))
+    assert isinstance(unions, SetOperation)
+
+
+@pytest.mark.parametrize("text", [
+    "select " + "(" * 5000 + "1" + ")" * 5000, "select " + "-" * 5001 + "1", "select " + "+".join(["1"] * 5000),
+    "select " + "not " * 5000 + "1", "select " + "f(" * 5000, "select 1 from " + "(" * 5000 + "select 1",
+    "(" * 5000 + "select 1", "select " + "case " * 5000, "select " + "9" * 5000, "select 0x" + "f" * 5000,
+    "select 1 from t interval(" + "9" * 5000 + "s)", "select " + "- " * 5000 + "1", "explain " * 5000 + "select 1",
+    "select 1 limit " + "9" * 5000, "select " + "a->'b'" * 5000, " union ".join(["select 1"] * 5000),
+    "select 1 from a " + "join b " * 5000,
+])
+def test_deep_or_long_texts_are_refused_or_parsed(text: str) -> None:
+    """However deep a text is nested, the parser answers with statements or a short syntax error."""
+    assert len(answer(text)) < 400
+
+
+def test_rows_are_not_tokenised() -> None:
+    """The text of the rows is handed on as it is, with its place in the statement."""
+    rows = "(1, 'a;b') (2, \"c)d\") , (3, ')(')\n(4, now() + 1s)"
+    text = f"insert into t (ts, s) values {rows} u values (5, 6)"
+    statement = parse_one(text)
+    assert isinstance(statement, Insert)
+    first, second = statement.targets
+    assert first.rows == rows
+    assert text[first.rows_offset:].startswith(rows)
+    assert second.rows == "(5, 6)"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=60) | st.text(alphabet="select(),.'\"`*->=<0123456789 \\/;\n", max_size=60))
+def test_any_text_gives_statements_or_a_syntax_error(text: str) -> None:
+    """Random text never raises anything but the parser's own errors."""
+    answer(text)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(STATEMENTS), st.randoms(use_true_random=False))
+def test_mutated_statements_give_statements_or_a_syntax_error(text: str, source: random.Random) -> None:
+    """Real statements with pieces cut, repeated, swapped or taken from others never raise anything else."""
+    pieces = text.split(" ")
+    for _ in range(source.randint(1, 4)):
+        at = source.randrange(len(pieces))
+        other = source.choice(STATEMENTS).split(" ")
+        match source.randrange(5):
+            case 0:
+                del pieces[at:at + source.randint(1, 3)]
+            case 1:
+                pieces.insert(at, source.choice(other))
+            case 2:
+                pieces[at] = pieces[at][: source.randint(0, len(pieces[at]))]
+            case 3:
+                pieces[at:at + 1] = other[: source.randint(1, 6)]
+            case _:
+                pieces.insert(at, source.choice(["'", '"', "`", "(", ")", ",", ";", "/*", "--", "\0", "é", "1s", "-"]))
+        pieces = pieces or [""]
+    answer(" ".join(pieces))

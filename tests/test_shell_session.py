@@ -1,0 +1,167 @@
+"""The shell around a connection: closing lines, commands, files, exit codes; the connection is a scripted one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from shell_kit import Shell, make_shell
+
+from penstock.shell.session import Quit
+
+
+@pytest.fixture
+def shell() -> Shell:
+    """A shell that runs a script."""
+    return make_shell()
+
+
+@pytest.mark.parametrize(
+    ("statement", "line"),
+    [
+        ("select 1", "Query OK, 3 row(s) in set"),
+        ("insert into t values (now, 1)", "Insert OK, 2 row(s) affected"),
+        ("create table t (ts timestamp, v int)", "Create OK, 2 row(s) affected"),
+        ("drop table t", "Drop OK, 2 row(s) affected"),
+        ("use d", "Database changed."),
+        ("pause stream s", "Query OK, 2 row(s) affected"),
+    ],
+)
+def test_closing_lines(shell: Shell, statement: str, line: str) -> None:
+    """Each statement ends with the line that users of taos know."""
+    assert shell.session.run_text(statement)
+    assert shell.output.getvalue().rstrip().endswith(line)
+
+
+def test_timer_tells_seconds() -> None:
+    """The time taken stands in parentheses unless the timer is off."""
+    shell = make_shell()
+    shell.session.run_text(".timer on\nselect 1;")
+    assert shell.output.getvalue().rstrip().endswith("s)")
+
+
+def test_output_for_programs_has_no_closing_line() -> None:
+    """CSV and JSON of a script hold nothing but the result."""
+    shell = make_shell(mode="csv")
+    assert shell.session.run_text("insert into t values (1); select 1")
+    assert shell.output.getvalue() == "n\n1\n2\n3\n"
+
+
+def test_script_stops_at_first_failure(shell: Shell) -> None:
+    """What comes after a failing statement isn't run, unless bail is off."""
+    assert not shell.session.run_text("fail thing; select 1;")
+    assert shell.connection.statements == ["fail thing"]
+    assert "  fail thing\n       ^^^^^" in shell.errors.getvalue()
+    assert not shell.session.run_text(".bail off\nfail thing; select 1;")
+    assert shell.connection.statements[1:] == ["fail thing", "select 1"]
+
+
+def test_prompt_goes_on_after_failure() -> None:
+    """At the prompt an error costs nothing but its own statement."""
+    shell = make_shell(interactive=True)
+    assert not shell.session.run_text("fail thing; select 1;")
+    assert shell.connection.statements == ["fail thing", "select 1"]
+
+
+def test_defects_show_no_traceback_unless_asked() -> None:
+    """An unexpected exception is one line; --debug adds where it came from."""
+    shell = make_shell()
+    assert not shell.session.run_text("defect")
+    assert "ERROR: ZeroDivisionError: division by zero" in shell.errors.getvalue()
+    assert "Traceback" not in shell.errors.getvalue()
+    debugging = make_shell(debug=True)
+    debugging.session.run_text("defect")
+    assert "Traceback" in debugging.errors.getvalue()
+
+
+def test_interrupt_ends_the_wait_not_the_shell() -> None:
+    """Ctrl+C during a statement gives the prompt back."""
+    shell = make_shell(interactive=True)
+    assert not shell.session.run_text("interrupt")
+    assert "no longer waits" in shell.errors.getvalue()
+    assert shell.session.run_text("select 1")
+
+
+def test_vertical_rows_and_modes(shell: Shell) -> None:
+    r"""`\G` holds for one statement, `.mode` until the next."""
+    shell.session.run_text("select 1\\G")
+    assert "1.row" in shell.output.getvalue()
+    shell.session.run_text(".mode jsonlines\nselect 1; .mode\n")
+    assert '{"n": 1}\n{"n": 2}\n{"n": 3}\njsonlines\n' in shell.output.getvalue()
+    assert not shell.session.run_text(".mode wrong")
+    assert "modes: box, csv" in shell.errors.getvalue()
+
+
+def test_query_into_file(shell: Shell, tmp_path: Path) -> None:
+    """`>> 'file'` writes CSV instead of showing rows."""
+    target = tmp_path / "out.csv"
+    assert shell.session.run_text(f"select n from t >> '{target}';")
+    assert target.read_text() == "n\n1\n2\n3\n"
+    assert f"written to {target}" in shell.output.getvalue()
+
+
+def test_output_goes_to_a_file_and_back(shell: Shell, tmp_path: Path) -> None:
+    """`.output FILE` redirects results until `.output`."""
+    target = tmp_path / "out.txt"
+    shell.session.run_text(f".mode csv\n.output {target}\nselect 1;\n.output\nselect 2;")
+    assert target.read_text() == "n\n1\n2\n3\n"
+    assert shell.output.getvalue() == "n\n1\n2\n3\n"
+
+
+def test_files_are_read_line_by_line(shell: Shell, tmp_path: Path) -> None:
+    """`source` runs a file, whose statements may span lines; files may name further files."""
+    inner = tmp_path / "inner.sql"
+    inner.write_text("insert into t values\n (1),\n (2);\n")
+    outer = tmp_path / "outer.sql"
+    outer.write_text(f"-- first\nsource {inner};\nselect 1\n")
+    assert shell.session.run_file(str(outer))
+    assert shell.connection.statements == ["insert into t values\n (1),\n (2)", "select 1"]
+
+
+def test_files_that_name_themselves_end(shell: Shell, tmp_path: Path) -> None:
+    """A file that includes itself is refused after some levels."""
+    file = tmp_path / "loop.sql"
+    file.write_text(f"source {file}\n")
+    assert not shell.session.run_file(str(file))
+    assert "nest deeper than 16" in shell.errors.getvalue()
+
+
+def test_missing_file_is_an_error(shell: Shell) -> None:
+    """A file that cannot be read is named."""
+    assert not shell.session.run_file("/nowhere/x.sql")
+    assert "cannot read /nowhere/x.sql" in shell.errors.getvalue()
+
+
+def test_commands_check_their_arguments(shell: Shell) -> None:
+    """An unknown command or a wrong number of arguments is an error with the usage."""
+    assert not shell.session.run_text(".wat")
+    assert "no command .wat" in shell.errors.getvalue()
+    assert not shell.session.run_text(".read")
+    assert "usage: .read FILE" in shell.errors.getvalue()
+    assert not shell.session.run_text(".timer maybe")
+    assert "expected on or off" in shell.errors.getvalue()
+
+
+def test_every_command_is_in_the_help_and_works(shell: Shell) -> None:
+    """Each command that the help lists has a method."""
+    from penstock.shell.help_text import COMMANDS, HELP
+
+    for name, usage in COMMANDS.items():
+        assert usage.usage in HELP
+        assert callable(getattr(shell.session, f"_command_{name}"))
+
+
+def test_quit_leaves(shell: Shell) -> None:
+    """`quit` ends a script too; what follows isn't run."""
+    with pytest.raises(Quit):
+        shell.session.run_text("select 1; .quit\nselect 2;")
+    assert shell.connection.statements == ["select 1"]
+
+
+def test_names_are_read_again_after_ddl() -> None:
+    """Statements that change names tell the completion so."""
+    shell = make_shell(interactive=True)
+    calls: list[int] = []
+    shell.session.names_changed = lambda: calls.append(1)
+    shell.session.run_text("select 1; create table t; use d;")
+    assert len(calls) == 2

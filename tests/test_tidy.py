@@ -1,0 +1,135 @@
+"""What the architecture promises of every source file: who imports whom, who may wait, what is written down."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+#: Each part and the parts below it that it may import.
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "common": frozenset(),
+    "sql": frozenset({"common"}),
+    "planner": frozenset({"sql", "common"}),
+    "wal": frozenset({"common"}),
+    "vnode": frozenset({"wal", "sql", "common"}),
+    "tasks": frozenset({"planner", "vnode", "wal", "sql", "common"}),
+    "mnode": frozenset({"tasks", "planner", "vnode", "wal", "sql", "common"}),
+    "shell": frozenset({"mnode", "tasks", "planner", "vnode", "wal", "sql", "common"}),
+}
+
+#: Libraries that only these files may import.
+EDGES: dict[str, tuple[str, ...]] = {
+    "pyspark": ("tasks/spark.py", "tasks/daemon.py"),
+    "lmdb": ("mnode/catalog.py", "tasks/state*.py", "tasks/daemon.py"),
+    "sqlglot": ("sql/*.py", "planner/*.py"),
+    "prompt_toolkit": ("shell/*.py",),
+    "pygments": ("shell/*.py",),
+    "rich": ("shell/*.py", "examples/**/*.py", "bench/**/*.py"),
+}
+
+MAY_PRINT = ("shell", "examples", "bench")
+
+
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text("utf-8"), str(path))
+
+
+def sources(*folders: str) -> list[Path]:
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+PARTS = sources(*MAY_IMPORT)
+PROGRAMS = sources(*MAY_IMPORT, "src", "examples", "bench", "scripts")
+EVERYTHING = sorted({*PROGRAMS, *sources("tests")})
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
+    """Yields what a file imports, also inside of functions, with line numbers; names of `from x import y` as x.y."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name_of(path)}:{node.lineno}: import absolutely"
+            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name_of)
+def test_parts_import_only_downwards(path: Path) -> None:
+    """A part knows itself and what lies below it."""
+    part = path.relative_to(ROOT).parts[0]
+    allowed = MAY_IMPORT[part] | {part}
+    for module, line in imported_modules(path):
+        first, _, rest = module.partition(".")
+        other = rest.split(".")[0]
+        assert first not in MAY_IMPORT, f"{name_of(path)}:{line}: write penstock.{module}"
+        if first == "penstock" and other in MAY_IMPORT:
+            assert other in allowed, f"{name_of(path)}:{line}: {part} must not import {other}"
+
+
+@pytest.mark.parametrize("library", EDGES)
+def test_libraries_stay_at_their_edge(library: str) -> None:
+    """Spark, LMDB, sqlglot and the terminal are known to few files."""
+    for path in PROGRAMS:
+        if any(path.match(pattern) for pattern in EDGES[library]):
+            continue
+        for module, line in imported_modules(path):
+            assert module.split(".")[0] != library, f"{name_of(path)}:{line}: only {EDGES[library]} import {library}"
+
+
+@pytest.mark.parametrize("path", EVERYTHING, ids=name_of)
+def test_files_are_tidy(path: Path) -> None:
+    """Every module says what it is for; nothing is left undone, swallowed, or waited for by the clock."""
+    text = path.read_text("utf-8")
+    tree = parsed(path)
+    name = name_of(path)
+    assert ast.get_docstring(tree) or not tree.body, f"{name}: no module docstring"
+    if path.name != "test_tidy.py":
+        leftover = re.search(r"\b(TODO|FIXME|XXX)\b", text)
+        assert leftover is None, f"{name}: {leftover and leftover[0]}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and name != "common/clock.py":
+            assert called_name(node) != "sleep", f"{name}:{node.lineno}: wait on a condition instead"
+        if isinstance(node, ast.Call) and path.relative_to(ROOT).parts[0] not in MAY_PRINT:
+            assert called_name(node) != "print", f"{name}:{node.lineno}: only the shell prints"
+        if isinstance(node, ast.ExceptHandler):
+            swallows = all(isinstance(each, ast.Pass) for each in node.body)
+            broad = node.type is None or ast.unparse(node.type) in ("Exception", "BaseException")
+            assert not (swallows and broad), f"{name}:{node.lineno}: swallows every exception"
+
+
+def called_name(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+@pytest.mark.parametrize("path", sources("tests"), ids=name_of)
+def test_every_test_says_what_it_expects(path: Path) -> None:
+    """Each test has a sentence."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            assert ast.get_docstring(node), f"{name_of(path)}:{node.lineno}: {node.name} has no docstring"
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name_of)
+def test_no_module_is_dead(path: Path) -> None:
+    """Each module is imported by another one, started by a command, or named in the configuration."""
+    if path.name in ("__init__.py", "__main__.py"):
+        return
+    module = "penstock." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    started = (ROOT / "pyproject.toml").read_text("utf-8") + (ROOT / "conf" / "spark-defaults.conf").read_text("utf-8")
+    users = (other for other in PROGRAMS if other != path)
+    assert module in started or any(
+        f"{name}.".startswith(f"{module}.") for other in users for name, _ in imported_modules(other)
+    ), f"{module} is imported nowhere"

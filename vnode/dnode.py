@@ -1,0 +1,172 @@
+"""The process that stores data: the lock on its directory, its open vnodes, and one thread that maintains them."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from penstock.common.clock import Clock
+from penstock.common.errors import DataDirectoryInUseError, NotFoundError, PenstockError, StorageError
+from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
+from penstock.vnode.vnode import Vnode, VnodeOptions
+
+_log = logging.getLogger(__name__)
+
+
+class DirectoryLock:
+    """Holds a data directory for this process; the system frees it when the process ends, however it ends."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+
+    def release(self) -> None:
+        """Gives the directory back; a second call does nothing."""
+        self._file.close()
+
+
+def lock_data_directory(paths: DataPaths) -> DirectoryLock:
+    """Locks a data directory, creating it when missing. Raises DataDirectoryInUseError naming the holder."""
+    try:
+        paths.root.mkdir(parents=True, exist_ok=True)
+        file = open(paths.lock, "a+b")  # noqa: SIM115 - the lock lives as long as the file is open
+    except OSError as error:
+        raise StorageError(f"cannot open {paths.lock}: {error.strerror}") from error
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.seek(0)
+        holder = file.read().decode(errors="replace").strip() or "unknown"
+        file.close()
+        raise DataDirectoryInUseError(
+            f"the data directory {paths.root} is in use by the engine with process id {holder}",
+            hint="connect to that engine, or stop it first") from error
+    file.truncate(0)
+    file.write(b"%d\n" % os.getpid())
+    file.flush()
+    return DirectoryLock(file)
+
+
+class Dnode:
+    """Owns the vnodes of this process. Thread-safe.
+
+    The maintenance thread flushes, compacts and applies retention; a vnode whose upkeep fails is reported once per
+    change of its error in `problems` and in the log, and is tried again.
+    """
+
+    def __init__(self, paths: DataPaths, *, fs: Fs, clock: Clock, interval_s: float = 0.25) -> None:
+        self._paths = paths
+        self._fs = fs
+        self._clock = clock
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._vnodes: dict[int, Vnode] = {}
+        self._problems: dict[int, PenstockError] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def paths(self) -> DataPaths:
+        return self._paths
+
+    def open_vnode(self, vgroup_id: int, options: VnodeOptions) -> Vnode:
+        """Opens a vnode, creating it when missing; one that is open already is returned as it is."""
+        with self._lock:
+            vnode = self._vnodes.get(vgroup_id)
+            if vnode is None:
+                vnode = Vnode.open(self._paths.vnode(vgroup_id), options, fs=self._fs, clock=self._clock)
+                self._vnodes[vgroup_id] = vnode
+            return vnode
+
+    def vnode(self, vgroup_id: int) -> Vnode:
+        """Returns an open vnode. Raises NotFoundError."""
+        vnode = self._vnodes.get(vgroup_id)
+        if vnode is None:
+            raise NotFoundError(f"vnode {vgroup_id} is not open in this process")
+        return vnode
+
+    def vnodes(self) -> dict[int, Vnode]:
+        """Returns all open vnodes by vgroup id."""
+        with self._lock:
+            return dict(self._vnodes)
+
+    def drop_vnode(self, vgroup_id: int) -> None:
+        """Closes a vnode and deletes all its files; an unknown one is no error."""
+        with self._lock:
+            vnode = self._vnodes.pop(vgroup_id, None)
+            self._problems.pop(vgroup_id, None)
+        if vnode is not None:
+            vnode.close(flush=False)
+        _remove_tree(self._fs, self._paths.vnode(vgroup_id))
+
+    @property
+    def problems(self) -> dict[int, PenstockError]:
+        """The last upkeep error of each vnode that has one now."""
+        with self._lock:
+            return dict(self._problems)
+
+    def start(self) -> None:
+        """Starts the maintenance thread; a second call does nothing."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="penstock-dnode", daemon=True)
+            self._thread.start()
+
+    def _run(self) -> None:
+        while not self._clock.wait(self._stop, self._interval_s):
+            self.maintain()
+
+    def maintain(self) -> None:
+        """Does one round of upkeep on every vnode."""
+        for vgroup_id, vnode in self.vnodes().items():
+            self._attempt(vgroup_id, vnode.maintain)
+
+    def flush_all(self) -> None:
+        """Flushes every vnode, so that other readers see everything. Raises the first error."""
+        for vnode in self.vnodes().values():
+            vnode.flush()
+
+    def _attempt(self, vgroup_id: int, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except PenstockError as error:
+            with self._lock:
+                known = self._problems.get(vgroup_id)
+                if vgroup_id in self._vnodes:
+                    self._problems[vgroup_id] = error
+            if known is None or str(known) != str(error):
+                _log.error("upkeep of vnode %d failed: %s", vgroup_id, error)
+        else:
+            with self._lock:
+                self._problems.pop(vgroup_id, None)
+
+    def close(self) -> None:
+        """Stops the thread, flushes and closes every vnode. Raises the first error after closing all."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        with self._lock:
+            vnodes, self._vnodes = self._vnodes, {}
+        errors: list[PenstockError] = []
+        for vnode in vnodes.values():
+            try:
+                vnode.close()
+            except PenstockError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+
+def _remove_tree(fs: Fs, directory: Path) -> None:
+    for name in fs.list(directory):
+        path = directory / name
+        if path.is_dir() and not path.is_symlink():
+            _remove_tree(fs, path)
+        else:
+            fs.remove(path)
+    fs.remove_dir(directory)

@@ -1,0 +1,121 @@
+"""Vectorised work on sorted keys (_tuid, ts[, key column]) and versions: search, order, newest version wins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Index = npt.NDArray[np.intp]
+
+TS_MIN = int(np.iinfo(np.int64).min)
+TS_MAX = int(np.iinfo(np.int64).max)
+
+
+def tuids_of(column: Any) -> U64:
+    """Returns a uint64 Arrow array without NULLs as numpy, without copying."""
+    values: U64 = column.to_numpy()
+    return values
+
+
+def times_of(column: Any) -> I64:
+    """Returns a timestamp Arrow array without NULLs as int64 numpy, without copying."""
+    values: I64 = column.view(pa.int64()).to_numpy()
+    return values
+
+
+def key_codes(column: Any) -> I64:
+    """Returns integers that order and compare as the values of an integer or string array (no NULLs) do."""
+    if pa.types.is_integer(column.type):
+        if pa.types.is_uint64(column.type):
+            # Shifts uint64 into int64 keeping the order.
+            return (column.to_numpy() ^ np.uint64(1 << 63)).view(np.int64)
+        return column.to_numpy().astype(np.int64, copy=False)
+    ranks: I64 = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
+    return ranks
+
+
+def strictly_ascending(tuid: U64, ts: I64) -> bool:
+    """Tells whether (tuid, ts) are sorted and hold no key twice."""
+    if len(tuid) < 2:
+        return True
+    if tuid[0] == tuid[-1]:
+        return bool((tuid[1:] == tuid[:-1]).all()) and bool((ts[1:] > ts[:-1]).all())
+    same = tuid[1:] == tuid[:-1]
+    return bool(((tuid[1:] > tuid[:-1]) | (same & (ts[1:] > ts[:-1]))).all())
+
+
+def ascending(tuid: U64, ts: I64) -> bool:
+    """Tells whether (tuid, ts) are sorted."""
+    if len(tuid) < 2:
+        return True
+    same = tuid[1:] == tuid[:-1]
+    return bool(((tuid[1:] > tuid[:-1]) | (same & (ts[1:] >= ts[:-1]))).all())
+
+
+def run_starts(tuid: U64) -> Index:
+    """Returns the positions at which a new tuid begins."""
+    return np.concatenate((np.zeros(1, np.intp), np.flatnonzero(tuid[1:] != tuid[:-1]) + 1))
+
+
+def _search(values: I64, low: Index, high: Index, wanted: I64, *, behind_equal: bool) -> Index:
+    """Binary search of wanted[i] in values[low[i]:high[i]], for all i at once."""
+    low, high = low.copy(), high.copy()
+    last = len(values) - 1
+    while True:
+        active = low < high
+        if not active.any():
+            return low
+        middle = (low + high) >> 1
+        at = values[np.minimum(middle, last)]
+        right = active & ((at <= wanted) if behind_equal else (at < wanted))
+        low = np.where(right, middle + 1, low)
+        high = np.where(active & ~right, middle, high)
+
+
+def find_ranges(tuid: U64, ts: I64, wanted_tuid: U64, first: I64, last: I64) -> tuple[Index, Index]:
+    """Returns for each wanted (tuid, first..last inclusive) the half-open range of positions in sorted keys."""
+    low = np.searchsorted(tuid, wanted_tuid, "left")
+    high = np.searchsorted(tuid, wanted_tuid, "right")
+    if not len(ts):
+        return low, low
+    start = _search(ts, low, high, first, behind_equal=False)
+    stop = _search(ts, low, high, last, behind_equal=True)
+    return start, np.maximum(start, stop)
+
+
+def expand(start: Index, stop: Index) -> tuple[Index, Index]:
+    """Turns ranges into (number of the range, position) pairs."""
+    counts = stop - start
+    owner = np.repeat(np.arange(len(start)), counts)
+    offsets = np.arange(len(owner)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return owner, offsets + np.repeat(start, counts)
+
+
+def key_order(tuid: U64, ts: I64, codes: I64 | None, version: U64) -> Index:
+    """Returns the order by key, then version; equal ones stay as they are."""
+    order: Index = np.lexsort((version, ts, tuid) if codes is None else (version, codes, ts, tuid))
+    return order
+
+
+def kept_versions(tuid: U64, ts: I64, codes: I64 | None, version: U64, pin: int | None) -> Bools:
+    """Tells which rows, ordered by `key_order`, must be kept: the newest of each key, and with a `pin` also those
+    that a reader as of `pin` or later may see."""
+    count = len(tuid)
+    keep = np.ones(count, np.bool_)
+    if count < 2:
+        return keep
+    same = (tuid[1:] == tuid[:-1]) & (ts[1:] == ts[:-1])
+    if codes is not None:
+        same &= codes[1:] == codes[:-1]
+    superseded = same
+    if pin is not None:
+        superseded = same & ((version[1:] <= np.uint64(max(pin, 0))) | (version[1:] == version[:-1]))
+    keep[:-1] = ~superseded
+    return keep

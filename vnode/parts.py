@@ -1,0 +1,167 @@
+"""Parquet parts: writing sorted rows, and reading row groups back through a bounded cache. Knows no manifest."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.common.errors import CorruptionError
+from penstock.common.fs import Fs
+from penstock.vnode.keys import TS_MAX, TS_MIN, I64, U64, times_of, tuids_of
+from penstock.vnode.manifest import PartInfo
+from penstock.vnode.memtable import VERSION_COLUMN, TimeRange
+from penstock.wal.record import TUID_COLUMN, crc32c
+
+ROW_GROUP_ROWS = 65_536
+MAX_PART_ROWS = 4_000_000
+
+
+def parquet_bytes(table: pa.Table) -> bytes:
+    """Returns a table as a Parquet file with page checksums."""
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", compression_level=1, row_group_size=ROW_GROUP_ROWS,
+                   write_page_checksum=True, store_schema=True)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def write_part(fs: Fs, directory: Path, name: str, rows: pa.Table, *, purged_version: int,
+               updates: TimeRange | None) -> PartInfo:
+    """Writes rows (`_tuid`, physical columns, `_ver`; sorted by key; at least one) as one part."""
+    data = parquet_bytes(rows)
+    fs.write_atomic(directory / name, data)
+    ts = times_of(rows.column(1).combine_chunks())
+    tuid = tuids_of(rows.column(0).combine_chunks())
+    version: U64 = rows.column(VERSION_COLUMN).to_numpy()
+    return PartInfo(name, len(data), crc32c(data), rows.num_rows, int(ts.min()), int(ts.max()), int(tuid[0]),
+                    int(tuid[-1]), int(version.min()), int(version.max()), purged_version, updates,
+                    tuple(rows.column_names[1:-1]))
+
+
+@dataclass(frozen=True, slots=True)
+class _OpenPart:
+    file: pq.ParquetFile
+    min_tuid: U64
+    max_tuid: U64
+    min_ts: I64
+    max_ts: I64
+
+
+class RowGroup:
+    """One row group of a part, its columns decoded on demand. Sorted by (_tuid, ts) like a Run."""
+
+    def __init__(self, cache: PartCache, path: Path, part: PartInfo, index: int) -> None:
+        self._cache = cache
+        self._path = path
+        self._part = part
+        self._index = index
+        keys = cache.columns(path, index, [TUID_COLUMN, part.columns[0], VERSION_COLUMN])
+        self.tuid: U64 = tuids_of(keys[0])
+        self.ts: I64 = times_of(keys[1])
+        self.version: U64 = keys[2].to_numpy()
+        self.updates = part.updates
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.tuid)
+
+    def column(self, name: str) -> pa.Array | None:
+        """Returns a column, or None when the part is older than the column."""
+        if name not in (TUID_COLUMN, VERSION_COLUMN) and name not in self._part.columns:
+            return None
+        return self._cache.columns(self._path, self._index, [name])[0]
+
+
+class PartCache:
+    """Open parts and decoded columns of their row groups; both bounded, the least recently used go first."""
+
+    def __init__(self, max_bytes: int = 64 << 20, max_files: int = 64) -> None:
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._lock = threading.Lock()
+        self._files: OrderedDict[Path, _OpenPart] = OrderedDict()
+        self._columns: OrderedDict[tuple[Path, int, str], pa.Array] = OrderedDict()
+        self._bytes = 0
+
+    def row_groups(self, path: Path, part: PartInfo, tuids: U64 | None, first_ts: int,
+                   last_ts: int) -> Iterator[RowGroup]:
+        """Yields the row groups that may hold rows of `tuids` (sorted; None: all) in the time range."""
+        with self._lock:
+            opened = self._open(path, part)
+        wanted = (opened.max_ts >= first_ts) & (opened.min_ts <= last_ts)
+        if tuids is not None:
+            if not len(tuids):
+                return
+            low = np.searchsorted(tuids, opened.min_tuid, "left")
+            wanted &= low < np.searchsorted(tuids, opened.max_tuid, "right")
+        for index in np.flatnonzero(wanted).tolist():
+            yield RowGroup(self, path, part, index)
+
+    def columns(self, path: Path, index: int, names: Sequence[str]) -> list[pa.Array]:
+        """Returns decoded columns of a row group. Raises CorruptionError when the file is damaged."""
+        with self._lock:
+            missing = [name for name in names if (path, index, name) not in self._columns]
+            found = {name: self._columns[path, index, name] for name in names if name not in missing}
+            for name in found:
+                self._columns.move_to_end((path, index, name))
+            if missing:
+                opened = self._files.get(path) or self._open(path, None)
+                try:
+                    table = opened.file.read_row_group(index, columns=missing, use_threads=False)
+                except (OSError, pa.ArrowInvalid) as error:
+                    raise CorruptionError(f"part {path} is damaged: {error}") from error
+                for name in missing:
+                    column = table.column(name).combine_chunks()
+                    if isinstance(column, pa.ChunkedArray):
+                        column = column.chunk(0)
+                    found[name] = self._columns[path, index, name] = column
+                    self._bytes += column.nbytes
+                while self._bytes > self._max_bytes and len(self._columns) > 1:
+                    self._bytes -= self._columns.popitem(last=False)[1].nbytes
+        return [found[name] for name in names]
+
+    def _open(self, path: Path, part: PartInfo | None) -> _OpenPart:
+        opened = self._files.get(path)
+        if opened is None:
+            try:
+                file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+            except FileNotFoundError as error:
+                raise CorruptionError(f"part {path} is missing") from error
+            except (OSError, pa.ArrowInvalid) as error:
+                raise CorruptionError(f"part {path} is damaged: {error}") from error
+            opened = _describe(file)
+            self._files[path] = opened
+            while len(self._files) > self._max_files:
+                self._files.popitem(last=False)[1].file.close()
+        self._files.move_to_end(path)
+        return opened
+
+    def forget(self, path: Path) -> None:
+        """Drops what is held of a part that is about to be deleted."""
+        with self._lock:
+            opened = self._files.pop(path, None)
+            if opened is not None:
+                opened.file.close()
+            for key in [key for key in self._columns if key[0] == path]:
+                self._bytes -= self._columns.pop(key).nbytes
+
+
+def _describe(file: pq.ParquetFile) -> _OpenPart:
+    metadata = file.metadata
+    tuid, ts = [], []
+    for index in range(metadata.num_row_groups):
+        group = metadata.row_group(index)
+        tuid.append((group.column(0).statistics.min_raw, group.column(0).statistics.max_raw))
+        stats = group.column(1).statistics
+        ts.append((stats.min_raw, stats.max_raw) if stats is not None else (TS_MIN, TS_MAX))
+    # Parquet statistics hand unsigned values out as signed ones.
+    tuids = np.array(tuid, np.int64).view(np.uint64) if tuid else np.zeros((0, 2), np.uint64)
+    times = np.array(ts, np.int64) if ts else np.zeros((0, 2), np.int64)
+    return _OpenPart(file, tuids[:, 0], tuids[:, 1], times[:, 0], times[:, 1])

@@ -1,0 +1,201 @@
+"""Reads keys and rows out of sorted chunks (memtable runs and row groups of parts) without a query engine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.vnode.keys import (
+    TS_MAX,
+    TS_MIN,
+    I64,
+    U64,
+    Bools,
+    Index,
+    ascending,
+    expand,
+    find_ranges,
+    kept_versions,
+    key_codes,
+    key_order,
+    times_of,
+    tuids_of,
+)
+from penstock.vnode.memtable import VERSION_COLUMN, TimeRange
+from penstock.vnode.tombstones import TombstoneIndex
+from penstock.wal.record import TUID_COLUMN
+
+
+class Chunk(Protocol):
+    """Rows sorted by (_tuid, ts); a Run or a RowGroup."""
+
+    @property
+    def tuid(self) -> U64: ...
+    @property
+    def ts(self) -> I64: ...
+    @property
+    def version(self) -> U64: ...
+    @property
+    def updates(self) -> TimeRange | None: ...
+    @property
+    def num_rows(self) -> int: ...
+    def column(self, name: str) -> pa.Array | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where the newest stored version of wanted keys is. `exists[i]` tells it for key i; `chunk` and `row` of
+    a key that doesn't exist are meaningless."""
+
+    exists: Bools
+    chunk: Index
+    row: Index
+
+
+def find_newest(chunks: Sequence[Chunk], tombstones: TombstoneIndex, tuid: U64, ts: I64,
+                key_name: str | None, key_values: pa.Array | None) -> Found:
+    """Looks up keys (sorted by tuid, ts); with a composite key `key_values` holds the second part."""
+    count = len(tuid)
+    exists = np.zeros(count, np.bool_)
+    chunk_of, row_of = np.zeros(count, np.intp), np.zeros(count, np.intp)
+    newest = np.zeros(count, np.uint64)
+    for number, chunk in enumerate(chunks):
+        owner, row = expand(*find_ranges(chunk.tuid, chunk.ts, tuid, ts, ts))
+        if not len(row):
+            continue
+        if key_name is not None and key_values is not None:
+            stored = chunk.column(key_name)
+            if stored is None:
+                continue
+            same = pc.equal(stored.take(pa.array(row)), key_values.take(pa.array(owner)))
+            matching = same.to_numpy(zero_copy_only=False)
+            owner, row = owner[matching], row[matching]
+        version = chunk.version[row]
+        # Several versions of a key: they come in ascending order within a chunk, and the last assignment wins.
+        better = version >= newest[owner]
+        owner, row, version = owner[better], row[better], version[better]
+        if not len(row):
+            continue
+        best = np.zeros(count, np.uint64)
+        np.maximum.at(best, owner, version)
+        top = version == best[owner]
+        owner, row, version = owner[top], row[top], version[top]
+        exists[owner] = True
+        newest[owner] = version
+        chunk_of[owner], row_of[owner] = number, row
+    if tombstones and exists.any():
+        exists &= ~tombstones.hidden(tuid, ts, newest)
+    return Found(exists, chunk_of, row_of)
+
+
+def stored_values(chunks: Sequence[Chunk], found: Found, name: str, type_: pa.DataType) -> pa.Array:
+    """Returns the stored values of a column for the keys of `found`; NULL for those that don't exist."""
+    wanted = np.flatnonzero(found.exists)
+    pieces: list[pa.Array] = []
+    place = np.zeros(len(found.exists), np.int64)
+    done = 0
+    for number in np.unique(found.chunk[wanted]).tolist():
+        keys = wanted[found.chunk[wanted] == number]
+        column = chunks[number].column(name)
+        rows = pa.array(found.row[keys])
+        pieces.append(pa.nulls(len(keys), type_) if column is None else column.take(rows))
+        place[keys] = np.arange(done, done + len(keys))
+        done += len(keys)
+    if not pieces:
+        return pa.nulls(len(found.exists), type_)
+    return pa.concat_arrays(pieces).take(pa.array(place, mask=~found.exists))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows: of these child tables (sorted, None: all), with first_ts <= ts <= last_ts."""
+
+    tuids: U64 | None = None
+    first_ts: int = TS_MIN
+    last_ts: int = TS_MAX
+
+    def rows_of(self, chunk: Chunk) -> slice | Index:
+        """Returns the positions of the selected rows of a chunk, ascending."""
+        if self.tuids is None:
+            if self.first_ts == TS_MIN and self.last_ts == TS_MAX:
+                return slice(0, chunk.num_rows)
+            if chunk.tuid[0] != chunk.tuid[-1]:
+                return np.flatnonzero((chunk.ts >= self.first_ts) & (chunk.ts <= self.last_ts))
+            low, high = 0, chunk.num_rows
+        elif len(self.tuids) == 1:
+            low, high = (int(np.searchsorted(chunk.tuid, self.tuids[0], side)) for side in ("left", "right"))
+        else:
+            first = np.full(len(self.tuids), self.first_ts, np.int64)
+            last = np.full(len(self.tuids), self.last_ts, np.int64)
+            return expand(*find_ranges(chunk.tuid, chunk.ts, self.tuids, first, last))[1]
+        times = chunk.ts[low:high]
+        start = int(np.searchsorted(times, self.first_ts, "left"))
+        stop = int(np.searchsorted(times, self.last_ts, "right"))
+        return slice(low + start, low + max(start, stop))
+
+
+def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Field]) -> pa.Table:
+    """Returns the selected rows of all chunks, all versions, with `_tuid`, `fields` and `_ver`, not sorted."""
+    wanted = [pa.field(TUID_COLUMN, pa.uint64()), *fields, pa.field(VERSION_COLUMN, pa.uint64())]
+    columns: list[list[pa.Array]] = [[] for _ in wanted]
+    for chunk in chunks:
+        rows = selection.rows_of(chunk)
+        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        if not count:
+            continue
+        index = None if isinstance(rows, slice) else pa.array(rows)
+        for pieces, field in zip(columns, wanted, strict=True):
+            column = chunk.column(field.name)
+            if column is None:
+                pieces.append(pa.nulls(count, field.type))
+            elif index is not None:
+                pieces.append(column.take(index))
+            else:
+                pieces.append(column.slice(rows.start, count))
+    schema = pa.schema(wanted)
+    arrays = [pa.concat_arrays(pieces) if pieces else pa.nulls(0, field.type)
+              for pieces, field in zip(columns, wanted, strict=True)]
+    return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def resolve(rows: pa.Table, key_name: str | None, tombstones: TombstoneIndex, *, as_of: int, pin: int | None,
+            unique: bool) -> pa.Table:
+    """Sorts rows by key, takes out what tombstones hide and what is newer than `as_of`, and keeps the newest version
+    of each key (with a `pin` also older ones that a reader as of the pin or later needs).
+
+    `rows` has `_tuid`, ts as its second column, `_ver` last. `unique`: no key can occur twice.
+    """
+    if not rows.num_rows:
+        return rows
+    tuid, ts = tuids_of(_one(rows.column(0))), times_of(_one(rows.column(1)))
+    version: U64 = _one(rows.column(rows.num_columns - 1)).to_numpy()
+    order: Index | None = None
+    if not (unique and ascending(tuid, ts)):
+        codes = key_codes(_one(rows.column(key_name))) if key_name is not None else None
+        order = key_order(tuid, ts, codes, version)
+        tuid, ts, version = tuid[order], ts[order], version[order]
+        codes = None if codes is None else codes[order]
+    else:
+        codes = None
+    keep = version <= np.uint64(as_of)
+    if tombstones:
+        keep &= ~tombstones.hidden(tuid, ts, version)
+    if not keep.all():
+        kept = np.flatnonzero(keep)
+        order = kept if order is None else order[kept]
+        tuid, ts, version = tuid[kept], ts[kept], version[kept]
+        codes = None if codes is None else codes[kept]
+    if not unique:
+        keep = kept_versions(tuid, ts, codes, version, pin)
+        if not keep.all() and order is not None:
+            order = order[keep]
+    return rows if order is None else rows.take(pa.array(order))
+
+
+def _one(column: pa.ChunkedArray) -> pa.Array:
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()

@@ -1,0 +1,207 @@
+"""One storage table in memory: its runs, parts, deletes and newest times, and the verdict on rows to be written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from penstock.vnode.ingest import Prepared
+from penstock.vnode.keys import TS_MIN, U64, Bools, run_starts
+from penstock.vnode.manifest import LastTimes, PartInfo
+from penstock.vnode.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
+from penstock.vnode.parts import PartCache
+from penstock.vnode.source import Chunk, find_newest, stored_values
+from penstock.vnode.tombstones import Tombstone, TombstoneIndex
+from penstock.wal.record import CHANGE_COLUMN, TUID_COLUMN, with_key_columns
+
+APPEND, LATE, UPDATE = 0, 1, 2
+
+
+class PartHandle:
+    """A part in use. A replaced part's file is deleted only after nobody holds its handle any more."""
+
+    __slots__ = ("__weakref__", "info", "path")
+
+    def __init__(self, info: PartInfo, path: Path) -> None:
+        self.info = info
+        self.path = path
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """Complete rows and the verdict: `_tuid`, all columns, and `change` unless all rows are appends."""
+
+    arrays: list[pa.Array]
+    change: npt.NDArray[np.uint8] | None
+    updates: TimeRange | None
+
+
+class TableState:
+    """The newest state of one table in a vnode. Guarded by the vnode's lock."""
+
+    def __init__(self, uid: int, schema: pa.Schema, key_columns: int) -> None:
+        self.uid = uid
+        self.memtable = Memtable()
+        self.sealed: tuple[Run, ...] = ()
+        self.parts: tuple[PartHandle, ...] = ()
+        self.tombstones: tuple[Tombstone, ...] = ()
+        self.floor = 0
+        self.last_times: LastTimes | None = None
+        self.newest: dict[int, int] = {}
+        # Child tables whose row at the newest time is known to be there: a rewrite of it needs no lookup.
+        self._certain: set[int] = set()
+        self._index: TombstoneIndex | None = None
+        self.set_schema(schema, key_columns)
+
+    def set_schema(self, schema: pa.Schema, key_columns: int) -> None:
+        """Sets the columns that writes are completed to."""
+        self.schema = schema.remove_metadata()
+        self.key_columns = key_columns
+        fields = [pa.field(TUID_COLUMN, pa.uint64()), *self.schema]
+        self.wal_schema = with_key_columns(pa.schema(fields), key_columns)
+        self.change_schema = with_key_columns(pa.schema([*fields, pa.field(CHANGE_COLUMN, pa.uint8())]), key_columns)
+        self.run_schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
+
+    @property
+    def key_name(self) -> str | None:
+        """The second key column of a composite key, or None."""
+        name: str | None = self.schema.names[1] if self.key_columns == 2 else None
+        return name
+
+    @property
+    def time_type(self) -> pa.DataType:
+        return self.schema.field(0).type
+
+    @property
+    def tombstone_index(self) -> TombstoneIndex:
+        if self._index is None:
+            self._index = TombstoneIndex(self.tombstones)
+        return self._index
+
+    def set_tombstones(self, tombstones: Iterable[Tombstone]) -> None:
+        """Replaces the deletes."""
+        self.tombstones = tuple(tombstones)
+        self._index = None
+
+    def runs(self) -> tuple[Run, ...]:
+        """Returns all runs, oldest first."""
+        return (*self.sealed, *self.memtable.runs)
+
+    def chunks(self, cache: PartCache, tuids: U64, first_ts: int, last_ts: int) -> list[Chunk]:
+        """Returns what may hold rows of `tuids` (sorted) in the time range, oldest parts first."""
+        found: list[Chunk] = []
+        low, high = int(tuids[0]), int(tuids[-1])
+        for part in self.parts:
+            info = part.info
+            if info.max_ts >= first_ts and info.min_ts <= last_ts and info.max_tuid >= low and info.min_tuid <= high:
+                found.extend(cache.row_groups(part.path, info, tuids, first_ts, last_ts))
+        found.extend(run for run in self.runs() if run.max_ts >= first_ts and run.min_ts <= last_ts)
+        return found
+
+    def decide(self, rows: Prepared, cache: PartCache) -> Decided:
+        """Completes partial rows from what is stored, and tells appends, late rows and updates apart."""
+        late = self._late(rows)
+        positions = np.flatnonzero(late) if late is not None else np.empty(0, np.intp)
+        partial = any(column is None for column in rows.columns)
+        if not len(positions):
+            return Decided(self._fill_nulls(rows), None, None)
+        tuid, ts = rows.tuid[positions], rows.ts[positions]
+        exists = None if partial else self._exist_for_sure(rows, positions)
+        arrays: list[pa.Array]
+        if exists is None:
+            chunks = self.chunks(cache, np.unique(tuid), int(ts.min()), int(ts.max()))
+            key_values = None
+            if self.key_columns == 2:
+                key = rows.columns[1]
+                key_values = key if len(positions) == rows.num_rows else key.take(pa.array(positions))
+            found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
+            exists = found.exists
+            place: npt.NDArray[np.int64] = np.zeros(rows.num_rows, np.int64)
+            place[positions] = np.arange(len(positions))
+            absent = np.ones(rows.num_rows, np.bool_)
+            absent[positions] = ~exists
+            arrays = [rows.tuid_column]
+            for column, field in zip(rows.columns, self.schema, strict=True):
+                if column is None:
+                    column = stored_values(chunks, found, field.name, field.type)
+                    column = column.take(pa.array(place, mask=absent))
+                arrays.append(column)
+        else:
+            arrays = self._fill_nulls(rows)
+        change = np.zeros(rows.num_rows, np.uint8)
+        change[positions] = np.where(exists, UPDATE, LATE)
+        changed = ts[exists]
+        updates = (int(changed.min()), int(changed.max())) if len(changed) else None
+        return Decided(arrays, change, updates)
+
+    def _late(self, rows: Prepared) -> Bools | None:
+        """Returns which rows are not greater than the newest of their table; None when all are."""
+        tuid, ts = rows.tuid, rows.ts
+        if tuid[0] == tuid[-1]:
+            newest = self.newest.get(int(tuid[0]), TS_MIN)
+            return None if ts[0] > newest else ts <= newest
+        starts = run_starts(tuid)
+        newest_of = self.newest.get
+        known = np.array([newest_of(uid, TS_MIN) for uid in tuid[starts].tolist()], np.int64)
+        if (ts[starts] > known).all():
+            return None
+        lengths = np.diff(np.append(starts, len(tuid)))
+        late: Bools = ts <= np.repeat(known, lengths)
+        return late
+
+    def _exist_for_sure(self, rows: Prepared, positions: npt.NDArray[np.intp]) -> Bools | None:
+        """Returns all-true when every late row rewrites its table's newest row, which is known to be there."""
+        if self.key_columns != 1:
+            return None
+        newest, certain = self.newest, self._certain
+        for uid, ts in zip(rows.tuid[positions].tolist(), rows.ts[positions].tolist(), strict=True):
+            if newest[uid] != ts or uid not in certain:
+                return None
+        return np.ones(len(positions), np.bool_)
+
+    def _fill_nulls(self, rows: Prepared) -> list[pa.Array]:
+        return [rows.tuid_column, *(pa.nulls(rows.num_rows, field.type) if column is None else column
+                                    for column, field in zip(rows.columns, self.schema, strict=True))]
+
+    def wal_batch(self, decided: Decided) -> pa.RecordBatch:
+        """Returns the rows as the log holds them."""
+        if decided.change is None:
+            return pa.RecordBatch.from_arrays(decided.arrays, schema=self.wal_schema)
+        return pa.RecordBatch.from_arrays([*decided.arrays, pa.array(decided.change)], schema=self.change_schema)
+
+    def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None) -> None:
+        """Adds complete rows, sorted by key, to the memtable; `arrays` are `_tuid` and the columns."""
+        versions = pa.array(np.full(len(arrays[0]), version, np.uint64))
+        run = Run.of(pa.RecordBatch.from_arrays([*arrays, versions], schema=run_schema), updates)
+        self.memtable.append(run)
+        self._note_newest(newest_times(run.tuid, run.ts))
+
+    def _note_newest(self, times: dict[int, int]) -> None:
+        for uid, ts in times.items():
+            known = self.newest.get(uid)
+            if known is None or ts >= known:
+                self.newest[uid] = ts
+                self._certain.add(uid)
+
+    def note_stored(self, times: dict[int, int]) -> None:
+        """Takes over newest times of rows that may have been deleted since."""
+        for uid, ts in times.items():
+            known = self.newest.get(uid)
+            if known is None or ts > known:
+                self.newest[uid] = ts
+
+    def delete(self, tombstone: Tombstone) -> None:
+        """Hides rows. The newest times stay: a row is an append only if it is newer than all before."""
+        self.set_tombstones((*self.tombstones, tombstone))
+        if tombstone.tuids is None:
+            self._certain.clear()
+        else:
+            self._certain.difference_update(tombstone.tuids)
+        if tombstone.dropped and tombstone.tuids is not None:
+            for uid in tombstone.tuids:
+                self.newest.pop(uid, None)

@@ -1,0 +1,117 @@
+"""Views with which any DuckDB reads the tables while the engine writes: over Parquet files, newest version wins."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+
+from penstock.common.errors import StorageError
+from penstock.common.fs import Fs, OsFs
+from penstock.common.paths import DataPaths
+from penstock.vnode.parts import parquet_bytes
+from penstock.vnode.snapshot import quoted, text_literal
+
+
+@dataclass(frozen=True, slots=True)
+class ViewTable:
+    """A super or normal table as the views show it.
+
+    `columns`: (name, physical name), the primary timestamp first; `tags`: (name, name in children/<uid>.parquet);
+    `key_columns`: 1, or 2 with a composite key; `kind`: "super" or "normal".
+    """
+
+    database: str
+    name: str
+    table_uid: int
+    columns: tuple[tuple[str, str], ...]
+    tags: tuple[tuple[str, str], ...] = ()
+    key_columns: int = 1
+    kind: str = "super"
+
+
+def view_sql(paths: DataPaths, table: ViewTable) -> str:
+    """Returns the CREATE VIEW statement of one table.
+
+    A view shows `tbname`, the columns and the tags; a child table is the rows `WHERE tbname = '...'`.
+    """
+    uid = table.table_uid
+    vnodes = paths.root.absolute() / "vnode"
+    parts = text_literal(f"{vnodes}/*/store/parts/{uid}/*.parquet")
+    tombstones = text_literal(f"{vnodes}/*/store/tombstones/{uid}/*.parquet")
+    keys = ["_tuid", *(quoted(physical) for _, physical in table.columns[:table.key_columns])]
+    ts = quoted(table.columns[0][1])
+    columns = ", ".join(f"r.{quoted(physical)} AS {quoted(name)}" for name, physical in table.columns)
+    tbname, join = "", ""
+    if table.kind == "super":
+        taken = {name for name, _ in (*table.columns, *table.tags)}
+        tbname = "" if "tbname" in taken else ", c.name AS tbname"
+        tbname += "".join(f", c.{quoted(stored)} AS {quoted(name)}" for name, stored in table.tags)
+        join = f"\n  JOIN read_parquet({text_literal(str(paths.children(uid).absolute()))}) AS c ON c.uid = r._tuid"
+    return f"""CREATE OR REPLACE VIEW {quoted(table.database)}.{quoted(table.name)} AS
+SELECT {columns}{tbname}
+FROM (
+  SELECT * FROM read_parquet({parts}, union_by_name = true)
+  QUALIFY row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY _ver DESC) = 1
+) AS r{join}
+WHERE NOT EXISTS (
+  SELECT 1 FROM read_parquet({tombstones}) AS d
+  WHERE d._tuid = r._tuid AND r._ver < d._ver AND r.{ts} BETWEEN d.first_ts AND d.last_ts)
+AND NOT EXISTS (
+  SELECT 1 FROM read_parquet({tombstones}) AS d
+  WHERE d._tuid IS NULL AND r._ver < d._ver AND r.{ts} BETWEEN d.first_ts AND d.last_ts);"""
+
+
+def views_sql(paths: DataPaths, tables: Sequence[ViewTable]) -> str:
+    """Returns the statements that create all views, schema by schema."""
+    lines = ["-- Written by Penstock: views over its Parquet files for any DuckDB. Rewritten when schemas change."]
+    lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)};" for name in dict.fromkeys(t.database for t in tables)]
+    lines += [view_sql(paths, table) for table in tables]
+    return "\n".join(lines) + "\n"
+
+
+def write_views(paths: DataPaths, tables: Iterable[ViewTable], *, fs: Fs | None = None) -> None:
+    """Writes views.sql and views.duckdb, each replaced atomically.
+
+    Every table must have been defined in at least one vnode (that creates the file its view's glob needs), and super
+    tables need their children file (`write_children`). Raises StorageError.
+    """
+    files = fs or OsFs()
+    text = views_sql(paths, list(tables))
+    files.make_dirs(paths.root)
+    temporary = paths.root / f"views.{os.getpid()}.tmp.duckdb"
+    files.remove(temporary)
+    try:
+        connection = duckdb.connect(str(temporary))
+        try:
+            connection.execute(text)
+        finally:
+            connection.close()
+        files.write_atomic(paths.views_sql, text.encode())
+        files.rename(temporary, paths.views_duckdb)
+        files.fsync_dir(paths.root)
+    except duckdb.Error as error:
+        raise StorageError(f"cannot create the views in {paths.root}: {error}") from error
+    finally:
+        for path in (temporary, Path(f"{temporary}.wal")):
+            files.remove(path)
+
+
+def open_duckdb(path: Path) -> duckdb.DuckDBPyConnection:
+    """Returns an in-memory DuckDB connection with views.duckdb attached read-only as `penstock` and in use."""
+    connection = duckdb.connect()
+    connection.execute(f"ATTACH {text_literal(str(path))} AS penstock (READ_ONLY)")
+    connection.execute("USE penstock")
+    return connection
+
+
+def write_children(paths: DataPaths, table_uid: int, children: pa.Table, *, fs: Fs | None = None) -> None:
+    """Replaces the list of child tables of a super table: `uid` uint64, `name` string, one column per tag."""
+    files = fs or OsFs()
+    path = paths.children(table_uid)
+    files.make_dirs(path.parent)
+    files.write_atomic(path, parquet_bytes(children))

@@ -1,0 +1,808 @@
+"""One vnode: its log, its table store, and the writes, deletes and snapshots over both. Starts no threads."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.common.clock import Clock
+from penstock.common.errors import (
+    CorruptionError,
+    InvalidStatementError,
+    InvalidValueError,
+    NotFoundError,
+    PenstockError,
+    StorageError,
+    UnavailableError,
+)
+from penstock.common.fs import Fs
+from penstock.vnode import manifest as manifests
+from penstock.vnode.ingest import prepare
+from penstock.vnode.keys import TS_MAX, TS_MIN
+from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
+from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges, newest_times
+from penstock.vnode.parts import MAX_PART_ROWS, PartCache, parquet_bytes, write_part
+from penstock.vnode.snapshot import Snapshot
+from penstock.vnode.source import Selection, gather, resolve
+from penstock.vnode.table import UPDATE, PartHandle, TableState
+from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
+from penstock.wal.reader import WalReader
+from penstock.wal.record import CHANGE_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
+from penstock.wal.retention import RetentionPolicy, deletable, segment_infos
+from penstock.wal.segment import segment_name
+from penstock.wal.writer import Recovery, WalWriter
+
+_SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stored at every flush
+_TIER = 8  # parts of a tier have up to 8 times the rows of the tier below
+_STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
+
+
+@dataclass(frozen=True, slots=True)
+class VnodeOptions:
+    """How one vnode keeps its data. `flush_interval_s`: how stale the Parquet files may be for other readers.
+
+    `wal_pin_max_bytes`: how much log a stream that lags may hold back before it is left behind.
+    """
+
+    vgroup_id: int
+    wal_level: int = 1
+    wal_fsync_period_ms: int = 3000
+    wal_retention_period_s: int = 3600
+    wal_retention_size_kb: int = 0
+    segment_bytes: int = 64 << 20
+    memtable_bytes: int = 64 << 20
+    flush_interval_s: float = 2.0
+    compact_min_parts: int = 8
+    part_grace_s: float = 60.0
+    wal_pin_max_bytes: int | None = 8 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class VnodeStats:
+    """Counters of one vnode since it was opened, and its sizes now."""
+
+    acknowledged_version: int
+    synced_version: int
+    persisted_version: int
+    memtable_rows: int
+    memtable_bytes: int
+    parts: int
+    part_rows: int
+    part_bytes: int
+    wal_segments: int
+    wal_bytes: int
+    tables: int
+    child_tables: int
+    tombstones: int
+    rows_written: int
+    flushes: int
+    compactions: int
+    pins: dict[str, int]
+
+
+class SnapshotTooOldError(PenstockError):
+    """A reader asked for a version whose replaced rows were collapsed already; it should have set a pin."""
+
+    actor = "developer"
+
+
+@dataclass(frozen=True, slots=True)
+class _Replaced:
+    """A file that is no longer valid, but may be open in a reader of another process."""
+
+    path: Path
+    since: float
+    handle: weakref.ReferenceType[PartHandle] | None
+    table_uid: int
+    info: PartInfo | None
+
+
+class Vnode:
+    """All methods are thread-safe. Writes of one vnode are ordered by its lock; commits wait outside of it."""
+
+    def __init__(self, directory: Path, options: VnodeOptions, *, fs: Fs, clock: Clock, wal: WalWriter,
+                 manifest: Manifest) -> None:
+        self._directory = directory
+        self._store = directory / "store"
+        self._options = options
+        self._fs = fs
+        self._clock = clock
+        self._wal = wal
+        self._cache = PartCache()
+        self._lock = threading.RLock()
+        # Serialises what replaces the MANIFEST; taken before `_lock` where both are needed.
+        self._store_lock = threading.RLock()
+        self._tables: dict[int, TableState] = {}
+        self._persisted = manifest.persisted_version
+        self._next_file = manifest.next_file
+        self._pins: dict[str, int] = dict(manifest.pins)
+        self._replaced: list[_Replaced] = []
+        self._tombstone_files: dict[int, tuple[str, tuple[Tombstone, ...]]] = {}
+        self._generation = 0
+        self._last_flush = clock.monotonic()
+        self._rows_written = self._flushes = self._compactions = 0
+        self._closed = False
+
+    @classmethod
+    def open(cls, directory: Path, options: VnodeOptions, *, fs: Fs, clock: Clock) -> Vnode:
+        """Opens a vnode, creating it when missing: cuts the log's torn tail and rebuilds the memtable from the log.
+
+        Raises CorruptionError when acknowledged data cannot be read, StorageError when the system refuses.
+        """
+        store = directory / "store"
+        for name in ("parts", "tombstones", "last"):
+            fs.make_dirs(store / name)
+        manifest = manifests.load(fs, store, options.vgroup_id)
+        wal = WalWriter.open(directory / "wal", fs, clock, vgroup_id=options.vgroup_id, level=options.wal_level,
+                             segment_bytes=options.segment_bytes)
+        try:
+            if wal.acknowledged_version < manifest.persisted_version:
+                raise CorruptionError(
+                    f"the log in {directory / 'wal'} ends at version {wal.acknowledged_version}, but the parts hold "
+                    f"rows up to {manifest.persisted_version}", hint="restore the log from a copy")
+            vnode = cls(directory, options, fs=fs, clock=clock, wal=wal, manifest=manifest)
+            vnode._adopt_files(manifest)
+            vnode._load(manifest)
+        except PenstockError:
+            wal.close()
+            raise
+        return vnode
+
+    @property
+    def directory(self) -> Path:
+        return self._directory
+
+    @property
+    def recovery(self) -> Recovery:
+        """What opening the log found: bytes cut off, acknowledged versions lost to a power cut (level 1)."""
+        return self._wal.recovery
+
+    # Loading
+
+    def _adopt_files(self, manifest: Manifest) -> None:
+        """Checks that every part is there, and lists left-over files for deletion."""
+        valid: dict[Path, int] = {}
+        for table in manifest.tables.values():
+            for part in table.parts:
+                valid[self._part_path(table.table_uid, part.name)] = part.size
+            if table.last_times is not None:
+                valid[self._store / "last" / table.last_times.name] = -1
+        for path, size in valid.items():
+            try:
+                found = self._fs.size(path)
+            except FileNotFoundError as error:
+                raise CorruptionError(f"{path} is missing, but the MANIFEST lists it") from error
+            if size not in (-1, found):
+                raise CorruptionError(f"{path} has {found} bytes instead of {size}")
+        now = self._clock.monotonic()
+        for kind in ("parts", "tombstones"):
+            for uid in self._fs.list(self._store / kind):
+                for name in self._fs.list(self._store / kind / uid):
+                    path = self._store / kind / uid / name
+                    if name.startswith("0") and path.suffix == ".parquet":
+                        self._next_file = max(self._next_file, int(path.stem) + 1)
+                    if path not in valid and name != "schema.parquet":
+                        self._replaced.append(_Replaced(path, now, None, int(uid), None))
+        for name in self._fs.list(self._store / "last"):
+            if self._store / "last" / name not in valid:
+                self._fs.remove(self._store / "last" / name)
+
+    def _load(self, manifest: Manifest) -> None:
+        """Rebuilds all tables from the MANIFEST and the log behind it."""
+        self._tables = {}
+        for entry in manifest.tables.values():
+            table = TableState(entry.table_uid, entry.schema, entry.key_columns)
+            table.parts = tuple(PartHandle(part, self._part_path(entry.table_uid, part.name)) for part in entry.parts)
+            table.floor = entry.floor
+            table.last_times = entry.last_times
+            self._load_newest(table)
+            for tombstone in entry.tombstones:
+                table.delete(tombstone)
+            self._tables[entry.table_uid] = table
+        reader = WalReader(self._directory / "wal", self._fs, manifest.persisted_version + 1)
+        try:
+            while records := reader.read():
+                for record in records:
+                    if isinstance(record, RowsRecord):
+                        self._replay_rows(record)
+                    elif isinstance(record, DeleteRecord) and record.table_uid in self._tables:
+                        self._tables[record.table_uid].delete(
+                            Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
+        finally:
+            reader.close()
+
+    def _load_newest(self, table: TableState) -> None:
+        known = 0
+        if table.last_times is not None:
+            path = self._store / "last" / table.last_times.name
+            try:
+                stored = pq.read_table(path)
+            except (OSError, pa.ArrowInvalid) as error:
+                raise CorruptionError(f"{path} is damaged: {error}") from error
+            table.note_stored(dict(zip(stored.column("tuid").to_pylist(), stored.column("ts").to_pylist(),
+                                       strict=True)))
+            known = table.last_times.version
+        for part in table.parts:
+            if part.info.max_version > known:
+                for group in self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX):
+                    table.note_stored(newest_times(group.tuid, group.ts))
+
+    def _replay_rows(self, record: RowsRecord) -> None:
+        table = self._tables.get(record.table_uid)
+        if table is None:
+            return  # the table was dropped later
+        batch = record.batch
+        names: list[str] = batch.schema.names
+        updates: TimeRange | None = None
+        arrays = batch.columns
+        if names[-1] == CHANGE_COLUMN:
+            updated = np.flatnonzero(arrays[-1].to_numpy() == UPDATE)
+            if len(updated):
+                times = arrays[1].view(pa.int64()).to_numpy()[updated]
+                updates = (int(times.min()), int(times.max()))
+            names, arrays = names[:-1], arrays[:-1]
+        fields = [batch.schema.field(name) for name in names]
+        schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
+        table.append(arrays, schema, record.version, updates)
+
+    def _ready(self) -> None:
+        """Raises unless writes are possible; goes back to the acknowledged state after a refused write."""
+        if self._closed:
+            raise UnavailableError(f"vnode {self._options.vgroup_id} is closed")
+        if self._wal.failed is not None:
+            raise self._wal.failed
+        if self._wal.refused is not None:
+            self._generation += 1
+            self._load(self._manifest(self._persisted))
+            self._wal.reset()
+
+    # Tables
+
+    def define_table(self, table_uid: int, schema: pa.Schema, key_columns: int) -> None:
+        """Makes a storage table known, or gives it its newest columns; the same call again changes nothing.
+
+        `schema`: the physical columns, the primary timestamp first; `key_columns`: 1, or 2 for a composite key.
+        Raises InvalidStatementError when the key or the type of a column would change.
+        """
+        schema = schema.remove_metadata()
+        if key_columns not in (1, 2) or len(schema) < key_columns or not pa.types.is_timestamp(schema.field(0).type):
+            raise InvalidStatementError(f"table {table_uid} needs a timestamp first and 1 or 2 key columns")
+        reserved = {TUID_COLUMN, VERSION_COLUMN, CHANGE_COLUMN} & set(schema.names)
+        if reserved or len(set(schema.names)) != len(schema):
+            raise InvalidStatementError(f"table {table_uid} has reserved or repeated column names: {schema.names}")
+        with self._store_lock, self._lock:
+            self._ready()
+            table = self._tables.get(table_uid)
+            if table is not None:
+                if table.schema.equals(schema) and table.key_columns == key_columns:
+                    return
+                self._check_evolution(table, schema, key_columns)
+            before = None if table is None else (table.schema, table.key_columns)
+            if table is None:
+                table = self._tables[table_uid] = TableState(table_uid, schema, key_columns)
+            else:
+                table.set_schema(schema, key_columns)
+            try:
+                self._write_schema_files(table)
+                self._save(self._manifest(self._persisted))
+            except StorageError:
+                if before is None:
+                    del self._tables[table_uid]
+                else:
+                    table.set_schema(*before)
+                raise
+
+    def _check_evolution(self, table: TableState, schema: pa.Schema, key_columns: int) -> None:
+        keys = [(f.name, f.type) for f in table.schema][:table.key_columns]
+        if key_columns != table.key_columns or [(f.name, f.type) for f in schema][:key_columns] != keys:
+            raise InvalidStatementError(f"the key of table {table.uid} cannot change")
+        for field in schema:
+            index = table.schema.get_field_index(field.name)
+            if index >= 0 and table.schema.field(index).type != field.type:
+                raise InvalidStatementError(f"column {field.name} of table {table.uid} cannot change its type from "
+                                            f"{table.schema.field(index).type} to {field.type}")
+
+    def _write_schema_files(self, table: TableState) -> None:
+        """Writes files without rows, so that other readers' globs always match and know all columns."""
+        for kind, schema in (("parts", table.run_schema), ("tombstones", file_schema(table.time_type))):
+            directory = self._store / kind / str(table.uid)
+            self._fs.make_dirs(directory)
+            self._fs.write_atomic(directory / "schema.parquet", parquet_bytes(schema.empty_table()))
+
+    def drop_table(self, table_uid: int) -> None:
+        """Forgets a table and all its rows; an unknown table is no error."""
+        with self._store_lock, self._lock:
+            self._ready()
+            table = self._tables.pop(table_uid, None)
+            if table is None:
+                return
+            try:
+                self._save(self._manifest(self._persisted))
+            except StorageError:
+                self._tables[table_uid] = table
+                raise
+            self._replace_parts(table, table.parts, ())
+            now = self._clock.monotonic()
+            kinds = (self._store / "parts" / str(table_uid), self._store / "tombstones" / str(table_uid))
+            for directory in kinds:
+                known = {entry.path for entry in self._replaced}
+                self._replaced.extend(
+                    _Replaced(directory / name, now, None, table_uid, None)
+                    for name in self._fs.list(directory) if directory / name not in known)
+            self._tombstone_files.pop(table_uid, None)
+
+    def drop_children(self, table_uid: int, tuids: Sequence[int]) -> None:
+        """Removes all rows of child tables for every reader, also for older snapshots; their uids never come back."""
+        if not tuids:
+            return
+        with self._store_lock, self._lock:
+            self._ready()
+            table = self._table(table_uid)
+            before = table.tombstones
+            table.delete(Tombstone(self._wal.last_version + 1, tuple(sorted(set(tuids))), TS_MIN, TS_MAX, True))
+            try:
+                self._save(self._manifest(self._persisted))
+            except StorageError:
+                table.set_tombstones(before)
+                raise
+
+    def _table(self, table_uid: int) -> TableState:
+        table = self._tables.get(table_uid)
+        if table is None:
+            raise NotFoundError(f"vnode {self._options.vgroup_id} has no table {table_uid}")
+        return table
+
+    # Writing
+
+    def write(self, table_uid: int, batch: pa.RecordBatch, *, ingest_time_ms: int | None = None) -> int:
+        """Upserts rows and returns the version of their record once it is acknowledged.
+
+        `batch`: `_tuid` uint64, the key columns, any of the other columns. For rows whose key exists, columns that
+        are not in the batch keep their stored value, else they are NULL. Of equal keys in the batch the last wins.
+        An empty batch writes nothing. Raises NotFoundError, InvalidStatementError, InvalidValueError, StorageError.
+        """
+        table = self._table(table_uid)
+        if batch.num_rows == 0:
+            return self.acknowledged_version
+        schema = table.schema
+        rows = prepare(batch, schema, table.key_columns)
+        with self._lock:
+            self._ready()
+            table = self._table(table_uid)
+            if table.schema is not schema:
+                rows = prepare(batch, table.schema, table.key_columns)
+            decided = table.decide(rows, self._cache)
+            now = self._clock.now_ms() if ingest_time_ms is None else ingest_time_ms
+            ticket = self._wal.enqueue_rows(table_uid, table.wal_batch(decided), now)
+            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates)
+            self._rows_written += rows.num_rows
+            stalled = table.memtable.num_bytes > _STALL_FACTOR * self._options.memtable_bytes
+        self._wal.commit(ticket)
+        if stalled:
+            self.flush()
+        return ticket.version
+
+    def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
+        """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""
+        uids = None if tuids is None else tuple(sorted(set(tuids)))
+        with self._lock:
+            self._ready()
+            table = self._table(table_uid)
+            ticket = self._wal.enqueue_delete(table_uid, uids, first_ts, last_ts, self._clock.now_ms())
+            if first_ts <= last_ts and (uids is None or uids):
+                table.delete(Tombstone(ticket.version, uids, first_ts, last_ts))
+        self._wal.commit(ticket)
+        return ticket.version
+
+    def write_meta(self, body: dict[str, Any]) -> int:
+        """Puts a META record into the log, in order with the rows, and returns its version."""
+        with self._lock:
+            self._ready()
+            ticket = self._wal.enqueue_meta(body, self._clock.now_ms())
+        self._wal.commit(ticket)
+        return ticket.version
+
+    def write_time_mark(self, writer: str, ts_ms: int) -> int:
+        """Puts a TIME_MARK record into the log and returns its version."""
+        with self._lock:
+            self._ready()
+            ticket = self._wal.enqueue_time_mark(writer, ts_ms, self._clock.now_ms())
+        self._wal.commit(ticket)
+        return ticket.version
+
+    # Reading
+
+    @property
+    def acknowledged_version(self) -> int:
+        return self._wal.acknowledged_version
+
+    def last_ts(self, tuid: int) -> int | None:
+        """Returns the greatest ts ever written to a child table (deleted rows count too), or None."""
+        with self._lock:
+            for table in self._tables.values():
+                newest = table.newest.get(tuid)
+                if newest is not None:
+                    return newest
+        return None
+
+    def snapshot(self, table_uid: int, *, as_of: int | None = None) -> Snapshot:
+        """Returns a view of a table as of a version (None: everything acknowledged).
+
+        Raises NotFoundError, InvalidValueError for a version that isn't acknowledged, SnapshotTooOldError when
+        older rows of the table were collapsed (a pin at or before `as_of` prevents that).
+        """
+        with self._lock:
+            table = self._table(table_uid)
+            newest = self._wal.acknowledged_version
+            version = newest if as_of is None else as_of
+            if version > newest:
+                raise InvalidValueError(f"version {version} of vnode {self._options.vgroup_id} is not acknowledged; "
+                                        f"the newest is {newest}")
+            if version < table.floor:
+                raise SnapshotTooOldError(f"table {table_uid} of vnode {self._options.vgroup_id} can be read as of "
+                                          f"version {table.floor} or later, not {version}")
+            return Snapshot(table_uid=table_uid, schema=table.schema, key_columns=table.key_columns, version=version,
+                            runs=table.runs(), parts=table.parts, tombstones=table.tombstones, cache=self._cache)
+
+    # Pins
+
+    def set_pin(self, owner: str, version: int) -> None:
+        """Keeps the log from `version` on, and row versions that a reader as of `version` or later needs."""
+        with self._store_lock, self._lock:
+            known = owner in self._pins
+            self._pins[owner] = version
+            if not known:
+                # A first pin must survive a crash; later ones only move forward and are saved with the next flush.
+                self._save(self._manifest(self._persisted))
+
+    def release_pin(self, owner: str) -> None:
+        """Forgets a pin; an unknown owner is no error."""
+        with self._store_lock, self._lock:
+            if self._pins.pop(owner, None) is not None:
+                self._save(self._manifest(self._persisted))
+
+    # Store
+
+    def _part_path(self, table_uid: int, name: str) -> Path:
+        return self._store / "parts" / str(table_uid) / name
+
+    def _new_name(self) -> str:
+        name = f"{self._next_file:012d}.parquet"
+        self._next_file += 1
+        return name
+
+    def _table_manifest(self, table: TableState, persisted: int) -> TableManifest:
+        tombstones = tuple(t for t in table.tombstones if t.dropped or t.version <= persisted)
+        return TableManifest(table.uid, table.schema, table.key_columns, tuple(p.info for p in table.parts), tombstones,
+                             table.last_times, table.floor)
+
+    def _manifest(self, persisted: int) -> Manifest:
+        tables = {uid: self._table_manifest(table, persisted) for uid, table in self._tables.items()}
+        return Manifest(self._options.vgroup_id, persisted, self._next_file, tables, dict(self._pins))
+
+    def _save(self, manifest: Manifest) -> None:
+        manifests.save(self._fs, self._store, manifest)
+
+    def _horizon(self, persisted: int) -> int:
+        """The oldest version that a reader may ask for."""
+        return min([persisted, *self._pins.values()])
+
+    def flush(self) -> None:
+        """Writes everything acknowledged into parts. Raises StorageError; then nothing has changed."""
+        with self._store_lock:
+            with self._lock:
+                self._ready()
+                persisted = self._wal.last_version
+                self._last_flush = self._clock.monotonic()
+                if persisted == self._persisted:
+                    return
+                generation = self._generation
+                horizon = self._horizon(persisted)
+                work = []
+                for table in self._tables.values():
+                    table.sealed = tuple(table.memtable.take_all())
+                    work.append((table, table.sealed, table.tombstones, self._times_to_store(table)))
+            try:
+                self._wal.commit_all()
+                self._wal.sync()
+                results = [self._flush_table(table, runs, tombstones, times, persisted, horizon)
+                           for table, runs, tombstones, times in work]
+                self._install(persisted, generation, results)
+            except PenstockError:
+                with self._lock:
+                    for table, _, _, _ in work:
+                        table.memtable.put_back(table.sealed)
+                        table.sealed = ()
+                raise
+            self._flushes += 1
+
+    def _times_to_store(self, table: TableState) -> dict[int, int] | None:
+        return dict(table.newest) if table.sealed and len(table.newest) <= _SMALL_FAMILY else None
+
+    def _flush_table(self, table: TableState, runs: tuple[Run, ...], tombstones: tuple[Tombstone, ...],
+                     times: dict[int, int] | None, persisted: int, horizon: int) -> _Flushed:
+        parts: tuple[PartHandle, ...] = ()
+        collapsed = False
+        if runs:
+            known = {f.name: f for run in runs for f in run.data.schema}
+            fields = [f for f in known.values() if f.name not in (TUID_COLUMN, VERSION_COLUMN)]
+            rows = gather(runs, Selection(), fields)
+            updates = join_ranges([run.updates for run in runs])
+            kept = self._resolve(table, rows, tombstones, horizon, unique=updates is None)
+            collapsed = kept.num_rows < rows.num_rows
+            parts = self._write_parts(table, kept, horizon, updates)
+        last = table.last_times if times is None else self._write_times(table, times, persisted)
+        return _Flushed(table, parts, last, collapsed)
+
+    def _resolve(self, table: TableState, rows: pa.Table, tombstones: Sequence[Tombstone], horizon: int, *,
+                 unique: bool) -> pa.Table:
+        """Takes out what no reader as of `horizon` or later can see."""
+        effective = TombstoneIndex([t for t in tombstones if t.hides_for(horizon)])
+        return resolve(rows, table.key_name, effective, as_of=2**64 - 1, pin=horizon, unique=unique)
+
+    def _write_parts(self, table: TableState, rows: pa.Table, purged: int,
+                     updates: TimeRange | None) -> tuple[PartHandle, ...]:
+        handles = []
+        for start in range(0, rows.num_rows, MAX_PART_ROWS):
+            with self._lock:
+                name = self._new_name()
+            info = write_part(self._fs, self._store / "parts" / str(table.uid), name,
+                              rows.slice(start, MAX_PART_ROWS), purged_version=purged, updates=updates)
+            handles.append(PartHandle(info, self._part_path(table.uid, name)))
+        return tuple(handles)
+
+    def _write_times(self, table: TableState, times: dict[int, int], version: int) -> LastTimes:
+        name = f"{table.uid}-{version:020d}.parquet"
+        data = pa.table({"tuid": pa.array(list(times), pa.uint64()), "ts": pa.array(list(times.values()), pa.int64())})
+        self._fs.write_atomic(self._store / "last" / name, parquet_bytes(data))
+        return LastTimes(name, version)
+
+    def _install(self, persisted: int, generation: int, results: Sequence[_Flushed]) -> None:
+        """Makes the result of a flush valid, in the MANIFEST and in memory."""
+        with self._lock:
+            if generation != self._generation:
+                raise StorageError("the flush was overtaken by a refused write", hint="it is tried again")
+            before = [(r.table.parts, r.table.last_times, r.table.floor) for r in results]
+            for result in results:
+                table = result.table
+                table.parts = (*table.parts, *result.parts)
+                table.last_times = result.last_times
+                if result.collapsed:
+                    table.floor = max(table.floor, self._horizon(persisted))
+            try:
+                self._save(self._manifest(persisted))
+            except StorageError:
+                for result, (parts, last, floor) in zip(results, before, strict=True):
+                    result.table.parts, result.table.last_times, result.table.floor = parts, last, floor
+                raise
+            self._persisted = persisted
+            for result, (_, last, _) in zip(results, before, strict=True):
+                result.table.sealed = ()
+                if last is not None and last != result.table.last_times:
+                    self._fs.remove(self._store / "last" / last.name)
+        for result in results:
+            self._publish_tombstones(result.table)
+
+    def _publish_tombstones(self, table: TableState) -> None:
+        """Writes the deletes for readers of other processes, when they changed."""
+        with self._lock:
+            current = tuple(t for t in table.tombstones if t.dropped or t.version <= self._persisted)
+            known = self._tombstone_files.get(table.uid)
+            if self._tables.get(table.uid) is not table or current == (known[1] if known else ()):
+                return
+            name = self._new_name()
+        directory = self._store / "tombstones" / str(table.uid)
+        self._fs.write_atomic(directory / name, parquet_bytes(to_table(current, table.time_type)))
+        with self._lock:
+            self._tombstone_files[table.uid] = (name, current)
+            if known is not None:
+                self._replaced.append(_Replaced(directory / known[0], self._clock.monotonic(), None, table.uid, None))
+
+    # Compaction
+
+    def compact(self, *, full: bool = False) -> int:
+        """Merges parts of like size, takes out replaced and deleted rows, and returns how many parts were replaced.
+
+        `full` merges all parts of each table. Raises StorageError, CorruptionError; then nothing has changed.
+        """
+        replaced = 0
+        with self._store_lock:
+            with self._lock:
+                self._ready()
+                tables = list(self._tables.values())
+            for table in tables:
+                chosen = list(table.parts) if full else self._choose(table)
+                if len(chosen) > 1 or (full and chosen and self._improvable(table, chosen[0])):
+                    self._merge(table, chosen)
+                    replaced += len(chosen)
+                self._drop_applied_tombstones(table)
+        return replaced
+
+    def _choose(self, table: TableState) -> list[PartHandle]:
+        tiers: dict[int, list[PartHandle]] = {}
+        for part in table.parts:
+            if part.info.rows < MAX_PART_ROWS // 2:
+                tiers.setdefault(max(part.info.rows, 1).bit_length() // 3, []).append(part)
+        # A few larger strays must not keep many small ones apart: each tier takes along all below it.
+        chosen: list[PartHandle] = []
+        for tier in sorted(tiers):
+            chosen += tiers[tier]
+            if len(chosen) >= self._options.compact_min_parts:
+                return chosen
+        return []
+
+    def _improvable(self, table: TableState, part: PartHandle) -> bool:
+        return part.info.updates is not None or any(
+            t.version > part.info.purged_version and t.touches(part.info.min_ts, part.info.max_ts)
+            for t in table.tombstones)
+
+    def _merge(self, table: TableState, chosen: Sequence[PartHandle]) -> None:
+        with self._lock:
+            horizon = self._horizon(self._persisted)
+            tombstones = tuple(t for t in table.tombstones if t.dropped or t.version <= self._persisted)
+        runs = [self._read_part(part) for part in chosen]
+        names = dict.fromkeys(name for part in chosen for name in part.info.columns)
+        types = {f.name: f for run in runs for f in run.data.schema}
+        rows = gather(runs, Selection(), [types[name] for name in names])
+        updates = join_ranges([part.info.updates for part in chosen])
+        kept = self._resolve(table, rows, tombstones, horizon, unique=updates is None)
+        if updates is not None and not self._older_elsewhere(table, chosen, updates, kept, horizon):
+            updates = None
+        parts = self._write_parts(table, kept, horizon, updates)
+        with self._lock:
+            before = table.parts, table.floor
+            table.parts = (*(p for p in table.parts if p not in chosen), *parts)
+            if kept.num_rows < rows.num_rows:
+                table.floor = max(table.floor, horizon)
+            try:
+                self._save(self._manifest(self._persisted))
+            except StorageError:
+                table.parts, table.floor = before
+                raise
+            self._replace_parts(table, chosen, parts)
+            self._compactions += 1
+
+    def _older_elsewhere(self, table: TableState, chosen: Sequence[PartHandle], updates: TimeRange, kept: pa.Table,
+                         horizon: int) -> bool:
+        """Tells whether a key in the range of updates may still exist in another part, or twice in the new one."""
+        if any(p.info.min_ts <= updates[1] and p.info.max_ts >= updates[0] for p in table.parts if p not in chosen):
+            return True
+        return horizon < max((p.info.max_version for p in chosen), default=0) and kept.num_rows > 0
+
+    def _read_part(self, part: PartHandle) -> Run:
+        data = self._fs.read(part.path)
+        if crc32c(data) != part.info.crc:
+            raise CorruptionError(f"part {part.path} is damaged: its checksum does not fit")
+        table = pq.read_table(pa.BufferReader(data)).combine_chunks()
+        return Run.of(table.to_batches()[0], part.info.updates)
+
+    def _replace_parts(self, table: TableState, old: Sequence[PartHandle], new: Sequence[PartHandle]) -> None:
+        now = self._clock.monotonic()
+        self._replaced.extend(_Replaced(part.path, now, weakref.ref(part), table.uid, part.info)
+                              for part in old if part not in new)
+
+    def _drop_applied_tombstones(self, table: TableState) -> None:
+        """Forgets deletes that no file, valid or replaced, needs any more."""
+        with self._lock:
+            horizon = self._horizon(self._persisted)
+            infos = [part.info for part in table.parts]
+            infos += [r.info for r in self._replaced if r.table_uid == table.uid and r.info is not None]
+            if any(r.table_uid == table.uid and r.info is None and r.path.parent.parent.name == "parts"
+                   for r in self._replaced):
+                return
+            needed = tuple(t for t in table.tombstones if self._needed(t, infos, horizon))
+            if needed == table.tombstones:
+                return
+            before = table.tombstones
+            table.set_tombstones(needed)
+            try:
+                self._save(self._manifest(self._persisted))
+            except StorageError:
+                table.set_tombstones(before)
+                raise
+        self._publish_tombstones(table)
+
+    def _needed(self, tombstone: Tombstone, infos: Sequence[PartInfo], horizon: int) -> bool:
+        if tombstone.version > horizon:
+            return True
+        return any(info.min_version < tombstone.version and info.purged_version < tombstone.version
+                   and tombstone.touches(info.min_ts, info.max_ts) for info in infos)
+
+    # Upkeep
+
+    def maintain(self) -> None:
+        """Does what is due: flush by size or age, sync, compaction, WAL retention, deletion of replaced files."""
+        with self._lock:
+            if self._closed:
+                return
+            pending = sum(table.memtable.num_bytes for table in self._tables.values())
+            behind = self._wal.acknowledged_version > self._persisted
+            age = self._clock.monotonic() - self._last_flush
+            due = behind and (age >= self._options.flush_interval_s or pending >= self._options.memtable_bytes)
+        self._wal.sync_if_due(self._options.wal_fsync_period_ms / 1000)
+        if due:
+            self.flush()
+            self.compact()
+        self._delete_replaced()
+        self._apply_retention()
+
+    def _delete_replaced(self) -> None:
+        now = self._clock.monotonic()
+        with self._store_lock, self._lock:
+            kept = []
+            for entry in self._replaced:
+                held = entry.handle is not None and entry.handle() is not None
+                if held or now - entry.since < self._options.part_grace_s:
+                    kept.append(entry)
+                    continue
+                self._cache.forget(entry.path)
+                self._fs.remove(entry.path)
+            self._replaced = kept
+
+    def _apply_retention(self) -> None:
+        options = self._options
+        directory = self._directory / "wal"
+        with self._store_lock:
+            with self._lock:
+                persisted, pins = self._persisted, list(self._pins.values())
+            policy = RetentionPolicy(options.wal_retention_period_s, options.wal_retention_size_kb,
+                                     options.wal_pin_max_bytes)
+            infos = segment_infos(self._fs, directory, self._wal.acknowledged_version)
+            # A pin is the version a stream has seen: it reads on behind it.
+            pin = min(pins) + 1 if pins else None
+            for segment in deletable(infos, policy, now_ms=self._clock.now_ms(), persisted_version=persisted,
+                                     pin_version=pin):
+                self._fs.remove(directory / segment_name(segment.first_version))
+
+    def stats(self) -> VnodeStats:
+        """Returns sizes and counters."""
+        infos = segment_infos(self._fs, self._directory / "wal", self._wal.acknowledged_version)
+        with self._lock:
+            tables = list(self._tables.values())
+            parts = [part.info for table in tables for part in table.parts]
+            runs = [run for table in tables for run in table.runs()]
+            return VnodeStats(
+                acknowledged_version=self._wal.acknowledged_version, synced_version=self._wal.synced_version,
+                persisted_version=self._persisted, memtable_rows=sum(r.num_rows for r in runs),
+                memtable_bytes=sum(r.data.nbytes for r in runs), parts=len(parts),
+                part_rows=sum(p.rows for p in parts), part_bytes=sum(p.size for p in parts),
+                wal_segments=len(infos), wal_bytes=sum(s.size for s in infos), tables=len(tables),
+                child_tables=sum(len(t.newest) for t in tables), tombstones=sum(len(t.tombstones) for t in tables),
+                rows_written=self._rows_written, flushes=self._flushes, compactions=self._compactions,
+                pins=dict(self._pins))
+
+    def verify(self) -> None:
+        """Reads every part and checks it against the MANIFEST. Raises CorruptionError naming the file."""
+        with self._lock:
+            parts = [part for table in self._tables.values() for part in table.parts]
+        for part in parts:
+            if self._read_part(part).num_rows != part.info.rows:
+                raise CorruptionError(f"part {part.path} doesn't have the {part.info.rows} rows of the MANIFEST")
+
+    def close(self, *, flush: bool = True) -> None:
+        """Flushes and closes; nothing may be written afterwards. Raises StorageError when the flush fails."""
+        if self._closed:
+            return
+        try:
+            if flush and self._wal.failed is None:
+                self.flush()
+        finally:
+            with self._store_lock, self._lock:
+                self._closed = True
+                self._wal.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Flushed:
+    table: TableState
+    parts: tuple[PartHandle, ...]
+    last_times: LastTimes | None
+    collapsed: bool

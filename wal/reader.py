@@ -1,0 +1,238 @@
+"""Follows one vnode's log from any process: maps segments, decodes without copying, never passes the END."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.common.errors import PenstockError
+from penstock.common.fs import Fs, ReadFile
+from penstock.wal.record import (
+    HEADER_SIZE,
+    DamagedRecordError,
+    Header,
+    Kind,
+    Record,
+    check_payload,
+    decode,
+    decode_header,
+    decode_schema,
+)
+from penstock.wal.segment import (
+    END_NAME,
+    END_SIZE,
+    NO_END,
+    SEGMENT_HEADER_SIZE,
+    End,
+    EndFile,
+    damaged,
+    decode_segment_header,
+    list_segments,
+    segment_name,
+)
+
+_SMALL = 64 << 10  # a tail up to this size is copied by one read; a new map costs more
+
+
+class WalGapError(PenstockError):
+    """The version that a reader wants next is not in the log: retention deleted it, or it was never written."""
+
+    actor = "operator"
+
+    def __init__(self, directory: Path, wanted: int, oldest: int, newest: int) -> None:
+        if wanted <= newest:
+            text = f"version {wanted} of the log in {directory} was deleted by retention; the oldest is {oldest}"
+            hint = "raise wal_retention_period or walPinMax, and rebuild what depends on it from the table"
+        else:
+            text = f"version {wanted} of the log in {directory} was never written or got lost; it ends at {newest}"
+            hint = "under WAL_LEVEL 1 a power cut may lose the last WAL_FSYNC_PERIOD"
+        super().__init__(text, hint=hint)
+        self.wanted = wanted
+        self.oldest = oldest
+        self.newest = newest
+
+
+class WalReader:
+    """Reads the records from version `from_version` (inclusive) on, in order, as far as they are acknowledged.
+
+    Not thread-safe. Survives segment roll and retention: an open segment stays readable after its removal.
+    """
+
+    def __init__(self, directory: Path, fs: Fs, from_version: int = 1) -> None:
+        self._directory = directory
+        self._fs = fs
+        self._next = max(from_version, 1)
+        self._end_file: EndFile | None = None
+        self._segment = 0  # first version of the open segment; 0: none is open
+        self._file: ReadFile | None = None
+        self._buffer = pa.py_buffer(b"")
+        self._buffer_start = 0
+        self._offset = 0
+        self._crc = 0
+        self._schemas: dict[int, pa.Schema] = {}
+
+    @property
+    def next_version(self) -> int:
+        """The version of the record that the next `read` starts with."""
+        return self._next
+
+    @property
+    def acknowledged_version(self) -> int:
+        """The version that readers may go to now; 0 for an empty log. Cheap: one look into shared memory."""
+        return self._end().version
+
+    def _end(self) -> End:
+        if self._end_file is None:
+            path = self._directory / END_NAME
+            if END_NAME not in self._fs.list(self._directory) or self._fs.size(path) < END_SIZE:
+                return NO_END
+            file = self._fs.open_read(path)
+            try:
+                self._end_file = EndFile(file.map())
+            finally:
+                file.close()
+        return self._end_file.read()
+
+    def read(self, max_records: int = 1024, max_bytes: int = 16 << 20) -> list[Record]:
+        """Returns the next records, none when all acknowledged ones were read; doesn't wait.
+
+        At most `max_records`, and no further ones once `max_bytes` of payload are reached. Raises WalGapError,
+        CorruptionError or StorageError; the position stays, and good records before the bad one are returned first.
+        """
+        end = self._end()
+        if self._next > end.version:
+            if self._next > end.version + 1 and end is not NO_END:
+                raise WalGapError(self._directory, self._next, 0, end.version)
+            return []
+        records: list[Record] = []
+        size = 0
+        while self._next <= end.version and len(records) < max_records and size < max_bytes:
+            try:
+                if not self._segment and not self._open_segment_of_next():
+                    raise WalGapError(self._directory, self._next, self._oldest(), end.version)
+                header, payload = self._step(end)
+            except PenstockError:
+                if records:
+                    return records
+                raise
+            if header is None or payload is None:
+                continue
+            try:
+                record = decode(header, payload, self._schemas)
+            except DamagedRecordError as error:
+                if records:
+                    return records
+                raise damaged(self._path(), self._offset, error) from error
+            self._pass(header)
+            self._next += 1
+            records.append(record)
+            size += header.payload_size
+        return records
+
+    def _step(self, end: End) -> tuple[Header | None, pa.Buffer | None]:
+        """Looks at the next record: passes declarations, records before the wanted one, and the segment's end."""
+        limit = end.offset if end.segment == self._segment else self._size()
+        if self._offset >= limit:
+            if end.segment == self._segment:
+                raise damaged(self._path(), self._offset, f"it ends before version {self._next}")
+            self._open_following()
+            return None, None
+        try:
+            if self._offset + HEADER_SIZE > limit:
+                raise DamagedRecordError("the header is cut off")
+            header = decode_header(self._bytes(self._offset, HEADER_SIZE, limit).to_pybytes())
+            if header.previous_crc != self._crc:
+                raise DamagedRecordError("the record doesn't follow the one before it")
+            if self._offset + header.total_size > limit:
+                raise DamagedRecordError("the payload is cut off")
+            if header.version < self._next and header.kind is not Kind.SCHEMA:
+                self._pass(header)
+                return None, None
+            if header.version > self._next:
+                raise DamagedRecordError(f"version {header.version} stands where {self._next} should")
+            payload = self._bytes(self._offset + HEADER_SIZE, header.payload_size, limit)
+            data = payload.to_pybytes()
+            check_payload(header, data)
+            if header.kind is Kind.SCHEMA:
+                declared = decode_schema(header, data)
+                self._schemas[declared.shape] = declared.schema
+                self._pass(header)
+                return None, None
+        except DamagedRecordError as error:
+            raise damaged(self._path(), self._offset, error) from error
+        return header, payload
+
+    def _pass(self, header: Header) -> None:
+        self._offset += header.total_size
+        self._crc = header.crc
+
+    def _bytes(self, offset: int, length: int, limit: int) -> pa.Buffer:
+        """Returns bytes of the open segment, from the map, or by one read when little is new."""
+        start = offset - self._buffer_start
+        if start < 0 or start + length > self._buffer.size:
+            if self._file is None:
+                raise damaged(self._path(), offset, "the segment is not open")
+            if limit - offset <= _SMALL:
+                data = self._file.read(offset, limit - offset)
+                self._buffer, self._buffer_start = pa.py_buffer(data), offset
+            else:
+                self._buffer, self._buffer_start = pa.py_buffer(self._file.map()), 0
+            start = offset - self._buffer_start
+            if start + length > self._buffer.size:
+                raise DamagedRecordError("the segment is shorter than the log's end says")
+        return self._buffer.slice(start, length)
+
+    def _path(self) -> Path:
+        return self._directory / segment_name(self._segment)
+
+    def _size(self) -> int:
+        return self._file.size() if self._file is not None else 0
+
+    def _oldest(self) -> int:
+        return min(list_segments(self._fs, self._directory), default=0)
+
+    def _open_segment_of_next(self) -> bool:
+        candidates = [first for first in list_segments(self._fs, self._directory) if first <= self._next]
+        return bool(candidates) and self._open(candidates[-1], None)
+
+    def _open_following(self) -> None:
+        """Opens the segment behind the finished one; it starts with the wanted version."""
+        finished, crc = self._segment, self._crc
+        self._close_segment()
+        if not self._open(self._next, (finished, crc)):
+            raise WalGapError(self._directory, self._next, self._oldest(), self._end().version)
+
+    def _open(self, first: int, previous: tuple[int, int] | None) -> bool:
+        path = self._directory / segment_name(first)
+        try:
+            file = self._fs.open_read(path)
+        except FileNotFoundError:
+            return False  # retention was faster than we
+        try:
+            header, crc = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+        except DamagedRecordError as error:
+            file.close()
+            raise damaged(path, 0, error) from error
+        if previous is not None and (header.previous_first, header.previous_crc) != previous:
+            file.close()
+            raise damaged(path, 0, "the segment doesn't follow the one before it")
+        self._segment, self._file, self._crc = first, file, crc
+        self._offset = SEGMENT_HEADER_SIZE
+        self._schemas = {}
+        self._buffer, self._buffer_start = pa.py_buffer(b""), 0
+        return True
+
+    def _close_segment(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
+        self._segment = 0
+        self._buffer = pa.py_buffer(b"")  # decoded batches keep their own map alive
+
+    def close(self) -> None:
+        """Closes the files; records that were returned stay readable."""
+        self._close_segment()
+        if self._end_file is not None:
+            self._end_file.close()
+            self._end_file = None

@@ -1,0 +1,236 @@
+"""One record of the write-ahead log: its bytes, its checksums, and the message it decodes to. Opens no files."""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+
+MAGIC = 0x4C41_5750  # "PWAL"
+ALIGNMENT = 8  # Arrow buffers inside a mapped segment must be aligned for numpy and Acero
+KEY_COLUMNS_METADATA = b"penstock.key_columns"
+CHANGE_COLUMN = "_change"
+TUID_COLUMN = "_tuid"
+
+_BODY = struct.Struct("<IIBBHIQqI")
+_CRC = struct.Struct("<I")
+HEADER_SIZE = _BODY.size + _CRC.size
+_ROWS = struct.Struct("<QII")
+_SCHEMA = struct.Struct("<QIB3x")
+_DELETE = struct.Struct("<QqqI4x")
+_TIME_MARK = struct.Struct("<q")
+_ALL_TABLES = 0xFFFF_FFFF
+
+
+class Kind(IntEnum):
+    """What a record holds."""
+
+    ROWS = 1
+    DELETE = 2
+    META = 3
+    TIME_MARK = 4
+    SCHEMA = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RowsRecord:
+    """Complete rows of one storage table, sorted by key and without duplicates of a key.
+
+    `batch`: `_tuid` uint64, the physical columns (primary timestamp first), and where not all rows are appends
+    `_change` uint8: 0 append, 1 late (a new key, but not a greater ts), 2 update (the key existed).
+    The schema's metadata has the number of key columns under `penstock.key_columns`.
+    """
+
+    version: int
+    ingest_time_ms: int
+    table_uid: int
+    batch: pa.RecordBatch
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecord:
+    """Rows with first_ts <= ts <= last_ts (units of the table's precision) of `tuids` (None: of all) are gone."""
+
+    version: int
+    ingest_time_ms: int
+    table_uid: int
+    tuids: tuple[int, ...] | None
+    first_ts: int
+    last_ts: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetaRecord:
+    """Child tables and tags that were created, altered or dropped; `body` is the caller's JSON object."""
+
+    version: int
+    ingest_time_ms: int
+    body: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class TimeMarkRecord:
+    """`writer` promises that nothing older than `ts_ms` comes from it any more."""
+
+    version: int
+    ingest_time_ms: int
+    writer: str
+    ts_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaRecord:
+    """Declares the shape that later ROWS records of the same segment use. It has the version of the record behind
+    it and is not counted itself: readers never see it."""
+
+    version: int
+    table_uid: int
+    shape: int
+    schema: pa.Schema
+
+
+Record = RowsRecord | DeleteRecord | MetaRecord | TimeMarkRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """The checked header of a record. `crc` is the checksum of the header itself: the next record repeats it."""
+
+    kind: Kind
+    version: int
+    ingest_time_ms: int
+    payload_size: int
+    payload_crc: int
+    previous_crc: int
+    crc: int
+
+    @property
+    def total_size(self) -> int:
+        """Bytes of the whole record in the segment, padding included."""
+        return HEADER_SIZE + _padded(self.payload_size)
+
+
+class DamagedRecordError(Exception):
+    """Bytes that are no good record; callers turn it into a cut tail or a CorruptionError."""
+
+
+def _padded(size: int) -> int:
+    return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
+
+
+def crc32c(data: bytes) -> int:
+    """Returns the CRC-32C of `data`."""
+    return int(google_crc32c.value(data))
+
+
+def encode(kind: Kind, version: int, ingest_time_ms: int, payload: bytes, previous_crc: int) -> tuple[bytes, int]:
+    """Returns the record's bytes and the checksum of its header."""
+    size = len(payload)
+    body = _BODY.pack(MAGIC, size, kind, 0, 0, crc32c(payload), version, ingest_time_ms, previous_crc)
+    crc = crc32c(body)
+    return b"".join((body, _CRC.pack(crc), payload, bytes(_padded(size) - size))), crc
+
+
+def rows_payload(table_uid: int, shape: int, batch: pa.RecordBatch) -> bytes:
+    """Returns the payload of a ROWS record; the batch is written without its schema."""
+    return b"".join((_ROWS.pack(table_uid, shape, batch.num_rows), batch.serialize()))
+
+
+def schema_payload(table_uid: int, shape: int, schema: pa.Schema) -> bytes:
+    """Returns the payload of a SCHEMA record."""
+    return b"".join((_SCHEMA.pack(table_uid, shape, key_columns_of(schema)), schema.serialize()))
+
+
+def delete_payload(table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int) -> bytes:
+    """Returns the payload of a DELETE record."""
+    count = _ALL_TABLES if tuids is None else len(tuids)
+    uids = b"" if tuids is None else np.asarray(tuids, dtype="<u8").tobytes()
+    return _DELETE.pack(table_uid, first_ts, last_ts, count) + uids
+
+
+def meta_payload(body: dict[str, Any]) -> bytes:
+    """Returns the payload of a META record."""
+    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def time_mark_payload(writer: str, ts_ms: int) -> bytes:
+    """Returns the payload of a TIME_MARK record."""
+    return _TIME_MARK.pack(ts_ms) + writer.encode()
+
+
+def with_key_columns(schema: pa.Schema, key_columns: int) -> pa.Schema:
+    """Returns `schema` with the number of key columns in its metadata."""
+    return schema.with_metadata({KEY_COLUMNS_METADATA: str(key_columns).encode()})
+
+
+def key_columns_of(schema: pa.Schema) -> int:
+    """Returns the number of key columns noted in a schema's metadata; 1 when there is none."""
+    return int((schema.metadata or {}).get(KEY_COLUMNS_METADATA, b"1"))
+
+
+def decode_header(data: bytes) -> Header:
+    """Checks and decodes the first HEADER_SIZE bytes of a record. Raises DamagedRecordError."""
+    if len(data) < HEADER_SIZE:
+        raise DamagedRecordError("the header is cut off")
+    (crc,) = _CRC.unpack_from(data, _BODY.size)
+    if crc32c(data[:_BODY.size]) != crc:
+        raise DamagedRecordError("the header's checksum does not fit")
+    magic, size, kind, _, _, payload_crc, version, ingest, previous = _BODY.unpack_from(data)
+    if magic != MAGIC:
+        raise DamagedRecordError("no record starts here")
+    try:
+        known = Kind(kind)
+    except ValueError as error:
+        raise DamagedRecordError(f"unknown kind of record {kind}") from error
+    return Header(known, version, ingest, size, payload_crc, previous, crc)
+
+
+def check_payload(header: Header, payload: bytes) -> None:
+    """Raises DamagedRecordError unless `payload` is what the header promises."""
+    if len(payload) < header.payload_size:
+        raise DamagedRecordError("the payload is cut off")
+    if crc32c(payload) != header.payload_crc:
+        raise DamagedRecordError("the payload's checksum does not fit")
+
+
+def decode_schema(header: Header, payload: bytes) -> SchemaRecord:
+    """Decodes the payload of a SCHEMA record. Raises DamagedRecordError."""
+    try:
+        table_uid, shape, _ = _SCHEMA.unpack_from(payload)
+        schema = pa.ipc.read_schema(pa.py_buffer(payload[_SCHEMA.size:]))
+    except (struct.error, pa.ArrowInvalid, OSError) as error:
+        raise DamagedRecordError(f"the schema cannot be decoded: {error}") from error
+    return SchemaRecord(header.version, table_uid, shape, schema)
+
+
+def decode(header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) -> Record:
+    """Decodes a checked payload without copying rows; `schemas` are the shapes declared so far in the segment.
+
+    Raises DamagedRecordError.
+    """
+    version, ingest = header.version, header.ingest_time_ms
+    try:
+        if header.kind is Kind.ROWS:
+            table_uid, shape, _ = _ROWS.unpack_from(payload)
+            if shape not in schemas:
+                raise DamagedRecordError(f"shape {shape} was never declared")
+            batch = pa.ipc.read_record_batch(payload.slice(_ROWS.size), schemas[shape])
+            return RowsRecord(version, ingest, table_uid, batch)
+        data = payload.to_pybytes()
+        if header.kind is Kind.DELETE:
+            table_uid, first_ts, last_ts, count = _DELETE.unpack_from(data)
+            uids = None if count == _ALL_TABLES else tuple(np.frombuffer(data, "<u8", count, _DELETE.size).tolist())
+            return DeleteRecord(version, ingest, table_uid, uids, first_ts, last_ts)
+        if header.kind is Kind.META:
+            return MetaRecord(version, ingest, json.loads(data))
+        if header.kind is Kind.TIME_MARK:
+            return TimeMarkRecord(version, ingest, data[_TIME_MARK.size:].decode(), _TIME_MARK.unpack_from(data)[0])
+    except (struct.error, ValueError, OSError) as error:  # ArrowInvalid is a ValueError
+        raise DamagedRecordError(f"the {header.kind.name} payload cannot be decoded: {error}") from error
+    raise DamagedRecordError(f"a {header.kind.name} record is no data")

@@ -1,0 +1,405 @@
+"""The writing end of one vnode's log: versions, group commit, segment roll, recovery at open. Reads no records."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.errors import CorruptionError, StorageError
+from penstock.common.fs import AppendFile, Fs
+from penstock.wal import record as wire
+from penstock.wal.record import DamagedRecordError, Kind
+from penstock.wal.segment import (
+    SEGMENT_HEADER_SIZE,
+    End,
+    EndFile,
+    SegmentHeader,
+    Tail,
+    damaged,
+    decode_segment_header,
+    find_tail,
+    list_segments,
+    segment_name,
+)
+
+
+class Ticket:
+    """The promise of one enqueued record; `commit` redeems it."""
+
+    __slots__ = ("done", "error", "version")
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.done = False
+        self.error: StorageError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    ticket: Ticket
+    data: bytes
+    tail: Tail
+    opens_segment: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What opening the log found. `lost_versions` were acknowledged under level 1, but not yet synced."""
+
+    last_version: int
+    cut_bytes: int
+    lost_versions: int
+
+
+class WalWriter:
+    """Appends records; many threads may enqueue and commit, one at a time writes for all that wait.
+
+    `enqueue_*` fixes version and place; the caller serialises them when the order matters. `commit` returns once
+    the record is acknowledged: written (level 1) or written and synced (level 2). A refused write (disk full)
+    takes back everything enqueued behind it too: then `refused` is set and nothing may be enqueued until
+    `reset`. A failed sync is final: `failed` is set, and only a new open of the log helps.
+    """
+
+    def __init__(self, directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, level: int, segment_bytes: int,
+                 end_file: EndFile, tail: Tail, file: AppendFile | None, recovery: Recovery) -> None:
+        self._directory = directory
+        self._fs = fs
+        self._clock = clock
+        self._vgroup_id = vgroup_id
+        self._level = level
+        self._segment_bytes = segment_bytes
+        self._end_file = end_file
+        self._file = file
+        self.recovery = recovery
+        self._condition = threading.Condition()
+        self._sync_lock = threading.Lock()
+        self._pending: list[_Pending] = []
+        self._leading = False
+        self._committed = tail
+        self._planned = tail
+        self._shapes: dict[tuple[int, pa.Schema], int] = {}
+        self._next_shape = 0
+        self._synced = tail.version
+        self._last_sync = clock.monotonic()
+        self.refused: StorageError | None = None
+        self.failed: StorageError | None = None
+
+    @classmethod
+    def open(cls, directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, level: int = 1,
+             segment_bytes: int = 64 << 20) -> WalWriter:
+        """Opens the log, creating it when missing, and cuts a torn tail.
+
+        Raises CorruptionError when acknowledged records cannot be read, StorageError when the system refuses.
+        """
+        fs.make_dirs(directory)
+        end_file = EndFile.open(fs, directory)
+        before = end_file.read()
+        tail, file, cut = _recover(directory, fs, vgroup_id)
+        promised = before.version if level == 2 else before.synced
+        if tail.version < promised:
+            if file is not None:
+                file.close()
+            raise damaged(directory / segment_name(max(tail.segment, 1)), tail.offset,
+                          f"records up to version {promised} were synced, but only {tail.version} can be read")
+        if file is not None:
+            if cut:
+                file.truncate(tail.offset)
+            file.sync()
+        recovery = Recovery(tail.version, cut, max(0, before.version - tail.version))
+        end_file.write(End(tail.version, tail.segment, tail.offset, tail.version))
+        return cls(directory, fs, clock, vgroup_id=vgroup_id, level=level, segment_bytes=segment_bytes,
+                   end_file=end_file, tail=tail, file=file, recovery=recovery)
+
+    @property
+    def acknowledged_version(self) -> int:
+        return self._committed.version
+
+    @property
+    def last_version(self) -> int:
+        """The version of the last enqueued record."""
+        return self._planned.version
+
+    @property
+    def synced_version(self) -> int:
+        return self._synced
+
+    def enqueue_rows(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int) -> Ticket:
+        """Enqueues complete rows; the batch's schema must carry the key column count (`with_key_columns`)."""
+        with self._condition:
+            shape = self._shape(table_uid, batch.schema)
+            payload = wire.rows_payload(table_uid, shape[0], batch)
+            if self._must_roll(len(payload)):
+                self._shapes = {}
+                shape = self._shape(table_uid, batch.schema)
+                payload = wire.rows_payload(table_uid, shape[0], batch)
+            declaration = None if shape[1] else (table_uid, shape[0], batch.schema)
+            return self._enqueue(Kind.ROWS, payload, ingest_time_ms, declaration)
+
+    def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
+                       ingest_time_ms: int) -> Ticket:
+        """Enqueues a DELETE record."""
+        with self._condition:
+            payload = wire.delete_payload(table_uid, tuids, first_ts, last_ts)
+            return self._enqueue(Kind.DELETE, payload, ingest_time_ms)
+
+    def enqueue_meta(self, body: dict[str, Any], ingest_time_ms: int) -> Ticket:
+        """Enqueues a META record."""
+        with self._condition:
+            return self._enqueue(Kind.META, wire.meta_payload(body), ingest_time_ms)
+
+    def enqueue_time_mark(self, writer: str, ts_ms: int, ingest_time_ms: int) -> Ticket:
+        """Enqueues a TIME_MARK record."""
+        with self._condition:
+            return self._enqueue(Kind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
+
+    def _shape(self, table_uid: int, schema: pa.Schema) -> tuple[int, bool]:
+        """Returns the shape's id in the planned segment, and whether it is declared there already."""
+        known = self._shapes.get((table_uid, schema))
+        return (self._next_shape, False) if known is None else (known, True)
+
+    def _must_roll(self, payload_size: int) -> bool:
+        used = self._planned.offset
+        return (self._planned.segment == 0
+                or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
+
+    def _enqueue(self, kind: Kind, payload: bytes, ingest_time_ms: int,
+                 declaration: tuple[int, int, pa.Schema] | None = None) -> Ticket:
+        problem = self.failed or self.refused
+        if problem is not None:
+            raise StorageError(f"the log in {self._directory} takes no writes: {problem.message}", hint=problem.hint)
+        planned = self._planned
+        version = planned.version + 1
+        opens = self._must_roll(len(payload))
+        parts: list[bytes] = []
+        segment, offset, crc = planned.segment, planned.offset, planned.crc
+        if opens:
+            header = SegmentHeader(self._vgroup_id, version, self._clock.now_ms(), segment, crc)
+            data, crc = header.encode()
+            parts.append(data)
+            segment, offset = version, len(data)
+            if declaration is None:
+                self._shapes = {}
+        if declaration is not None:
+            table_uid, shape, schema = declaration
+            self._shapes[table_uid, schema] = shape
+            self._next_shape = (shape + 1) & 0xFFFF_FFFF  # ids may come again: a later declaration replaces an earlier
+            data, crc = wire.encode(Kind.SCHEMA, version, ingest_time_ms,
+                                    wire.schema_payload(table_uid, shape, schema), crc)
+            parts.append(data)
+            offset += len(data)
+        data, crc = wire.encode(kind, version, ingest_time_ms, payload, crc)
+        parts.append(data)
+        self._planned = Tail(version, segment, offset + len(data), crc)
+        ticket = Ticket(version)
+        self._pending.append(_Pending(ticket, b"".join(parts), self._planned, opens))
+        return ticket
+
+    def commit(self, ticket: Ticket) -> None:
+        """Waits until the record is acknowledged. Raises StorageError when it was refused."""
+        with self._condition:
+            while not ticket.done:
+                if not self._leading:
+                    self._leading = True
+                    break
+                self._condition.wait()
+        if not ticket.done:
+            self._lead()
+        if ticket.error is not None:
+            raise ticket.error
+
+    def commit_all(self) -> None:
+        """Waits until everything enqueued so far is acknowledged. Raises StorageError when some was refused."""
+        with self._condition:
+            ticket = self._pending[-1].ticket if self._pending else None
+            if ticket is None:
+                while self._leading:
+                    self._condition.wait()
+                problem = self.failed or self.refused
+        if ticket is not None:
+            self.commit(ticket)
+        elif problem is not None:
+            raise problem
+
+    def _lead(self) -> None:
+        """Writes everything that is pending as one group; only the thread that set `_leading` comes here."""
+        with self._condition:
+            group, self._pending = self._pending, []
+        error: StorageError | None = None
+        try:
+            error = self._write(group)
+        finally:
+            with self._condition:
+                self._leading = False
+                if error is not None:
+                    group += self._pending
+                    self._pending = []
+                    if self.failed is None:
+                        self.refused = error
+                elif group:
+                    self._committed = group[-1].tail
+                    if self._level == 2:
+                        self._synced = max(self._synced, self._committed.version)
+                    self._publish()
+                for entry in group:
+                    entry.ticket.error = error
+                    entry.ticket.done = True
+                self._condition.notify_all()
+
+    def _write(self, group: list[_Pending]) -> StorageError | None:
+        written: list[bytes] = []
+        try:
+            for entry in group:
+                if entry.opens_segment:
+                    self._append(written)
+                    written = []
+                    self._roll(entry.tail.segment)
+                written.append(entry.data)
+            self._append(written)
+        except StorageError as error:
+            return self._take_back(error)
+        if self._level == 2 and self._file is not None:
+            return self._sync_file(self._file)
+        return None
+
+    def _append(self, chunks: list[bytes]) -> None:
+        if chunks and self._file is not None:
+            self._file.append(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+
+    def _roll(self, first_version: int) -> None:
+        with self._sync_lock:
+            if self._file is not None:
+                error = self._sync_file(self._file)
+                if error is not None:
+                    raise error
+                self._file.close()
+            self._file = self._fs.open_append(self._directory / segment_name(first_version))
+            self._fs.fsync_dir(self._directory)
+
+    def _sync_file(self, file: AppendFile) -> StorageError | None:
+        try:
+            file.sync()
+        except StorageError as error:
+            # The system may have dropped the unsynced pages: a second sync would succeed without them on disk.
+            self.failed = StorageError(f"{error.message}; the log is closed for writing",
+                                       hint="restart the engine once the disk is well")
+            return self.failed
+        return None
+
+    def _take_back(self, error: StorageError) -> StorageError:
+        """Makes the log end at the last acknowledged record again, so that later writes can go on from there."""
+        if self.failed is not None:
+            return self.failed
+        tail = self._committed
+        try:
+            with self._sync_lock:
+                if self._file is not None:
+                    self._file.close()
+                    self._file = None
+                for first in list_segments(self._fs, self._directory):
+                    if first > tail.segment:
+                        self._fs.remove(self._directory / segment_name(first))
+                if tail.segment:
+                    self._file = self._fs.open_append(self._directory / segment_name(tail.segment))
+                    self._file.truncate(tail.offset)
+        except (StorageError, FileNotFoundError) as second:
+            self.failed = StorageError(f"{error.message}; taking the write back failed too: {second}",
+                                       hint="restart the engine once the disk is well")
+            return self.failed
+        return error
+
+    def reset(self) -> None:
+        """Goes on behind the last acknowledged record after a refused write; versions are given out anew."""
+        with self._condition:
+            self._planned = self._committed
+            self._shapes = {}  # declared again where needed: the refused records may have held declarations
+            self.refused = None
+
+    def _publish(self) -> None:
+        tail = self._committed
+        self._end_file.write(End(tail.version, tail.segment, tail.offset, self._synced))
+
+    def sync(self) -> None:
+        """Makes everything acknowledged so far durable. Raises StorageError; then the log has failed."""
+        with self._sync_lock:
+            with self._condition:
+                if self.failed is not None:
+                    raise self.failed
+                file, version = self._file, self._committed.version
+                if version == self._synced:
+                    return
+            if file is not None:
+                error = self._sync_file(file)
+                if error is not None:
+                    raise error
+            with self._condition:
+                self._synced = max(self._synced, version)
+                self._last_sync = self._clock.monotonic()
+                self._publish()
+
+    def sync_if_due(self, period_s: float) -> None:
+        """Syncs when something is unsynced and the last sync is at least `period_s` ago."""
+        if self._clock.monotonic() - self._last_sync >= period_s:
+            self.sync()
+            self._last_sync = self._clock.monotonic()
+
+    def close(self) -> None:
+        """Writes and syncs what is pending, then closes the files. Raises StorageError when that fails."""
+        try:
+            if self.failed is None:
+                self.commit_all()
+                self.sync()
+        finally:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+            self._end_file.close()
+
+
+def _recover(directory: Path, fs: Fs, vgroup_id: int) -> tuple[Tail, AppendFile | None, int]:
+    """Returns the log's tail, the last segment open for appending, and how many bytes must be cut off."""
+    cut = 0
+    segments = list_segments(fs, directory)
+    while segments:
+        first = segments[-1]
+        path = directory / segment_name(first)
+        data = fs.read(path)
+        try:
+            header, crc = decode_segment_header(data)
+        except DamagedRecordError as error:
+            # A crash while the segment was being created leaves a short or zero-filled file without records.
+            if len(data) > SEGMENT_HEADER_SIZE and data.strip(b"\0"):
+                raise damaged(path, 0, error) from error
+            fs.remove(path)
+            cut += len(data)
+            segments.pop()
+            continue
+        if header.vgroup_id != vgroup_id or header.first_version != first:
+            raise CorruptionError(f"{path} belongs to vgroup {header.vgroup_id}, version {header.first_version}")
+        _check_chain(fs, directory, segments, header)
+        tail = find_tail(data, path, header, crc)
+        if tail.version < first and tail.offset == SEGMENT_HEADER_SIZE:
+            tail = replace(tail, version=first - 1)
+        return tail, fs.open_append(path), cut + len(data) - tail.offset
+    return Tail(0, 0, 0, 0), None, cut
+
+
+def _check_chain(fs: Fs, directory: Path, segments: list[int], last: SegmentHeader) -> None:
+    """Raises CorruptionError when a segment in the middle of the log is missing or its header is damaged."""
+    expected = last.previous_first
+    for first in reversed(segments[:-1]):
+        path = directory / segment_name(first)
+        if first != expected:
+            raise CorruptionError(f"write-ahead log segment {directory / segment_name(expected)} is missing")
+        file = fs.open_read(path)
+        try:
+            header, _ = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+        except DamagedRecordError as error:
+            raise damaged(path, 0, error) from error
+        finally:
+            file.close()
+        expected = header.previous_first
