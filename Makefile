@@ -24,8 +24,8 @@ check: $(READY)  ## Style and types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-docs: $(READY)  ## Writes the generated part of docs/configuration.md.
-	$(BIN)/python -m penstock config --write-reference docs/configuration.md
+docs: $(READY)  ## Writes the generated parts of the documentation.
+	$(BIN)/python scripts/write_docs.py
 
 clean:  ## Removes what the other targets have made.
 	rm -rf .venv .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

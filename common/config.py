@@ -437,7 +437,7 @@ def _with_unit(value: float, units: Mapping[str, float]) -> str:
     smallest, *_ = units
     if not value:
         return "0s" if units is _DURATION_UNITS else f"0{smallest}"
-    for name, factor in reversed(units.items()):
+    for name, factor in reversed(list(units.items())):
         quotient = value / factor
         if round(quotient) >= 1 and abs(quotient - round(quotient)) < 1e-9 * quotient:
             return f"{round(quotient)}{name}"

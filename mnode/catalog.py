@@ -495,7 +495,7 @@ class Catalog:
 
     def _forget_table(self, uid: int) -> None:
         for cache in (self._tables, self._used_names, self._children, self._children_lists):
-            cache.pop(uid, None)  # type: ignore[attr-defined]
+            cache.pop(uid, None)
 
     def _remember_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
         by_uid, by_name = self._children[parent.uid], self._namespaces[parent.database].children

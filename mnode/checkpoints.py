@@ -172,6 +172,7 @@ class Progress:
     started_ms: int = 0
     requested: bool = False
     acknowledged: dict[TaskId, TaskCheckpoint] = field(default_factory=dict)
+    record: CommitRecord | None = None
     story: deque[str] = field(default_factory=lambda: deque(maxlen=_STORY_EVENTS_MAX))
 
 
@@ -281,7 +282,8 @@ class CheckpointMachine:
         if progress.acknowledged.keys() != progress.tasks:
             return []
         self._move(progress, State.COMMITTING, f"checkpoint {progress.checkpoint_id}", now)
-        return [WriteRecord(self._record(progress, now))]
+        progress.record = self._record(progress, now)
+        return [WriteRecord(progress.record)]
 
     def _record(self, progress: Progress, now: float) -> CommitRecord:
         versions: dict[int, int] = {}
@@ -305,9 +307,9 @@ class CheckpointMachine:
 
     def _handle_record_written(self, event: RecordWritten, now: float, now_ms: int) -> list[Instruction]:
         progress = self._committing(event.stream_id, event.checkpoint_id)
-        if progress is None:
+        if progress is None or progress.record is None:
             return [Ignored(event, "the attempt is over; the record counts all the same")]
-        record = self._record(progress, now)
+        record = progress.record
         self._move(progress, State.RESTING, f"checkpoint {event.checkpoint_id} committed", now)
         instructions: list[Instruction] = [
             Announce(record),

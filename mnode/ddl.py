@@ -6,7 +6,6 @@ crash in between leaves behind is put right when the engine starts (`Storage.rec
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
@@ -43,8 +42,10 @@ from penstock.sql.statements import (
     CreateChildTable,
     CreateChildTables,
     CreateDatabase,
+    CreateSnode,
     CreateTable,
     DropDatabase,
+    DropSnode,
     DropTable,
     FlushDatabase,
     Name,
@@ -115,13 +116,12 @@ class Ddl:
             raise AlreadyExistsError(f"database {statement.name} already exists", code=0x0381)
         database = self._catalog.create_database(statement.name, options, self._clock.now_ms())
         self._storage.add_database(database)
-        return Result(affected=1)
+        return Result()
 
     def alter_database(self, statement: AlterDatabase) -> Result:
         database = self._user_database(statement.name)
-        changed = self._catalog.alter_database(database.name, change_options(database.options, statement.options))
-        self._storage.alter_database(changed)
-        return Result(affected=1)
+        self._catalog.alter_database(database.name, change_options(database.options, statement.options))
+        return Result()
 
     def drop_database(self, statement: DropDatabase, session: SessionState) -> Result:
         if statement.if_exists and self._catalog.database(statement.name) is None:
@@ -140,13 +140,12 @@ class Ddl:
                 inside.append(stream)
         for stream in inside:
             self._drop_stream(stream)
-        tables = [*self._catalog.tables(database.name, "super"), *self._catalog.tables(database.name, "normal")]
         self._catalog.drop_database(database.name)
-        self._storage.drop_database(database, tables)
+        self._storage.drop_database(database)
         self._schema_changed()
         if session.database == database.name:
             session.database = None
-        return Result(affected=1)
+        return Result()
 
     def use_database(self, statement: UseDatabase, session: SessionState) -> Result:
         session.database = require_database(statement.name, self._catalog).name
@@ -182,9 +181,9 @@ class Ddl:
         check_columns(columns, tags)
         if statement.ttl_days:
             raise NotSupportedError("tables with a TTL are not supported", hint="leave TTL out")
-        table = self.create_table_of(
+        self.create_table_of(
             database, statement.name.name, columns, tags, super_table=is_super, comment=statement.comment)
-        return Result(affected=1 if table else 0)
+        return Result()
 
     def create_table_of(
         self,
@@ -203,6 +202,12 @@ class Ddl:
         self._schema_changed()
         return table
 
+    def discard_table(self, uid: int) -> None:
+        """Drops a table that was made for something which then failed."""
+        table = self._catalog.table_by_uid(uid)
+        if table is not None:
+            self._drop_table(table)
+
     def create_children(self, statement: CreateChildTables, session: Session) -> Result:
         wanted: dict[int, list[tuple[str, tuple[TagValue, ...]]]] = {}
         seen: set[tuple[str, str]] = set()
@@ -220,7 +225,7 @@ class Ddl:
         created = 0
         for super_uid, children in wanted.items():
             created += len(self._children.create(super_uid, children))
-        return Result(affected=created)
+        return Result()
 
     def _check_child(
         self, child: CreateChildTable, database: Database, session: Session
@@ -266,7 +271,7 @@ class Ddl:
         for super_uid, members in children.items():
             if super_uid not in doomed:
                 self._drop_children(super_uid, members)
-        return Result(affected=len(doomed))
+        return Result()
 
     def _drop_table(self, table: Table) -> None:
         database = require_database(table.database, self._catalog)
@@ -277,7 +282,6 @@ class Ddl:
     def _drop_children(self, super_uid: int, members: Sequence[Table]) -> None:
         parent = self._catalog.table_by_uid(super_uid)
         assert parent is not None
-        database = require_database(parent.database, self._catalog)
         by_vgroup: dict[int, list[int]] = {}
         for member in members:
             assert member.vgroup_id is not None
@@ -286,8 +290,8 @@ class Ddl:
         for vgroup_id, uids in by_vgroup.items():
             self._storage.delete_in(vgroup_id, parent, tuple(uids), -(2**63), 2**63 - 1)
             self._storage.write_meta(vgroup_id, meta.drop_children(super_uid, uids))
+            self._storage.drop_children(vgroup_id, super_uid, uids)
         self._catalog.drop_children(super_uid, [member.uid for member in members])
-        self._storage.forget_children(database, super_uid)
         self._children_changed(super_uid)
 
     # --- ALTER TABLE -------------------------------------------------------------------------------------------
@@ -341,7 +345,7 @@ class Ddl:
                 columns[at] = replace(column, type=_longer(column, statement.type))
         check_columns(columns, table.tags)
         self._store(replace(table, columns=tuple(columns)))
-        return Result(affected=1)
+        return Result()
 
     def _alter_tags(self, table: Table, statement: AlterTable) -> Result:
         if table.kind != "super":
@@ -376,7 +380,7 @@ class Ddl:
         check_columns(table.columns, tags)
         self._store(replace(table, tags=tuple(tags)), children)
         self._children_changed(table.uid)
-        return Result(affected=1)
+        return Result()
 
     def _set_tags(self, table: Table, statement: AlterTable, session: Session) -> Result:
         if table.kind != "child":
@@ -391,10 +395,9 @@ class Ddl:
         values = tuple(new if tag.name in names else old
                        for tag, new, old in zip(table.tags, given, table.tag_values, strict=True))
         child = self._catalog.set_tags(table.super_uid, table.uid, values)
-        self._storage.write_meta(table.vgroup_id, meta.set_tags(table.super_uid, [child]))
-        self._storage.forget_children(database, table.super_uid)
+        self._storage.write_meta(table.vgroup_id, meta.set_tags(table.super_uid, child))
         self._children_changed(table.super_uid)
-        return Result(affected=1)
+        return Result()
 
     def _set_option(self, table: Table, statement: AlterTable) -> Result:
         assert statement.option is not None
@@ -403,7 +406,24 @@ class Ddl:
             self._store(replace(table, comment=str(value)))
         elif option == "TTL" and value:
             raise NotSupportedError("tables with a TTL are not supported")
-        return Result(affected=1)
+        return Result()
+
+    # --- snodes ------------------------------------------------------------------------------------------------
+
+    def create_snode(self, statement: CreateSnode) -> Result:
+        """Registers the snode; with one dnode it changes nothing about where tasks run."""
+        self._check_dnode(statement.dnode_id)
+        self._catalog.create_snode(statement.dnode_id, self._clock.now_ms())
+        return Result()
+
+    def drop_snode(self, statement: DropSnode) -> Result:
+        self._check_dnode(statement.dnode_id)
+        self._catalog.drop_snode(statement.dnode_id)
+        return Result()
+
+    def _check_dnode(self, dnode_id: int) -> None:
+        if dnode_id != 1:
+            raise NotFoundError(f"dnode {dnode_id} does not exist", hint="an engine has dnode 1 only")
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -463,7 +483,8 @@ def check_columns(columns: Sequence[Column], tags: Sequence[Column]) -> None:
     """Raises `InvalidStatementError` unless these can be the columns and tags of one table."""
     if columns[0].type.kind is not Kind.TIMESTAMP:
         raise InvalidStatementError(
-            f"the first column must be a TIMESTAMP, {columns[0].name} is {columns[0].type.sql()}", code=_BAD_TIME_COLUMN)
+            f"the first column must be a TIMESTAMP, {columns[0].name} is {columns[0].type.sql()}",
+            code=_BAD_TIME_COLUMN)
     if len(columns) < 2:
         raise InvalidStatementError("a table needs a column besides its timestamp", code=_BAD_COLUMNS)
     if len(columns) + len(tags) > MAX_COLUMNS:

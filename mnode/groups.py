@@ -595,6 +595,8 @@ class GroupMachine:
                 group.failures = 0
             group.failures += 1
             instructions += self._suspend_streams(group, reason, now)
+        elif event.reason not in (None, "cancelled") and event.reason not in reason:
+            reason = f"{reason}; its job: {event.reason}"
         for stream in self._streams_of(group):
             if stream.remove or self._closing:
                 instructions += self._forget(stream, now)
@@ -644,10 +646,10 @@ class GroupMachine:
         if group.state is GroupState.RUNNING and not group.streams:
             if now >= group.empty_since + settings.idle_timeout_s:
                 return self._end_group(group, "it hosts no stream", now)
-        elif group.state is GroupState.ENDING and not group.cancelled:
-            if now >= group.since + settings.stop_timeout_s:
-                group.cancelled = True
-                return [CancelGroup(group.name)]
+        late = group.state is GroupState.ENDING and now >= group.since + settings.stop_timeout_s
+        if late and not group.cancelled:
+            group.cancelled = True
+            return [CancelGroup(group.name)]
         return []
 
     def _tick_stream(self, stream: Stream, now: float) -> list[Instruction]:

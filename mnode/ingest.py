@@ -49,7 +49,7 @@ _PARALLEL_ROWS = 4096
 _OUT_OF_RANGE = 0x060B
 _BAD_COLUMNS = 0x263F
 
-QueryRunner = Callable[[Query, Session, str], Result]
+QueryRunner = Callable[[Query, Session], Result]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Ingest:
         table, child_tags = self._target_table(target, text, session)
         database = require_database(table.database, self._catalog)
         if target.query is not None:
-            return self._read_query(target, target.query, table, text, session)
+            return self._read_query(target, target.query, table, session)
         columns = self._columns(target, table)
         if target.rows is not None:
             batch = read_values(
@@ -178,10 +178,10 @@ class Ingest:
                 raise InvalidStatementError(f"the key column {key.name} is missing", code=_BAD_COLUMNS)
 
     def _read_query(
-        self, target: InsertTarget, query: Query, table: Table, text: str, session: Session
+        self, target: InsertTarget, query: Query, table: Table, session: Session
     ) -> _Rows:
         columns = self._columns(target, table)
-        result = self._run_query(query, session, text).table
+        result = self._run_query(query, session).table
         assert result is not None
         if result.num_columns != len(columns):
             raise InvalidStatementError(
@@ -358,8 +358,10 @@ def _tag_value(column: pa.Array | None, row: int) -> TagValue:
         return None
     scalar = column[row]
     if pa.types.is_timestamp(column.type):
-        return scalar.value if scalar.is_valid else None  # type: ignore[no-any-return]
-    return scalar.as_py()  # type: ignore[no-any-return]
+        instant: int | None = scalar.value
+        return instant
+    value: TagValue = scalar.as_py()
+    return value
 
 
 def _fitted(column: Column, values: pa.ChunkedArray | pa.Array) -> pa.Array:

@@ -13,9 +13,9 @@ def create_children(table_uid: int, children: Iterable[ChildTable]) -> dict[str,
     return {"op": "create_children", "table_uid": table_uid, "children": [_child(child) for child in children]}
 
 
-def set_tags(table_uid: int, children: Iterable[ChildTable]) -> dict[str, Any]:
-    """The children's tags, all of them, as they are from now on."""
-    return {"op": "set_tags", "table_uid": table_uid, "children": [_child(child) for child in children]}
+def set_tags(table_uid: int, child: ChildTable) -> dict[str, Any]:
+    """The child's tags, all of them, as they are from now on."""
+    return {"op": "set_tags", "table_uid": table_uid, "child": _child(child)}
 
 
 def drop_children(table_uid: int, uids: Sequence[int]) -> dict[str, Any]:

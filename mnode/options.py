@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, cast
 
@@ -75,13 +75,16 @@ SPECS: Mapping[str, OptionSpec] = {
     "COMPACT_TIME_OFFSET": OptionSpec("0", 0, 23, unit="h", alterable=True),
 }
 
-_RESOLVED = {
-    "VGROUPS": "vgroups",
-    "WAL_LEVEL": "wal_level",
-    "WAL_FSYNC_PERIOD": "wal_fsync_period_ms",
-    "WAL_RETENTION_PERIOD": "wal_retention_period_s",
-    "WAL_RETENTION_SIZE": "wal_retention_size_kb",
+_RESOLVED: Mapping[str, tuple[str, Callable[[DatabaseOptions, int], DatabaseOptions]]] = {
+    "VGROUPS": ("vgroups", lambda options, value: replace(options, vgroups=value)),
+    "WAL_LEVEL": ("wal_level", lambda options, value: replace(options, wal_level=value)),
+    "WAL_FSYNC_PERIOD": ("wal_fsync_period_ms", lambda options, value: replace(options, wal_fsync_period_ms=value)),
+    "WAL_RETENTION_PERIOD": (
+        "wal_retention_period_s", lambda options, value: replace(options, wal_retention_period_s=value)),
+    "WAL_RETENTION_SIZE": (
+        "wal_retention_size_kb", lambda options, value: replace(options, wal_retention_size_kb=value)),
 }
+"""Options that DatabaseOptions has a field for: its name, and how it is set."""
 
 
 def resolve_options(given: Iterable[tuple[str, Value]]) -> DatabaseOptions:
@@ -103,7 +106,7 @@ def effective_options(options: DatabaseOptions) -> dict[str, str]:
     values = {name: spec.default for name, spec in SPECS.items()}
     values.update(options.other)
     values["PRECISION"] = options.precision
-    for name, attribute in _RESOLVED.items():
+    for name, (attribute, _) in _RESOLVED.items():
         values[name] = str(getattr(options, attribute))
     values.setdefault("KEEP", f"{options.keep_minutes}m")
     return values
@@ -124,7 +127,7 @@ def _apply(options: DatabaseOptions, given: list[tuple[str, Value]]) -> Database
             options = replace(options, keep_minutes=minutes[-1])
             other["KEEP"] = ",".join(f"{m // 1440}d" if m % 1440 == 0 else f"{m}m" for m in dict.fromkeys(minutes))
         elif name in _RESOLVED:
-            options = replace(options, **{_RESOLVED[name]: _number(name, value, spec)})
+            options = _RESOLVED[name][1](options, _number(name, value, spec))
         elif spec.unit == "d":
             minutes_of = _duration(name, value, spec)
             other[name] = f"{minutes_of // 1440}d" if minutes_of % 1440 == 0 else f"{minutes_of}m"

@@ -83,7 +83,8 @@ class ResultStore:
             raise StaleAttemptError(f"stream {write.stream_id:x} is not running: {write.task} must stop")
         if write.attempt < known:
             raise StaleAttemptError(
-                f"attempt {write.attempt} of stream {write.stream_id:x} was superseded by {known}: {write.task} must stop")
+                f"attempt {write.attempt} of stream {write.stream_id:x} was superseded by {known}",
+                hint=f"{write.task} must stop")
 
     def _resolve(self, target: Table, wanted: tuple[ResultChild, ...]) -> list[ChildTable]:
         found = self._children.ensure(

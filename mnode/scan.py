@@ -2,19 +2,132 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 
 from penstock.mnode.catalog import Catalog
-from penstock.mnode.lookup import TABLE_MISSING, require_database
-from penstock.mnode.storage import Storage
+from penstock.mnode.lookup import require_database
+from penstock.mnode.storage import Storage, vgroups_of
+from penstock.mnode.system_tables import SystemTables
 from penstock.planner.plan import Scan
 from penstock.planner.scalar_sql import quote_name
 from penstock.sql.schema import ChildTable, Column, Table
 from penstock.sql.types import Kind
-from penstock.common.errors import NotFoundError
+from penstock.vnode.snapshot import Snapshot, epoch_of
 
 SMALL_ROWS = 200_000
-"""Up to so many rows are read by NumPy and handed over as Arrow; for more, DuckDB reads the Parquet parts itself."""
+"""Up to so many rows are gathered as Arrow; for more, DuckDB reads the Parquet parts itself."""
+
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class ScanRelation:
+    """A relation for one `Scan`: `sql` is a SELECT over `tables`, which must be registered by these names first.
+
+    `holds` keeps files alive that the SELECT reads, until it was executed.
+    """
+
+    sql: str
+    tables: dict[str, pa.Table]
+    holds: tuple[object, ...] = field(default=(), repr=False)
+
+
+class Scans:
+    """Gives relations as of now. Each vnode is read at one version; there is no cut through all vnodes."""
+
+    def __init__(
+        self, catalog: Catalog, storage: Storage, system_tables: SystemTables, small_rows: int = SMALL_ROWS
+    ) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._system_tables = system_tables
+        self._small_rows = small_rows
+
+    def relation(self, scan: Scan) -> ScanRelation:
+        """Returns the rows of a scan: `_tuid` (not for system tables) and `scan.columns`, TIMESTAMP as BIGINT."""
+        table = scan.table
+        if table.kind == "system":
+            rows = self._system_tables.read(table.database, table.name, scan.columns or (table.columns[0].name,))
+            return _whole(_epochs(rows))
+        columns = [column for column in table.columns if column.name in scan.columns]
+        tags = [tag for tag in table.tags if tag.name in scan.columns]
+        rows_relation = self._rows(scan, columns)
+        names_wanted = "tbname" in scan.columns and table.column("tbname") is None
+        if not tags and not names_wanted:
+            return rows_relation
+        return self._with_children(rows_relation, table, tags, names_wanted)
+
+    def _rows(self, scan: Scan, columns: Sequence[Column]) -> ScanRelation:
+        table = scan.table
+        database = require_database(table.database, self._catalog)
+        tuids = pa.array([table.uid], pa.uint64()) if table.kind == "child" else None
+        snapshots = [self._storage.snapshot(vgroup, table.storage_uid) for vgroup in vgroups_of(database, table)]
+        if tuids is not None or sum(snapshot.row_count_estimate for snapshot in snapshots) <= self._small_rows:
+            return self._gathered(snapshots, scan, columns, tuids)
+        return self._in_place(snapshots, scan, columns, tuids)
+
+    def _gathered(
+        self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None
+    ) -> ScanRelation:
+        physical = [column.physical for column in columns]
+        pieces = [snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
+        rows = pa.concat_tables([piece.select(["_tuid", *physical]) for piece in pieces])
+        return _whole(_epochs(rows.rename_columns(["_tuid", *(column.name for column in columns)])))
+
+    def _in_place(
+        self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None
+    ) -> ScanRelation:
+        physical = [column.physical for column in columns]
+        relations = [snapshot.relation(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
+        values = ", ".join(["_tuid", *(_named(column) for column in columns)])
+        union = "\nUNION ALL\n".join(f"({relation.sql})" for relation in relations)
+        tables = {name: table for relation in relations for name, table in relation.tables.items()}
+        holds = tuple(hold for relation in relations for hold in (*relation.holds, relation))
+        return ScanRelation(f"SELECT {values} FROM ({union}) AS r", tables, holds)
+
+    def _with_children(
+        self, rows: ScanRelation, table: Table, tags: Sequence[Column], names_wanted: bool
+    ) -> ScanRelation:
+        children: Sequence[ChildTable] = self._catalog.children(table.uid)
+        if table.kind == "child":
+            assert table.vgroup_id is not None
+            children = (ChildTable(table.uid, table.name, table.vgroup_id, table.tag_values),)
+        arrays = {"_tuid": pa.array([child.uid for child in children], pa.uint64())}
+        if names_wanted:
+            arrays["tbname"] = pa.array([child.name for child in children], pa.string())
+        for tag in tags:
+            place = table.tags.index(tag)
+            arrays[tag.name] = tag_array(tag, [child.tag_values[place] for child in children])
+        name = f"_children_{next(_numbers)}"
+        joined = ", ".join(f"c.{quote_name(column)}" for column in arrays if column != "_tuid")
+        sql = f"SELECT r.*, {joined} FROM ({rows.sql}) AS r JOIN {name} AS c ON c._tuid = r._tuid"
+        return ScanRelation(sql, {**rows.tables, name: pa.table(arrays)}, rows.holds)
+
+
+def tag_array(tag: Column, values: Sequence[object]) -> pa.Array:
+    """Returns tag values as compiled SQL expects them: TIMESTAMP as integers."""
+    return pa.array(values, pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow())
+
+
+def _whole(rows: pa.Table) -> ScanRelation:
+    name = f"_rows_{next(_numbers)}"
+    return ScanRelation(f"SELECT * FROM {name}", {name: rows})
+
+
+def _epochs(rows: pa.Table) -> pa.Table:
+    """Returns the table with its timestamps as integers; that copies nothing."""
+    for place, column in enumerate(rows.schema):
+        if pa.types.is_timestamp(column.type):
+            rows = rows.set_column(place, column.name, rows.column(place).cast(pa.int64()))
+    return rows
+
+
+def _named(column: Column) -> str:
+    value = quote_name(column.physical)
+    if column.type.kind is Kind.TIMESTAMP:
+        value = epoch_of(value, column.type.arrow())
+    return f"{value} AS {quote_name(column.name)}"

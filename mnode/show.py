@@ -24,6 +24,7 @@ from penstock.mnode.storage import Storage
 from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMANCE_SCHEMA, SCHEMAS
 from penstock.mnode.system_tables import SystemTables, make_array, tag_rows, tag_text
 from penstock.planner.plan import ResultColumn
+from penstock.sql.cursor import RESERVED
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
 from penstock.sql.statements import Describe, Name, Show
@@ -263,7 +264,7 @@ def create_statement(table: Table) -> str:
 
 
 def _name(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) and name not in _RESERVED else quote_identifier(name)
+    return name if _PLAIN_NAME.fullmatch(name) and name.upper() not in RESERVED else quote_identifier(name)
 
 
 def _definition(column: Column) -> str:
@@ -284,11 +285,6 @@ def _tag_literal(value: TagValue, tag: Column) -> str:
 
 _TEXT, _INTEGER, _LONG = DataType(Kind.VARCHAR), DataType(Kind.INT), DataType(Kind.BIGINT)
 _TIME = DataType(Kind.TIMESTAMP)
-_RESERVED = frozenset("""
-    all and as asc between by case cast count create database delete desc describe distinct drop exists false fill
-    from group having if in insert int interval into is join like limit not null on or order partition select session
-    set show stable state_window stream table tags tag tbname timestamp true union use using values where
-""".split())
 
 
 def _result(columns: Sequence[tuple[str, DataType]], rows: Sequence[Sequence[object]]) -> Result:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from penstock.mnode.monitor import TaskReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +31,12 @@ class CheckpointInfo:
     bytes_written: int = 0
     versions: tuple[tuple[int, int], ...] = ()
     reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamsSnapshot:
+    """How all streams are, at one moment, by stream id."""
+
+    infos: Mapping[int, StreamInfo] = field(default_factory=dict)
+    tasks: Mapping[int, Sequence[TaskReport]] = field(default_factory=dict)
+    checkpoints: Mapping[int, Sequence[CheckpointInfo]] = field(default_factory=dict)

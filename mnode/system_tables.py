@@ -18,7 +18,7 @@ from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import CheckpointInfo, StreamInfo
+from penstock.mnode.stream_status import StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, SCHEMAS
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
@@ -32,17 +32,15 @@ _MIB = 1024 * 1024
 class StreamsView(Protocol):
     """What running streams tell about themselves."""
 
-    def info(self, stream: StreamRecord) -> StreamInfo: ...
-
-    def task_reports(self, stream: StreamRecord) -> Sequence[TaskReport]: ...
-
-    def checkpoints(self, stream: StreamRecord) -> Sequence[CheckpointInfo]: ...
+    def snapshot(self) -> StreamsSnapshot: ...
 
 
 class VnodesView(Protocol):
     """What vnodes tell about themselves."""
 
-    def wal_version(self, vgroup_id: int) -> int: ...
+    def wal_version(self, vgroup_id: int) -> int | None: ...
+
+    def problem(self, vgroup_id: int) -> str | None: ...
 
 
 class SystemTables:
@@ -78,14 +76,14 @@ class SystemTables:
             "ins_snodes": self._snodes,
             "ins_cluster": self._cluster,
             "ins_users": lambda: [("root", 1, 1, self._started_ms)],
-            "ins_functions": lambda: [],
-            "ins_indexes": lambda: [],
+            "ins_functions": list,
+            "ins_indexes": list,
             "ins_configs": self._configs,
             "ins_streams": self._stream_rows,
             "ins_stream_tasks": self._task_rows,
             "ins_stream_checkpoints": self._checkpoint_rows,
-            "perf_connections": lambda: [],
-            "perf_queries": lambda: [],
+            "perf_connections": list,
+            "perf_queries": list,
         }
 
     def read(self, database: str, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -180,7 +178,7 @@ class SystemTables:
         for database in self._catalog.databases():
             counts = self._tables_per_vgroup(database)
             for vgroup_id in database.vgroup_ids:
-                yield (vgroup_id, database.name, counts.get(vgroup_id, 0), 1, "leader",
+                yield (vgroup_id, database.name, counts.get(vgroup_id, 0), 1, self._status(vgroup_id),
                        self._vnodes.wal_version(vgroup_id))
 
     def _tables_per_vgroup(self, database: Database) -> dict[int, int]:
@@ -193,7 +191,13 @@ class SystemTables:
     def _vnodes_rows(self) -> Iterator[Row]:
         for database in self._catalog.databases():
             for vgroup_id in database.vgroup_ids:
-                yield (1, vgroup_id, database.name, "leader", self._vnodes.wal_version(vgroup_id))
+                yield (1, vgroup_id, database.name, self._status(vgroup_id), self._vnodes.wal_version(vgroup_id),
+                       self._vnodes.problem(vgroup_id))
+
+    def _status(self, vgroup_id: int) -> str:
+        if self._vnodes.wal_version(vgroup_id) is None:
+            return "offline"
+        return "leader" if self._vnodes.problem(vgroup_id) is None else "error"
 
     def _dnodes(self) -> Iterator[Row]:
         vnodes = sum(len(database.vgroup_ids) for database in self._catalog.databases())
@@ -219,11 +223,14 @@ class SystemTables:
 
     def _stream_rows(self) -> Iterator[Row]:
         interval = f"{self._config.checkpoint_interval:g} sec"
+        now = self._streams.snapshot()
         for stream in self._catalog.streams():
             source = self._catalog.table_by_uid(stream.source_uid)
             target = self._catalog.table_by_uid(stream.target_uid)
-            info = self._streams.info(stream)
-            reports = self._streams.task_reports(stream)
+            info = now.infos.get(stream.id)
+            if info is None:  # created since
+                continue
+            reports = now.tasks.get(stream.id, ())
             precision = self._precision(source)
             sources = [report.status for report in reports if report.status.task.level == "source"]
             sinks = [report.status for report in reports if report.status.task.level == "sink"]
@@ -231,7 +238,7 @@ class SystemTables:
             blocked = next((r.status.blocked_by for r in reports if r.status.blocked_by), None)
             marks = [status.watermark for status in sources if status.watermark is not None and not status.idle]
             all_marks = marks or [status.watermark for status in sources if status.watermark is not None]
-            checkpoint = next((c for c in reversed(self._streams.checkpoints(stream)) if c.state == "COMMITTED"), None)
+            checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
                 stream.name, stream.created_ms, f"0x{stream.id:x}", None, stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
@@ -245,18 +252,20 @@ class SystemTables:
             )
 
     def _task_rows(self) -> Iterator[Row]:
+        now = self._streams.snapshot()
         for stream in self._catalog.streams():
             source = self._catalog.table_by_uid(stream.source_uid)
             database = self._catalog.database(source.database) if source else None
             vgroups = database.vgroup_ids if database else ()
             precision = self._precision(source)
             starts = dict(stream.start_cut)
-            for report in self._streams.task_reports(stream):
+            for report in now.tasks.get(stream.id, ()):
                 yield _task_row(stream, report, vgroups, starts, precision)
 
     def _checkpoint_rows(self) -> Iterator[Row]:
+        now = self._streams.snapshot()
         for stream in self._catalog.streams():
-            for info in self._streams.checkpoints(stream):
+            for info in now.checkpoints.get(stream.id, ()):
                 duration = None if info.end_ms is None or info.start_ms is None else float(info.end_ms - info.start_ms)
                 versions = ", ".join(f"{vgroup}:{version}" for vgroup, version in info.versions)
                 yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,

@@ -1,4 +1,4 @@
-"""Aggregate and selection functions as DuckDB aggregates over grouped rows; windows and row-wise functions are not here.
+"""Aggregate and selection functions as DuckDB aggregates over grouped rows; row-wise functions are not here.
 
 Every SQL text is usable next to GROUP BY. NULLs are ignored as the dialect wants; what has no value is NULL. Where
 rows tie, the earliest one and then the table with the lowest id win, so that results depend on the rows alone.
@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from itertools import pairwise
 
 from sqlglot import exp
 
 from penstock.common.errors import InternalError, InvalidStatementError, Position
 from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_cast import null_of, to_double, to_integer
-from penstock.planner.scalar_math import finite
+from penstock.planner.scalar_cast import null_of, to_double, wrap_integer
 from penstock.planner.scalar_sql import let, quote_text
 from penstock.sql.functions import check_call, lookup
 from penstock.sql.functions_spec import WRONG_ARGUMENT_VALUE
@@ -129,8 +129,10 @@ class _Aggregate:
 def _sum(call: _Aggregate) -> str:
     kind = call.args[0].type.kind
     if kind in INTEGERS:
-        return to_integer(SqlExpr(f"CAST(sum({call.value}) AS HUGEINT)", DataType(Kind.UBIGINT)), call.result.kind) \
-            if kind in (Kind.BIGINT, Kind.UBIGINT) else f"CAST(sum({call.value}) AS {call.result.duckdb()})"
+        # 64-bit sums wrap around as a machine's do; the narrower ones cannot get that far.
+        if kind in (Kind.BIGINT, Kind.UBIGINT):
+            return wrap_integer(f"sum({call.value})", call.result.kind)
+        return f"CAST(sum({call.value}) AS {call.result.duckdb()})"
     return f"sum({call.double})" if kind is not Kind.DECIMAL else f"sum({call.value})"
 
 
@@ -181,9 +183,13 @@ def _elapsed(call: _Aggregate) -> str:
     return f"(CAST(max({call.value}) - min({call.value}) AS DOUBLE) / {length})"
 
 
-def points_sql(value: SqlExpr, ts: str) -> str:
+def points_sql(value: SqlExpr, ts: str, row_key: tuple[str, ...] = ROW_KEY) -> str:
     """Returns an aggregate: the list of STRUCT(t BIGINT, v DOUBLE) of all values that are not NULL, by time."""
-    return f"list({{'t': {ts}, 'v': {to_double(value)}}} ORDER BY {ts}) FILTER (WHERE {value.sql} IS NOT NULL)"
+    return _listed(f"{{'t': {ts}, 'v': {to_double(value)}}}", value, ts, row_key)
+
+
+def _listed(item: str, value: SqlExpr, ts: str, row_key: tuple[str, ...]) -> str:
+    return f"list({item} ORDER BY {', '.join((ts, *row_key))}) FILTER (WHERE {value.sql} IS NOT NULL)"
 
 
 def time_weighted_average(points: str) -> str:
@@ -198,7 +204,7 @@ def time_weighted_average(points: str) -> str:
 
 
 def _twa(call: _Aggregate) -> str:
-    return time_weighted_average(points_sql(call.args[0], call.ts))
+    return time_weighted_average(points_sql(call.args[0], call.ts, call.row_key))
 
 
 def _irate(call: _Aggregate) -> str:
@@ -213,19 +219,22 @@ def _irate(call: _Aggregate) -> str:
 
 def _leastsquares(call: _Aggregate) -> str:
     start, step = call.number(1, 1.0), call.number(2, 1.0)
-    values = f"list({call.double} ORDER BY {call.ts}) FILTER (WHERE {call.value} IS NOT NULL)"
+    values = _listed(call.double, call.args[0], call.ts, call.row_key)
 
     def line(y: str) -> str:
         n = f"CAST(len({y}) AS DOUBLE)"
         # Sums over positions 0..n-1 have closed forms; the axis start + position * step is applied to the result.
         sum_xy = f"list_sum(list_transform({y}, lambda item, i: item * (i - 1)))"
         sum_x, sum_xx = f"({n} * ({n} - 1) / 2)", f"({n} * ({n} - 1) * (2 * {n} - 1) / 6)"
-        per_position = finite(f"(({n} * {sum_xy} - {sum_x} * list_sum({y})) / ({n} * {sum_xx} - {sum_x} * {sum_x}))")
-        slope = f"({per_position} / NULLIF({step!r}, 0))"
-        return let(slope, lambda a: (
-            f"printf('{{slop:%.6f, intercept:%.6f}}', {a}, list_sum({y}) / {n} - {a} * ({start!r} + {step!r} * ({n} - 1) / 2))"))
+        per_position = f"(({n} * {sum_xy} - {sum_x} * list_sum({y})) / ({n} * {sum_xx} - {sum_x} * {sum_x}))"
+        mean_x = f"({start!r} + {step!r} * ({n} - 1) / 2)"
+        return let(f"({per_position} / {step!r})", lambda slope: (
+            f"printf('{{slop:%.6f, intercept:%.6f}}', {slope}, list_sum({y}) / {n} - {slope} * {mean_x})"))
 
-    return let(values, lambda y: f"CASE WHEN len({y}) > 0 THEN {line(y)} END")
+    # One point, or points that do not advance, have no line: TDengine prints that as nan.
+    at_least = 2 if step != 0 else 1 << 62
+    return let(values, lambda y: (
+        f"CASE WHEN len({y}) >= {at_least} THEN {line(y)} WHEN len({y}) > 0 THEN '{{slop:nan, intercept:nan}}' END"))
 
 
 def histogram_bins(bin_type: str, description: str) -> list[tuple[float, float]]:
@@ -235,9 +244,9 @@ def histogram_bins(bin_type: str, description: str) -> list[tuple[float, float]]
         if not isinstance(spelled, list) or len(spelled) < 2 or not all(_is_number(edge) for edge in spelled):
             raise ValueError("write an array of at least two numbers, such as '[1, 5, 10]'")
         edges = [float(edge) for edge in spelled]
-        if any(low >= high for low, high in zip(edges, edges[1:], strict=False)):
+        if any(low >= high for low, high in pairwise(edges)):
             raise ValueError("the numbers must rise")
-        return list(zip(edges, edges[1:], strict=False))
+        return list(pairwise(edges))
     key = "width" if bin_type == "linear_bin" else "factor"
     if not isinstance(spelled, dict) or not {"start", key, "count", "infinity"} <= set(spelled):
         raise ValueError(f'write {{"start": 0, "{key}": 5, "count": 5, "infinity": true}}')
@@ -252,7 +261,7 @@ def histogram_bins(bin_type: str, description: str) -> list[tuple[float, float]]
         raise ValueError("the bins are out of range")
     if spelled["infinity"]:
         edges = [-_DOUBLE_MAX, *edges, _DOUBLE_MAX]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def _is_number(value: object) -> bool:

@@ -178,7 +178,7 @@ def scan_table(table: Table, alias: str | None, builder: Builder) -> Relation:
     tags = [RelColumn(c.name, _with_precision(c.type, precision), quote_name(c.name), qualifier, "tag")
             for c in table.tags]
     members = (*columns, *tags)
-    if table.kind != "system":
+    if table.kind != "system" and table.column("tbname") is None:
         members = (*members, RelColumn("tbname", TBNAME, "tbname", qualifier, "tbname"))
     slot = ScanSlot(builder.fresh("scan"), table, members)
     builder.scans.append(slot)
@@ -187,10 +187,11 @@ def scan_table(table: Table, alias: str | None, builder: Builder) -> Relation:
         key = ("_tuid",) if table.key_column is None else ("_tuid", quote_name(table.key_column.name))
     if table.kind != "system" and table.key_column is not None:
         columns[1].used = True
+    time = columns[0] if table.kind != "system" else None
     return Relation(
         name=slot.name, columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
-        time=columns[0] if table.kind != "system" else None, precision=precision,
-        tree=lambda: _scan_node(slot), table=table, row_key=key, qualifiers=(qualifier,), times=((columns[0], slot),) if table.kind != "system" else (),
+        time=time, precision=precision, tree=lambda: _scan_node(slot), table=table, row_key=key,
+        qualifiers=(qualifier,), times=((time, slot),) if time is not None else (),
     )
 
 
@@ -228,8 +229,9 @@ def children_relation(relation: Relation, builder: Builder) -> Relation:
     unused = {id(slot) for _, slot in relation.times}
     builder.scans = [slot for slot in builder.scans if id(slot) not in unused]
     members = tuple(column for column in relation.columns if column.role != "column")
+    tags = tuple(column for column in members if column.role == "tag")
     node = PlanNode("Tables", (("of", f"{table.database}.{table.name}"),))
-    return replace(relation, name=name, columns=members, star=members[:-1], time=None, tree=lambda: node, times=(),
+    return replace(relation, name=name, columns=members, star=tags, time=None, tree=lambda: node, times=(),
                    row_key=("tbname",))
 
 

@@ -17,6 +17,7 @@ from penstock.planner.scalar_cast import cast, null_of, timestamp_constant, to_b
 from penstock.planner.scalar_compare import Comparer, like, match
 from penstock.planner.scalar_json import JsonValue
 from penstock.planner.scalar_sql import integer_literal, quote_text
+from penstock.planner.timezones import add_months
 from penstock.sql.dialect import (
     PSEUDO_COLUMNS,
     DurationLiteral,
@@ -87,8 +88,10 @@ def compile_expression(node: exp.Expression, scope: Scope) -> SqlExpr:
 
 
 def compile_condition(node: exp.Expression, scope: Scope) -> str:
-    """Returns boolean DuckDB SQL, NULL counting as not fulfilled where a filter reads it."""
-    return _Compiler(scope).condition(node)
+    """Returns boolean DuckDB SQL for WHERE and its kin; NULL is not fulfilled. Raises as `compile_expression`,
+    and for durations of months and years, which only the select list may add to a time.
+    """
+    return _Compiler(scope, calendar=False).condition(node)
 
 
 def result_type(node: exp.Expression, scope: Scope) -> DataType:
@@ -129,8 +132,9 @@ def _widest(kinds: set[Kind]) -> DataType:
 
 
 class _Compiler:
-    def __init__(self, scope: Scope) -> None:
+    def __init__(self, scope: Scope, *, calendar: bool = True) -> None:
         self._scope = scope
+        self._calendar = calendar
         self._session = scope.session
         self._precision: Precision = scope.precision
         self._comparer = Comparer(scope.precision, scope.session.time_zone)
@@ -183,10 +187,12 @@ class _Compiler:
 
     def _duration(self, node: DurationLiteral) -> SqlExpr:
         duration: Duration = node.duration
-        if duration.is_calendar:
+        if not duration.is_calendar:
+            return SqlExpr(integer_literal(duration.in_units(self._precision)), BIGINT, duration)
+        if not self._calendar:
             raise self._wrong(f"the duration {duration} has no fixed length", node, WRONG_DURATION_UNIT,
-                              "months (n) and years (y) are for INTERVAL only; use b u a s m h d w")
-        return SqlExpr(integer_literal(duration.in_units(self._precision)), BIGINT, duration)
+                              "months (n) and years (y) are not allowed in conditions; use b u a s m h d w")
+        return SqlExpr(integer_literal(duration.value), BIGINT, duration)
 
     def _column(self, node: exp.Column) -> SqlExpr:
         identifier = node.this
@@ -230,33 +236,34 @@ class _Compiler:
             return shifted
         if Kind.NULL in (left.type.kind, right.type.kind):
             return SqlExpr(null_of(DOUBLE), DOUBLE)
-        return SqlExpr(_ARITHMETIC[type(node)](left, right), DOUBLE, _fold_numbers(node, left, right))
+        return SqlExpr(_ARITHMETIC[type(node)](left, right), DOUBLE, _fold_numbers(node, left, right, self._precision))
 
     def _shifted_time(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr | None:
         """TIMESTAMP plus or minus a duration or an integer is a TIMESTAMP; the difference of two is BIGINT."""
-        times = [side.type.kind is Kind.TIMESTAMP for side in (left, right)]
-        lengths = [isinstance(side.constant, Duration) for side in (left, right)]
-        if not isinstance(node, exp.Add | exp.Sub) or not (any(times) or any(lengths)):
+        if not isinstance(node, exp.Add | exp.Sub):
             return None
-        sign = "+" if isinstance(node, exp.Add) else "-"
-        if all(times):
-            return SqlExpr(f"({left.sql} - {right.sql})", BIGINT) if sign == "-" else None
-        if isinstance(node, exp.Sub) and (times[1] or (lengths[1] is False and not times[0])):
-            return None
-        if any(times):
-            time, other = (left, right) if times[0] else (right, left)
-            if not any(lengths) and other.type.kind not in INTEGERS:
-                return None
+        sign = 1 if isinstance(node, exp.Add) else -1
+        if left.type.kind is Kind.TIMESTAMP and right.type.kind is Kind.TIMESTAMP:
+            return SqlExpr(f"({left.sql} - {right.sql})", BIGINT) if sign < 0 else None
+        if left.type.kind is Kind.TIMESTAMP:
+            time, other = left, right
+        elif right.type.kind is Kind.TIMESTAMP and sign > 0:
+            time, other = right, left
         else:
-            time, other = (left, right) if lengths[1] else (right, left)
-            if time.type.kind not in INTEGERS and not lengths[0]:
-                return None
-        amount = to_integer(other)
-        result = DataType(Kind.TIMESTAMP, precision=self._precision)
+            return None
+        if other.type.kind not in INTEGERS:
+            return None
+        if isinstance(other.constant, Duration) and other.constant.is_calendar:
+            return self._shift_by_calendar(time, other.constant, sign)
         units = self._units(other)
         if isinstance(time.constant, int) and units is not None:
-            return timestamp_constant(time.constant + (units if sign == "+" else -units), self._precision)
-        return SqlExpr(f"({to_integer(time)} {sign} {amount})", result)
+            return timestamp_constant(time.constant + sign * units, self._precision)
+        return SqlExpr(f"({time.sql} {'+' if sign > 0 else '-'} {to_integer(other)})", time.type)
+
+    def _shift_by_calendar(self, time: SqlExpr, duration: Duration, sign: int) -> SqlExpr:
+        months = sign * duration.value * (12 if duration.unit == "y" else 1)
+        shifted = SqlExpr(add_months(time.sql, months, self._precision, self._session.time_zone), time.type)
+        return self._folded(shifted, (time,), exp.Null())
 
     def _units(self, expression: SqlExpr) -> int | None:
         if isinstance(expression.constant, Duration):
@@ -290,7 +297,10 @@ class _Compiler:
         return SqlExpr("(" + f" {word} ".join(sides) + ")", BOOL)
 
     def _not(self, node: exp.Not) -> SqlExpr:
-        return SqlExpr(f"(NOT {self.condition(node.this)})", BOOL)
+        value = self.compile(node.this)
+        if value.type.kind is Kind.NULL:
+            raise self._wrong("NOT needs a condition, not NULL", node)
+        return SqlExpr(f"(NOT {to_bool(value)})", BOOL)
 
     def _is_null(self, node: exp.Is) -> SqlExpr:
         value = self.compile(node.this)
@@ -412,15 +422,24 @@ def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
     return SqlExpr(null_of(DataType(kind)), DataType(kind))
 
 
-def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr) -> float | None:
-    a, b = left.constant, right.constant
-    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int | float) or not isinstance(b, int | float):
-        return None
+def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision: Precision) -> int | float | None:
+    """The value of arithmetic on constants; integers stay exact, so that bounds on time do."""
+    values: list[int | float] = []
+    for constant in (left.constant, right.constant):
+        if isinstance(constant, Duration):
+            if constant.is_calendar:
+                return None
+            values.append(constant.in_units(precision))
+        elif isinstance(constant, int | float) and not isinstance(constant, bool):
+            values.append(constant)
+        else:
+            return None
+    a, b = values
     if isinstance(node, exp.Add):
-        return float(a) + float(b)
+        return a + b
     if isinstance(node, exp.Sub):
-        return float(a) - float(b)
-    return float(a) * float(b) if isinstance(node, exp.Mul) else None
+        return a - b
+    return a * b if isinstance(node, exp.Mul) else None
 
 
 def _to_json(call: Call) -> SqlExpr:

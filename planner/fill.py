@@ -68,7 +68,8 @@ def filled_sql(grid: str, keys: Sequence[str], columns: Sequence[FillColumn], mo
                 value = linear_sql(f"(last_value({point} IGNORE NULLS) {before})",
                                    f"(first_value({point} IGNORE NULLS) {after})", START, column.type)
                 changed.append(f"CASE WHEN {HIT} THEN {column.name} ELSE {value} END AS {column.name}")
-    return f"SELECT *{f' REPLACE ({', '.join(changed)})' if changed else ''} FROM {grid}"
+    replaced = f" REPLACE ({', '.join(changed)})" if changed else ""
+    return f"SELECT *{replaced} FROM {grid}"
 
 
 def linear_sql(before: str, after: str, at: str, type_: DataType) -> str:

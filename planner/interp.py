@@ -110,6 +110,7 @@ def _nearest(before: str, after: str, mode: FillMode) -> str:
 def _origin(grid: InterpGrid, mode: FillMode) -> str:
     """SQL of the time of the row that the first value was taken from."""
     if mode in ("prev", "next", "near"):
-        source = f"({_nearest('"#b0"', '"#a0"', mode)}).t"
+        nearest = _nearest('"#b0"', '"#a0"', mode)
+        source = f"({nearest}).t"
         return source if grid.reach is None else f"CASE WHEN abs({source} - {AT}) <= {grid.reach} THEN {source} END"
     return f"CASE WHEN \"#b0\".t = {AT} THEN {AT} END"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.binder import Builder, RelColumn, Relation
+from penstock.planner.binder import Builder, Relation, RelColumn
 from penstock.planner.expressions import compile_condition
 from penstock.planner.plan import PlanNode
 from penstock.planner.scopes import RowScope, unwrapped

@@ -61,6 +61,7 @@ class PlanNode:
 class BatchPlan:
     """A planned query: run `sql` where each scan's relation exists, get `columns` in order.
 
+    `sql` begins with a WITH clause, to which the scans' relations can be added.
     `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
     """
 

@@ -55,8 +55,8 @@ def to_double(expression: SqlExpr) -> str:
     return f"CAST({expression.sql} AS DOUBLE)"
 
 
-def _wrap(sql: str, target: Kind, *, wide: bool) -> str:
-    """Reduces an integer modulo 2^bits to the range of `target`; `wide`: it may not fit into BIGINT."""
+def wrap_integer(sql: str, target: Kind, *, wide: bool = True) -> str:
+    """Returns SQL of an integer reduced modulo 2^bits to the range of `target`; `wide`: it may exceed BIGINT."""
     bits = BITS[target]
     mask = (1 << bits) - 1
     work = "HUGEINT" if wide or bits == 64 else "BIGINT"
@@ -76,13 +76,27 @@ def _double_to_integer(sql: str, target: Kind) -> str:
         limit = 2.0**64
         return let(sql, lambda x: (
             f"CASE WHEN {x} > -{2.0**63!r} AND {x} < {limit!r} THEN "
-            f"{_wrap(f'trunc({x})', target, wide=True)} WHEN {x} IS NOT NULL THEN CAST(0 AS UBIGINT) END"))
+            f"{wrap_integer(f'trunc({x})', target, wide=True)} WHEN {x} IS NOT NULL THEN CAST(0 AS UBIGINT) END"))
     work = Kind.BIGINT if target in (Kind.BIGINT, Kind.UINT) else Kind.INT
     least = -(1 << (BITS[work] - 1))
     cut = let(sql, lambda x: (
         f"CASE WHEN {x} IS NOT NULL THEN COALESCE(TRY_CAST(trunc({x}) AS {DataType(work).duckdb()}), "
         f"CAST({least} AS {DataType(work).duckdb()})) END"))
-    return cut if target is work else f"CAST({_wrap(cut, target, wide=False)} AS {name})"
+    return cut if target is work else f"CAST({wrap_integer(cut, target, wide=False)} AS {name})"
+
+
+def _integer_of_text(sql: str, target: Kind) -> str:
+    """The integer that a text begins with, as HUGEINT; as strtol() does, it stops at the ends of 64 bits."""
+    greatest = integer_literal((1 << (64 if target is Kind.UBIGINT else 63)) - 1, "HUGEINT")
+    least = integer_literal(-(1 << 63), "HUGEINT")
+    # Texts of more digits than HUGEINT has are far beyond either end, so that DOUBLE is exact enough for them.
+    def clamped(digits: str) -> str:
+        number = f"TRY_CAST({digits} AS DOUBLE)"
+        return (f"CASE WHEN {number} >= 2e19 THEN {greatest} WHEN {number} <= -2e19 THEN {least} "
+                f"WHEN {digits} IS NOT NULL "
+                f"THEN least(greatest(TRY_CAST({digits} AS HUGEINT), {least}), {greatest}) END")
+
+    return f"({let(_prefix(sql, _INTEGER_PREFIX), clamped)})"
 
 
 def to_integer(expression: SqlExpr, target: Kind = Kind.BIGINT) -> str:
@@ -94,15 +108,12 @@ def to_integer(expression: SqlExpr, target: Kind = Kind.BIGINT) -> str:
     if source in (Kind.BOOL, Kind.NULL):
         return f"CAST({sql} AS {name})"
     if source in STRINGS or source is Kind.JSON:
-        saturated = let(f"TRY_CAST({_prefix(sql, _INTEGER_PREFIX)} AS HUGEINT)", lambda x: (
-            f"greatest(least({x}, {integer_literal((1 << 64) - 1 if target is Kind.UBIGINT else (1 << 63) - 1, 'HUGEINT')}), "
-            f"{integer_literal(-(1 << 63), 'HUGEINT')})"))
-        return _wrap(f"({saturated})", target, wide=True)
+        return wrap_integer(_integer_of_text(sql, target), target)
     if source in FLOATS or source is Kind.DECIMAL:
         return _double_to_integer(f"CAST({sql} AS DOUBLE)" if source is not Kind.DOUBLE else sql, target)
     if _fits(source, target):
         return f"CAST({sql} AS {name})"
-    return _wrap(sql, target, wide=source is Kind.UBIGINT)
+    return wrap_integer(sql, target, wide=source is Kind.UBIGINT)
 
 
 def _fits(source: Kind, target: Kind) -> bool:
@@ -164,7 +175,8 @@ def text_to_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
         digits_of_zone = f"rpad(replace({p}.z[2:], ':', ''), 4, '0')"
         offset = (f"(CASE WHEN {p}.z[1] = '-' THEN -1 ELSE 1 END) * (TRY_CAST({digits_of_zone}[1:2] AS BIGINT) * 3600 "
                   f"+ TRY_CAST({digits_of_zone}[3:4] AS BIGINT) * 60)")
-        return (f"CASE WHEN {p}.z = '' THEN {here} // 1000000 WHEN upper({p}.z) = 'Z' THEN epoch_us({local}) // 1000000 "
+        return (f"CASE WHEN {p}.z = '' THEN {here} // 1000000 "
+                f"WHEN upper({p}.z) = 'Z' THEN epoch_us({local}) // 1000000 "
                 f"ELSE epoch_us({local}) // 1000000 - {offset} END")
 
     def whole(x: str) -> str:

@@ -97,6 +97,8 @@ class Comparer:
 
     def _time(self, expression: SqlExpr, position: Position | None) -> SqlExpr:
         if not expression.type.is_string:
+            if expression.type.kind is Kind.DOUBLE and type(expression.constant) is int:
+                return timestamp_constant(expression.constant, self._precision)
             return expression
         if isinstance(expression.constant, str):
             try:
@@ -120,16 +122,21 @@ class Comparer:
         return f"({a} BETWEEN {first} AND {last})" if a == b else f"({a} >= {first} AND {b} <= {last})"
 
     def in_list(self, value: SqlExpr, items: list[SqlExpr], position: Position | None = None) -> str:
-        """Compiles IN (...). NULLs in the list match nothing and hide nothing."""
+        """Compiles IN (...). A NULL in the list hides what is not found, so that NOT IN with it finds nothing."""
         by_left: dict[str, list[str]] = {}
+        nulls = False
         for item in items:
             if item.type.kind is Kind.NULL:
+                nulls = True
                 continue
-            a, b = self.pair(value, item, position)
+            if value.type.kind is Kind.BOOL:
+                a, b = value.sql, to_bool(item)
+            else:
+                a, b = self.pair(value, item, position)
             by_left.setdefault(a, []).append(b)
-        if not by_left:
-            return f"({value.sql} IS NULL AND NULL)"
         tests = [f"{a} IN ({', '.join(bs)})" for a, bs in by_left.items()]
+        if nulls:
+            tests.append("CAST(NULL AS BOOLEAN)")
         return f"({' OR '.join(tests)})"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_call import Builder, Call
-from penstock.planner.scalar_cast import to_double, to_integer
+from penstock.planner.scalar_cast import to_double, to_integer, wrap_integer
 from penstock.sql.types import DOUBLE, INTEGERS, SIGNED, DataType, Kind
 
 
@@ -50,7 +50,7 @@ def _abs(call: Call) -> str:
     wider = DataType(Kind.BIGINT) if kind is not Kind.BIGINT else None
     if wider is not None:
         return to_integer(SqlExpr(f"abs(CAST({sql} AS BIGINT))", wider), kind)
-    return f"CAST(least(abs(CAST({sql} AS HUGEINT)), 9223372036854775807) AS BIGINT)"
+    return wrap_integer(f"abs(CAST({sql} AS HUGEINT))", Kind.BIGINT)
 
 
 def _whole(duckdb_name: str) -> Builder:
@@ -66,7 +66,7 @@ def _to_digits(duckdb_name: str) -> Builder:
         digits = call.constant(1)
         if kind in INTEGERS and (len(call) == 1 or (isinstance(digits, int) and digits >= 0)):
             return sql
-        places = f"CAST(least(greatest({call.integer(1)}, -400), 400) AS INTEGER)" if len(call) > 1 else "0"
+        places = f"TRY_CAST({call.integer(1)} AS INTEGER)" if len(call) > 1 else "0"
         shifted = f"{duckdb_name}({to_double(call.arguments[0])}, {places})"
         if kind in INTEGERS:
             return to_integer(SqlExpr(shifted, DOUBLE), kind)

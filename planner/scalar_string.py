@@ -35,7 +35,7 @@ def _substr(call: Call) -> str:
     elif isinstance(count, int):
         length = f", {max(count, 0)}"
     else:
-        length = f", greatest({call.integer(2)}, 0)"
+        length = ", " + let(call.integer(2), lambda n: f"CASE WHEN {n} < 0 THEN 0 ELSE {n} END")
     if isinstance(start, int):
         if start > 0:
             return f"substring({call.text(0)}, {start}{length})"
@@ -48,13 +48,19 @@ def _substr(call: Call) -> str:
 
 
 def _substring_index(call: Call) -> str:
-    def body(text: str, delimiter: str, count: str) -> str:
+    def head(text: str, delimiter: str, count: str) -> str:
         parts = f"string_split({text}, {delimiter})"
-        return (f"CASE WHEN {count} > 0 AND {delimiter} <> '' THEN "
-                f"array_to_string({parts}[1:{count}], {delimiter}) "
-                f"WHEN {count} < 0 AND {delimiter} <> '' THEN "
-                f"array_to_string({parts}[greatest(len({parts}) + {count} + 1, 1):], {delimiter}) "
+        taken = f"list_sum(list_transform({parts}[1:{count}], lambda part: length(part)))"
+        between = f"(least({count}, len({parts})) - 1) * length({delimiter})"
+        return f"left({text}, CAST({taken} AS BIGINT) + {between})"
+
+    def body(text: str, delimiter: str, count: str) -> str:
+        # Delimiters are counted from the end the search starts at: in 'aaa1' the last 'aa' ends before the 1.
+        backwards = f"reverse({head(f'reverse({text})', f'reverse({delimiter})', f'-({count})')})"
+        return (f"CASE WHEN {count} > 0 AND {delimiter} <> '' THEN {head(text, delimiter, count)} "
+                f"WHEN {count} < 0 AND {delimiter} <> '' THEN {backwards} "
                 f"ELSE left({text} || {delimiter} || CAST({count} AS VARCHAR), 0) END")
+
     return let_all((call.text(0), call.text(1), call.integer(2)), body)
 
 

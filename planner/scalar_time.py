@@ -18,7 +18,7 @@ from penstock.planner.timezones import (
 )
 from penstock.sql.functions_spec import WRONG_ARGUMENT_VALUE
 from penstock.sql.literals import start_of_day
-from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind
+from penstock.sql.types import INTEGERS, UNITS_PER_SECOND, DataType, Kind
 
 TIME_UNIT_INVALID = 0x2806
 TIME_UNIT_TOO_SMALL = 0x2807
@@ -58,8 +58,23 @@ def unit_length(call: Call, index: int) -> int:
     return length
 
 
+def _instant(call: Call, index: int) -> str:
+    """An argument of TIMEDIFF. Bare integers are seconds, milliseconds, ... by their number of digits."""
+    argument = call.arguments[index]
+    if argument.type.kind not in INTEGERS:
+        return _timestamp(call, index).sql
+    per_second = UNITS_PER_SECOND[call.precision]
+
+    def scaled(x: str, per: int) -> str:
+        return f"{x} * {per_second // per}" if per_second >= per else f"{x} // {per // per_second}"
+
+    return let(call.integer(index), lambda x: (
+        f"(CASE WHEN abs({x}) < 10000000000 THEN {scaled(x, 1)} WHEN abs({x}) < 10000000000000 THEN {scaled(x, 1_000)} "
+        f"WHEN abs({x}) < 10000000000000000 THEN {scaled(x, 1_000_000)} ELSE {scaled(x, 1_000_000_000)} END)"))
+
+
 def _timediff(call: Call) -> str:
-    difference = f"({_timestamp(call, 0).sql} - {_timestamp(call, 1).sql})"
+    difference = f"({_instant(call, 0)} - {_instant(call, 1)})"
     if len(call) < 3 or call.duration(2) is None:
         return difference
     length = unit_length(call, 2)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
-from penstock.planner.binder import Builder, RelColumn, Relation, find_column, is_pseudo, qualifier_of
+from penstock.planner.binder import Builder, Relation, RelColumn, find_column, is_pseudo, qualifier_of
 from penstock.planner.plan import SqlExpr
 from penstock.sql.functions import FunctionSpec, lookup
 from penstock.sql.schema import Session

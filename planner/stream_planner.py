@@ -484,7 +484,7 @@ class _Planner:
         live = f"live AS (SELECT * FROM windowed WHERE NOT coalesce({expired}, false))"
         late_sql = f"{base}, {windowed}, {live} {body.format(source='live')}"
         expired_sql = (f"{base}, {windowed} SELECT _tuid, {ts} FROM windowed "
-                       f"GROUP BY ALL HAVING bool_and(coalesce({expired}, false))")
+                       f"GROUP BY _row, _tuid, {ts} HAVING bool_and(coalesce({expired}, false))")
         return self._source(needs_children, gid, sql, late_sql, expired_sql)
 
     def _is_tag(self, key: Key) -> bool:

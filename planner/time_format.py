@@ -174,7 +174,8 @@ def to_timestamp(text: str, template: str, precision: Precision, time_zone: str)
             listed = ", ".join(quote_text(group) for group in groups)
             value = let(f"regexp_extract({x}, {quote_text(pattern)}, [{listed}])",
                         lambda p: _assemble(p, where, precision, time_zone))
-        failed = f"error('to_timestamp(): ''' || {x} || ''' does not fit the format {template.replace(chr(39), chr(39) * 2)}')"
+        shown = quote_text(f"' does not fit the format {template}")
+        failed = f"error('to_timestamp(): ' || chr(39) || {x} || {shown})"
         return (f"CASE WHEN {x} IS NULL THEN NULL WHEN regexp_matches({x}, {quote_text(pattern)}) "
                 f"THEN COALESCE({value}, {failed}) ELSE {failed} END")
 

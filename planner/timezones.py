@@ -49,6 +49,19 @@ def from_local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
     return from_microseconds(f"epoch_us({sql})", precision)
 
 
+def add_months(sql: str, months: int, precision: Precision, time_zone: str) -> str:
+    """Returns SQL of a timestamp moved by calendar months on the zone's wall clock, the last day staying in the month.
+
+    What is finer than a microsecond is kept.
+    """
+    def moved(x: str) -> str:
+        local = f"({local_timestamp(x, precision, time_zone)} + to_months({months}))"
+        whole = from_local_timestamp(local, precision, time_zone)
+        return f"({whole} + (({x}) % 1000 + 1000) % 1000)" if precision == "ns" else whole
+
+    return let(sql, moved)
+
+
 def utc_offset(at_ms: int, time_zone: str) -> timedelta:
     """Returns how far the zone's wall clock is ahead of UTC at an instant."""
     instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)

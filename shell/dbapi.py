@@ -10,7 +10,6 @@ import os
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -36,7 +35,7 @@ _ONE_ROW_INSERT = re.compile(r"\s*insert\s.*\bvalues\s*(?P<row>\([^()]*\))\s*;?\
 # --- exceptions ----------------------------------------------------------------------------------------------------
 
 
-class Warning(Exception):  # noqa: A001 - PEP 249's name
+class Warning(Exception):
     """Never raised; PEP 249 wants the name."""
 
 
@@ -92,8 +91,18 @@ _CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
 )
 
 
-@cache
+_raised_classes: dict[type[errors.PenstockError], type[errors.PenstockError]] = {}
+
+
 def _raised_class(kind: type[errors.PenstockError]) -> type[errors.PenstockError]:
+    """Returns the subclass of an error that is in PEP 249's hierarchy as well; always the same one."""
+    known = _raised_classes.get(kind)
+    if known is None:
+        known = _raised_classes.setdefault(kind, _make_raised_class(kind))
+    return known
+
+
+def _make_raised_class(kind: type[errors.PenstockError]) -> type[errors.PenstockError]:
     category = next((category for base, category in _CATEGORIES if issubclass(kind, base)), InternalError)
     return type(kind.__name__, (kind, category), {"__doc__": kind.__doc__, "__module__": __name__})
 

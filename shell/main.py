@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.common.config import Config, load_config, parse_assignment
-from penstock.common.errors import ConfigError, PenstockError
+from penstock.common.errors import ConfigError
 from penstock.shell.error_text import error_text
 
 if TYPE_CHECKING:
@@ -40,13 +40,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         _complain(error, options.debug)
         return WRONGLY_CALLED
-    except PenstockError as error:
-        _complain(error, options.debug)
-        return FAILED
     except BrokenPipeError:  # the reader of our output, such as `head`, has had enough
         sys.stdout = None  # nothing is left to flush
         return DONE
     except KeyboardInterrupt:
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - users see an explanation, whatever went wrong
+        _complain(error, options.debug)
         return FAILED
 
 
@@ -158,23 +158,13 @@ def _run_views(options: argparse.Namespace) -> int:
     return DONE
 
 
-def _add_config_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--write-reference", metavar="PAGE", help="rewrite the generated part of a documentation page")
-
-
 def _run_config(options: argparse.Namespace) -> int:
-    if options.write_reference is None:
-        sys.stdout.writelines(f"{name} = {value}\n" for name, value in _config(options).items())
-        return DONE
-    from penstock.shell.config_reference import update_reference
-
-    page = Path(options.write_reference)
-    page.write_text(update_reference(page.read_text("utf-8")), "utf-8")
+    sys.stdout.writelines(f"{name} = {value}\n" for name, value in _config(options).items())
     return DONE
 
 
 SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
                _run_views),
-    SubCommand("config", "Print every configuration key with the value in force.", _add_config_options, _run_config),
+    SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
 )

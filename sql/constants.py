@@ -75,6 +75,8 @@ class Constants:
         """Returns the constant that the text of one cell spells."""
         if _NUMBER.fullmatch(raw):
             return Number(raw)
+        if not raw:
+            raise InvalidValueError("a value is missing")
         upper = raw.upper()
         if upper == "NULL":
             return None

@@ -29,7 +29,9 @@ RESERVED = frozenset({
 })
 
 # Words that are names elsewhere, but after an expression or a table they continue the statement.
-NOT_AN_ALIAS = RESERVED | frozenset({"ANTI", "ASOF", "FILE", "NOTIFY", "NULLS", "OFFSET", "SEMI", "TRUE_FOR", "WINDOW"})
+NOT_AN_ALIAS = RESERVED | frozenset({
+    "ANOMALY_WINDOW", "ANTI", "ASOF", "FILE", "NOTIFY", "NULLS", "OFFSET", "SEMI", "TRUE_FOR", "WINDOW",
+})
 
 MAX_NESTING = 50
 MAX_DURATION_TEXT = 20

@@ -18,7 +18,7 @@ _DURATION = re.compile(r"\s*([-+]?[0-9]{1,19})([buasmhdwny]?)\s*", re.IGNORECASE
 _INTEGER = re.compile(r"\s*[-+]?[0-9]{1,40}\s*", re.ASCII)
 _TIMESTAMP = re.compile(
     r"\s*(?P<year>\d{4})-(?P<month>\d{1,2})-(?P<day>\d{1,2})"
-    r"(?:[ T]+(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:[.,](?P<fraction>\d*))?)?)?"
+    r"(?:[ Tt]+(?P<hour>\d{1,2}):(?P<minute>\d{1,2})(?::(?P<second>\d{1,2})(?:[.,](?P<fraction>\d*))?)?)?"
     r"\s*(?P<zone>[Zz]|[-+]\d{2}(?::?\d{2})?)?\s*",
     re.ASCII,
 )

@@ -9,9 +9,10 @@ from typing import Literal, TypeVar, cast
 
 from sqlglot import exp
 
+from penstock.common.errors import NotSupportedError
 from penstock.sql.cursor import Cursor
 from penstock.sql.lexer import TokenKind
-from penstock.sql.literals import unescape
+from penstock.sql.literals import position, unescape
 from penstock.sql.parse_expression import parse_alias, parse_expression, parse_operand, parse_qualified_star
 from penstock.sql.statements import (
     CountWindow,
@@ -299,6 +300,9 @@ def _parse_window(cursor: Cursor) -> Window | None:
         return EventWindow(start, parse_expression(cursor), _parse_true_for(cursor))
     if cursor.take("COUNT_WINDOW"):
         return _parse_count_window(cursor)
+    if cursor.at("ANOMALY_WINDOW"):
+        place = position(cursor.text, cursor.token.start, len(cursor.token.raw))
+        raise NotSupportedError("ANOMALY_WINDOW is not supported", position=place)
     return None
 
 

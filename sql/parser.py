@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
-from penstock.common.errors import SqlSyntaxError
+from penstock.common.errors import NotSupportedError, SqlSyntaxError
 from penstock.sql.cursor import Cursor
+from penstock.sql.literals import position
 from penstock.sql.parse_ddl import (
     parse_alter_database,
     parse_alter_table,
@@ -35,6 +37,7 @@ _CLAUSE_ORDER = (
     "clauses come in this order: FROM, WHERE, PARTITION BY, RANGE, EVERY, window, FILL, GROUP BY, HAVING, ORDER BY, "
     "SLIMIT, LIMIT"
 )
+_SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_TEXT = 64 * 1024 * 1024
 
 
@@ -45,6 +48,9 @@ def parse(text: str) -> list[Statement]:
     """
     if len(text) > MAX_TEXT:
         raise SqlSyntaxError(f"the text has {len(text)} characters; {MAX_TEXT} are allowed")
+    surrogate = None if text.isascii() else _SURROGATE.search(text)
+    if surrogate is not None:
+        raise SqlSyntaxError("the text is not valid Unicode", position=position(text, surrogate.start(), 0))
     cursor = Cursor(text)
     statements: list[Statement] = []
     while True:
@@ -73,6 +79,11 @@ def _parse_statement(cursor: Cursor) -> Statement:
     for words, parse_rest in _STATEMENTS.items():
         if cursor.take(*words):
             return parse_rest(cursor, start)
+    for words in _NOT_SUPPORTED:
+        if cursor.at(*words):
+            last = cursor.peek(len(words) - 1) if len(words) > 1 else cursor.token
+            place = position(cursor.text, start, last.end - start)
+            raise NotSupportedError(f"{' '.join(words)} is not supported", position=place)
     raise cursor.fail(_expected_after(cursor))
 
 
@@ -98,6 +109,15 @@ def _parse_explain(cursor: Cursor, _: int) -> Statement:
 def _plain(parse_rest: Callable[[Cursor], Statement]) -> Callable[[Cursor, int], Statement]:
     return lambda cursor, _: parse_rest(cursor)
 
+
+# What TDengine has and Penstock has not: said so, instead of calling it a syntax error.
+_NOT_SUPPORTED = (
+    *(("CREATE", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "FUNCTION", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("DROP", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "FUNCTION", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("ALTER", noun) for noun in ("USER", "DNODE", "LOCAL", "CLUSTER", "VIEW")),
+    ("CREATE", "OR"), ("DROP", "CONSUMER"), ("GRANT",), ("REVOKE",), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
+    ("SPLIT",), ("REDISTRIBUTE",), ("RESET",), ("RECOVER",), ("RECALCULATE",),
+)
 
 _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("INSERT",): _plain(parse_insert),

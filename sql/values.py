@@ -7,7 +7,7 @@ those refuse (functions, escapes, wrong values) goes through `penstock.sql.const
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import cast
 
@@ -21,19 +21,21 @@ from penstock.sql.dialect import Penstock
 from penstock.sql.lexer import Token, TokenKind, next_token
 from penstock.sql.literals import parse_timestamp, unescape
 from penstock.sql.schema import Column, TagValue
-from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind, Precision
+from penstock.sql.types import FLOATS, INTEGERS, STRINGS, UNITS_PER_SECOND, DataType, Kind, Precision
 
 __all__ = ["parse_timestamp", "read_value", "read_values"]
 
 _PLAIN = re.compile(r"[-+.,0-9A-Za-z_()\s]*+", re.ASCII)
 _STRING = re.compile(r"""'(?:[^'\\]++|\\.|'')*+'|"(?:[^"\\]++|\\.|"")*+\"""", re.DOTALL)
 _SPACE = re.compile(r"\s")
-_BETWEEN_ROWS = re.compile(r"\)\s*,?\s*\(")
+_BETWEEN_ROWS = re.compile(r"\)\s*+,?+\s*+\(")
 _BARE = r"""[^\s,()'"`/*-]"""
 _CELL = rf"""\s*+('[^'\\]*+'(?!')|"[^"\\]*+"(?!")|-?+{_BARE}++(?:-(?!-){_BARE}*+)*+)\s*+"""
 _NULLS = frozenset({"NULL", "null", "Null"})
 # Arrow reads `YYYY-MM-DD HH`, the dialect does not.
 _DATE_AND_HOUR = len("'YYYY-MM-DD HH'")
+# Arrow's zones know no summer time after 2037, which Python's extrapolate; seconds since the epoch.
+_ARROW_ZONES_END = 2_114_380_800
 _BOOLS = {"true": True, "false": False, "TRUE": True, "FALSE": False, "True": True, "False": False,
           "1": True, "0": False, "NULL": None, "null": None}
 
@@ -150,18 +152,20 @@ def _scan_row(text: str, first: Token, number: int, offset: int) -> tuple[tuple[
 
 
 def _convert(column: Column, raws: list[str], constants: Constants) -> pa.Array:
-    converters: dict[Kind, Callable[[DataType, list[str], Constants], pa.Array | None]] = {
-        Kind.TIMESTAMP: _bulk_timestamps, Kind.BOOL: _bulk_bools,
-    }
-    kind = column.type.kind
-    if kind in INTEGERS or kind in FLOATS:
-        array = _bulk_numbers(column.type, raws)
-    elif kind in STRINGS:
-        array = _bulk_strings(column.type, raws)
-    else:
-        converter = converters.get(kind)
-        array = converter(column.type, raws, constants) if converter else None
+    array = _in_bulk(column.type, raws, constants)
     return _one_by_one(column, raws, constants) if array is None else array
+
+
+def _in_bulk(data_type: DataType, raws: list[str], constants: Constants) -> pa.Array | None:
+    """Returns the converted cells, or None where a cell needs the careful way, be it to name what is wrong."""
+    kind = data_type.kind
+    if kind is Kind.TIMESTAMP:
+        return _bulk_timestamps(data_type, raws, constants)
+    if kind in INTEGERS or kind in FLOATS:
+        return _bulk_numbers(data_type, raws)
+    if kind in STRINGS:
+        return _bulk_strings(data_type, raws)
+    return _bulk_bools(raws) if kind is Kind.BOOL else None
 
 
 def _one_by_one(column: Column, raws: list[str], constants: Constants) -> pa.Array:
@@ -196,8 +200,8 @@ def _bulk_numbers(data_type: DataType, raws: list[str]) -> pa.Array | None:
     array = _cast(raws, target)
     if array is None:
         array = _cast(_without_nulls(raws), target)
-    if array is not None and data_type.kind in FLOATS and not pc.all(pc.is_finite(array)).as_py():
-        return None if array.null_count < len(array) else array
+    if array is not None and data_type.kind in FLOATS and pc.all(pc.is_finite(array)).as_py() is False:
+        return None
     return array
 
 
@@ -214,14 +218,14 @@ def _bulk_strings(data_type: DataType, raws: list[str]) -> pa.Array | None:
 
 def _is_string(raw: str) -> bool:
     """Whether the cell is one string literal, and not, for example, two in a row."""
-    quote = raw[0]
-    if quote not in "'\"" or raw[-1] != quote:
+    quote = raw[:1]
+    if quote not in ("'", '"') or raw[-1] != quote or len(raw) == 1:
         return False
     inner = raw[1:-1]
     return (quote not in inner and "\\" not in inner) or _STRING.fullmatch(raw) is not None
 
 
-def _bulk_bools(_: DataType, raws: list[str], __: Constants) -> pa.Array | None:
+def _bulk_bools(raws: list[str]) -> pa.Array | None:
     try:
         return pa.array([_BOOLS[raw] for raw in raws], pa.bool_())
     except KeyError:
@@ -238,6 +242,10 @@ def _bulk_timestamps(data_type: DataType, raws: list[str], constants: Constants)
     array = _cast([raw[1:-1] for raw in raws], target)
     if array is None or constants.time_zone == "UTC":
         return array
+    per_second = UNITS_PER_SECOND[data_type.precision]
+    bounds = pc.min_max(array.cast(pa.int64())).as_py()
+    if not 0 <= bounds["min"] <= bounds["max"] < _ARROW_ZONES_END * per_second:
+        return None
     try:
         zoned = pc.assume_timezone(array, constants.time_zone, ambiguous="earliest", nonexistent="raise")
     except pa.ArrowInvalid:

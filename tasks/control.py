@@ -6,6 +6,8 @@ the deployment's secret. One thread may send while another receives.
 
 from __future__ import annotations
 
+import errno
+import os
 import socket
 import threading
 from dataclasses import dataclass
@@ -154,17 +156,17 @@ class ControlConnection:
         return message
 
     def close(self) -> None:
-        """Closes the connection and wakes a thread that waits in `receive`, at both ends."""
-        try:
-            # A close alone leaves a thread of this process waiting in a read.
-            with socket.socket(fileno=self._connection.fileno()) as borrowed:
-                try:
-                    borrowed.shutdown(socket.SHUT_RDWR)
-                finally:
-                    borrowed.detach()
-        except OSError:
-            return
-        self._connection.close()
+        """Ends the connection and wakes threads that wait in `receive`, at both ends.
+
+        The file descriptor itself is closed with the last reference to this object: a thread that still reads from
+        it must not find another file there.
+        """
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as borrowed:
+            try:
+                borrowed.shutdown(socket.SHUT_RDWR)
+            except OSError as error:
+                if error.errno != errno.ENOTCONN:  # the other end was faster
+                    raise
 
 
 def connect(address: tuple[str, int], secret: bytes, timeout_s: float) -> ControlConnection:

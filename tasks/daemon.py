@@ -13,12 +13,13 @@ import numpy
 import pyarrow
 import pyarrow.compute
 import pyarrow.ipc
+import pyspark.worker
 
 import penstock.tasks.build
 import penstock.tasks.worker
 
 #: Imported for the workers; named here so that no tool takes the imports for leftovers.
-PRELOADED = (duckdb, lmdb, numpy, pyarrow, penstock.tasks.build, penstock.tasks.worker)
+PRELOADED = (duckdb, lmdb, numpy, pyarrow, pyspark.worker, penstock.tasks.build, penstock.tasks.worker)
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ output queue. The receiver answers each frame: taken, or blocked and later taken
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 import threading
@@ -180,6 +181,8 @@ class RemoteLink:
         except PenstockError as error:
             self._fail(error)
         finally:
+            if self._exchange is not None:
+                self._exchange.abandon()
             if self._client is not None:
                 self._client.close()
 
@@ -247,7 +250,13 @@ class _Exchange:
         self._writer.done_writing()
 
     def cancel(self) -> None:
+        """Breaks off whatever another thread waits for here."""
         self._reader.cancel()
+
+    def abandon(self) -> None:
+        self.cancel()
+        with contextlib.suppress(flight.FlightError, pa.ArrowException):  # that it is broken off is known
+            self._writer.close()
 
 
 # --- receiving ---------------------------------------------------------------------------------------------------

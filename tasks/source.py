@@ -331,7 +331,7 @@ class SourceTask:
         return updated if updated.any() else None
 
     def _suspects(self, judged: Judged) -> pa.Table | None:
-        """Returns the rows with `_limit` and `_last` if any of them may be expired, else None."""
+        """Returns the rows with `_row`, `_limit` and `_last` if any of them may be expired, else None."""
         if judged.change is None or judged.last is None:
             return None
         if not bool(((judged.change != 0) & (judged.ts < judged.limit)).any()):
@@ -340,7 +340,8 @@ class SourceTask:
         appended = judged.change == 0
         limit = pa.array(judged.limit, mask=appended)
         last = pa.array(judged.last, mask=appended)
-        return judged.rows.append_column("_limit", limit).append_column("_last", last)
+        rows = judged.rows.append_column("_row", pa.array(np.arange(len(judged.ts))))
+        return rows.append_column("_limit", limit).append_column("_last", last)
 
     def _expired_keys(self, suspects: pa.Table) -> set[tuple[int, int]]:
         """Returns (table id, time) of the rows that are expired for all their windows, and counts them."""

@@ -102,6 +102,8 @@ class SparkRuntime:
             self._error = error
         finally:
             self._ready.set()
+        if self._context is not None:
+            _warm_up(self._context)
 
 
 class GroupHandle:
@@ -175,6 +177,8 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
 
     active = SparkContext._active_spark_context
     if active is not None:
+        if active.master.startswith("local"):
+            active.pythonExec = sys.executable
         return active
     conf = SparkConf().setMaster(DEFAULT_MASTER).setAppName(APPLICATION_NAME)
     logging_options = f"-Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}"
@@ -191,6 +195,16 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
     # Workers must run the interpreter, and so the packages, of the engine.
     context.pythonExec = sys.executable
     return context
+
+
+def _warm_up(context: SparkContext) -> None:
+    """Runs an empty job, so that the daemon has forked and Java is warm when the first group comes."""
+    try:
+        context.setJobDescription("penstock: warm-up")
+        context.parallelize(range(1), 1).barrier().mapPartitions(lambda places: places).count()
+    except Exception:
+        # Whatever is wrong will fail the first group too, where somebody is told.
+        _log.exception("the warm-up job failed")
 
 
 def _output(log_file: Path | None) -> IO[bytes]:

@@ -106,7 +106,7 @@ class Worker:
             elif isinstance(message, PostEvent):
                 self._post(message)
             elif isinstance(message, Shutdown):
-                self._leave()
+                self.leave()
                 return
             else:
                 raise InternalError(f"the mnode sent a {type(message).__name__}")
@@ -184,7 +184,8 @@ class Worker:
         stream.environment.abandon()
         stream.runner.stop()
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Ends all streams and threads of the worker."""
         self._leaving.set()
         streams = list(self._streams.values())
         for stream in streams:
@@ -192,6 +193,8 @@ class Worker:
         for stream in streams:
             stream.runner.join(_STOP_TIMEOUT_S)
         self._notifier.stop()
+        self._exchange.shutdown()
+        self._dnode.close()
 
     # --- reports -----------------------------------------------------------------------------------------------
 

@@ -219,14 +219,6 @@ def test_environment_names_are_unique() -> None:
     assert environment_variable("walPinMax") == "PENSTOCK_WAL_PIN_MAX"
 
 
-def test_documentation_is_current() -> None:
-    """The generated part of docs/configuration.md is what `make docs` would write."""
-    from penstock.shell.config_reference import update_reference
-
-    page = (Path(__file__).parent.parent / "docs" / "configuration.md").read_text("utf-8")
-    assert page == update_reference(page), "run `make docs`"
-
-
 def test_config_is_frozen() -> None:
     """Nobody changes settings behind the engine's back."""
     config = load_config(environment={})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from tests.golden_runner import read_blocks, render, run_golden
 
 from penstock.common.errors import NotSupportedError, PenstockError, SqlSyntaxError
 from penstock.sql.dialect import PSEUDO_COLUMNS, Penstock, cast_type, source_range
+from penstock.sql.lexer import TokenKind, next_token, skip_rows
 from penstock.sql.parser import parse, parse_one
 from penstock.sql.statements import CreateStream, Insert, Select, SetOperation
 from penstock.sql.types import DataType, Kind
@@ -182,6 +184,39 @@ def test_rows_are_not_tokenised() -> None:
     assert second.rows == "(5, 6)"
 
 
+LEAVES = st.sampled_from([
+    "a", "T.b", "`C d`", "1", "-2.5", "1e-3", "'x'", '"it\'s"', "null", "true", "10s", "now", "tbname",
+    "timestamp '2020-01-01'",
+])
+OPERANDS = st.recursive(LEAVES, lambda inner: st.one_of(
+    st.tuples(inner, st.sampled_from("+-*/%&|"), inner).map(" ".join),
+    inner.map(lambda x: f"-{x}" if not x.startswith("-") else f"- {x}"),
+    inner.map(lambda x: f"({x})"), inner.map(lambda x: f"cast({x} as varchar(9))"),
+    st.lists(inner, max_size=3).map(lambda items: f"f({', '.join(items)})"),
+    st.tuples(inner, inner, inner).map(lambda x: f"case when {x[0]} > 0 then {x[1]} else {x[2]} end"),
+    st.tuples(inner, inner).map(lambda x: f"trim(leading {x[0]} from {x[1]})"),
+), max_leaves=8)
+CONDITIONS = st.recursive(st.one_of(
+    st.tuples(OPERANDS, st.sampled_from(["=", "<>", "<", ">="]), OPERANDS).map(" ".join),
+    OPERANDS.map(lambda x: f"{x} is not null"), OPERANDS.map(lambda x: f"{x} not like 'a%'"),
+    OPERANDS.map(lambda x: f"{x} nmatch 'a'"),
+    st.tuples(OPERANDS, OPERANDS).map(lambda x: f"{x[0]} not in ({x[1]}, 1)"),
+    st.tuples(OPERANDS, OPERANDS, OPERANDS).map(lambda x: f"{x[0]} between {x[1]} and {x[2]}"),
+), lambda inner: st.one_of(
+    st.tuples(inner, st.sampled_from(["and", "or"]), inner).map(" ".join), inner.map(lambda x: f"not {x}"),
+    inner.map(lambda x: f"({x})"),
+), max_leaves=4)
+
+
+@settings(max_examples=200, deadline=None)
+@given(CONDITIONS)
+def test_any_expression_prints_and_parses_to_itself(text: str) -> None:
+    """Printing keeps the tree, and the tree's range is the whole text."""
+    tree = expression(text)
+    assert expression(tree.sql(dialect=Penstock)) == tree
+    assert source_range(tree) == (len("select "), len("select ") + len(text))
+
+
 @settings(max_examples=150, deadline=None)
 @given(st.text(max_size=60) | st.text(alphabet="select(),.'\"`*->=<0123456789 \\/;\n", max_size=60))
 def test_any_text_gives_statements_or_a_syntax_error(text: str) -> None:
@@ -210,3 +245,30 @@ def test_mutated_statements_give_statements_or_a_syntax_error(text: str, source:
                 pieces.insert(at, source.choice(["'", '"', "`", "(", ")", ",", ";", "/*", "--", "\0", "é", "1s", "-"]))
         pieces = pieces or [""]
     answer(" ".join(pieces))
+
+
+def end_of_rows(text: str) -> int:
+    """The same as `skip_rows`, token by token."""
+    end = at = depth = 0
+    while True:
+        token = next_token(text, at)
+        if token.kind in (TokenKind.END, TokenKind.BAD):
+            return end
+        if depth == 0 and token.raw not in ("(", ","):
+            return end
+        at = token.end
+        depth += {"(": 1, ")": -1}.get(token.raw, 0)
+        if token.raw == ")" and depth == 0:
+            end = at
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.lists(st.sampled_from([
+    "(", "(", ")", ")", ",", "'", '"', "\\", "a", "1", " ", "-", "--", "\n", "/", "*", "/*", "*/", "''", "('x')",
+    "(1,'a')",
+]), max_size=16).map("".join))
+def test_skipping_rows_ends_where_the_tokens_do(text: str) -> None:
+    """The regular expression that skips rows knows strings, comments and brackets as the tokens do."""
+    deep = re.search(r"\([^)]*\([^)]*\([^)]*\(", text)
+    if not deep:
+        assert skip_rows(text, 0) == end_of_rows(text)

@@ -55,8 +55,13 @@ def name_of(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def imported_modules(path: Path) -> Iterator[tuple[str, int]]:
-    """Yields what a file imports, also inside of functions, with line numbers; names of `from x import y` as x.y."""
+@cache
+def imported_modules(path: Path) -> tuple[tuple[str, int], ...]:
+    """Returns what a file imports, also inside of functions, with line numbers; `from x import y` as x.y."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[tuple[str, int]]:
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
@@ -122,6 +127,18 @@ def test_every_test_says_what_it_expects(path: Path) -> None:
             assert ast.get_docstring(node), f"{name_of(path)}:{node.lineno}: {node.name} has no docstring"
 
 
+@cache
+def importers() -> dict[str, set[Path]]:
+    """Returns who imports each dotted name or any name below it."""
+    users: dict[str, set[Path]] = {}
+    for path in PROGRAMS:
+        for module, _ in imported_modules(path):
+            words = module.split(".")
+            for length in range(1, len(words) + 1):
+                users.setdefault(".".join(words[:length]), set()).add(path)
+    return users
+
+
 @pytest.mark.parametrize("path", PARTS, ids=name_of)
 def test_no_module_is_dead(path: Path) -> None:
     """Each module is imported by another one, started by a command, or named in the configuration."""
@@ -129,7 +146,5 @@ def test_no_module_is_dead(path: Path) -> None:
         return
     module = "penstock." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
     started = (ROOT / "pyproject.toml").read_text("utf-8") + (ROOT / "conf" / "spark-defaults.conf").read_text("utf-8")
-    users = (other for other in PROGRAMS if other != path)
-    assert module in started or any(
-        f"{name}.".startswith(f"{module}.") for other in users for name, _ in imported_modules(other)
-    ), f"{module} is imported nowhere"
+    others = importers().get(module, set()) - {path}
+    assert others or module in started, f"{module} is imported nowhere"

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.errors import InvalidStatementError, InvalidValueError
-from penstock.vnode.keys import I64, U64, key_codes, kept_versions, strictly_ascending, times_of, tuids_of
+from penstock.common.errors import InternalError, InvalidStatementError, InvalidValueError
+from penstock.vnode.keys import I64, U64, Index, kept_versions, key_codes, strictly_ascending, times_of, tuids_of
 from penstock.wal.record import TUID_COLUMN
 
 
@@ -24,6 +24,13 @@ class Prepared:
     @property
     def num_rows(self) -> int:
         return len(self.tuid)
+
+    def second_key(self, positions: Index) -> pa.Array:
+        """Returns the values of a composite key's second column at these positions."""
+        column = self.columns[1]
+        if column is None:
+            raise InternalError("a prepared batch lacks its key column")
+        return column.take(pa.array(positions))
 
 
 def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> Prepared:

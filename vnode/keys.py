@@ -33,10 +33,11 @@ def times_of(column: Any) -> I64:
 def key_codes(column: Any) -> I64:
     """Returns integers that order and compare as the values of an integer or string array (no NULLs) do."""
     if pa.types.is_integer(column.type):
+        values = column.to_numpy()
         if pa.types.is_uint64(column.type):
-            # Shifts uint64 into int64 keeping the order.
-            return (column.to_numpy() ^ np.uint64(1 << 63)).view(np.int64)
-        return column.to_numpy().astype(np.int64, copy=False)
+            values = (values ^ np.uint64(1 << 63)).view(np.int64)  # shifts the range, keeps the order
+        codes: I64 = values.astype(np.int64, copy=False)
+        return codes
     ranks: I64 = pc.rank(column, tiebreaker="dense").to_numpy().astype(np.int64)
     return ranks
 

@@ -59,8 +59,8 @@ class Run:
         return None if index is None else self.data.column(index)
 
 
-def unify(runs: Sequence[Run]) -> pa.RecordBatch:
-    """Returns the rows of all runs one after the other; columns that a run lacks are NULL."""
+def as_table(runs: Sequence[Run]) -> pa.Table:
+    """Returns the rows of all runs one after the other, mostly uncopied; columns that a run lacks are NULL."""
     schemas = [run.data.schema for run in runs]
     batches = [run.data for run in runs]
     if any(not schema.equals(schemas[0]) for schema in schemas[1:]):
@@ -68,7 +68,7 @@ def unify(runs: Sequence[Run]) -> pa.RecordBatch:
         types = {f.name: f.type for s in schemas for f in s}
         target = pa.schema([(n, types[n]) for n in [*names, VERSION_COLUMN]])
         batches = [conform(batch, target) for batch in batches]
-    return pa.concat_batches(batches)
+    return pa.Table.from_batches(batches)
 
 
 def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
@@ -81,7 +81,7 @@ def conform(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
 
 def merge(runs: Sequence[Run]) -> Run:
     """Returns one sorted run with all rows and versions of `runs`."""
-    data = unify(runs)
+    data = pa.concat_batches(as_table(runs).to_batches())
     tuid, ts = tuids_of(data.column(0)), times_of(data.column(1))
     if not ascending(tuid, ts):
         version: U64 = data.column(data.num_columns - 1).to_numpy()

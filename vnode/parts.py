@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
-from penstock.vnode.keys import TS_MAX, TS_MIN, I64, U64, times_of, tuids_of
+from penstock.vnode.keys import I64, TS_MAX, TS_MIN, U64, times_of, tuids_of
 from penstock.vnode.manifest import PartInfo
 from penstock.vnode.memtable import VERSION_COLUMN, TimeRange
 from penstock.wal.record import TUID_COLUMN, crc32c

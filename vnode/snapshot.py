@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InvalidStatementError
 from penstock.vnode.keys import TS_MAX, TS_MIN, U64
-from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, unify
+from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, as_table
 from penstock.vnode.parts import PartCache
 from penstock.vnode.source import Chunk, Selection, gather, resolve
 from penstock.vnode.table import PartHandle
@@ -193,20 +193,20 @@ class _SqlBuilder:
         name = self._register(pa.table({TUID_COLUMN: wanted}))
         return [f"_tuid BETWEEN {wanted[0]} AND {wanted[-1]}", f"_tuid IN (SELECT _tuid FROM {name})"]
 
-    def _bound(self, ts: int, *, upper: bool) -> str:
+    def _bound(self, ts: int) -> str:
         unit = self._schema.field(0).type.unit
         if unit == "ns":
             return f"make_timestamp_ns({ts})"
         micros = ts * (1000 if unit == "ms" else 1)
-        return f"make_timestamp({min(max(micros, -_US_LIMIT), _US_LIMIT)})" + ("" if upper else "")
+        return f"make_timestamp({min(max(micros, -_US_LIMIT), _US_LIMIT)})"
 
     def _where(self, *, newer_possible: bool) -> str:
         ts = quoted(self._keys[0])
         conditions = list(self._tuid_filter)
         if self._first != TS_MIN:
-            conditions.append(f"{ts} >= {self._bound(self._first, upper=False)}")
+            conditions.append(f"{ts} >= {self._bound(self._first)}")
         if self._last != TS_MAX:
-            conditions.append(f"{ts} <= {self._bound(self._last, upper=True)}")
+            conditions.append(f"{ts} <= {self._bound(self._last)}")
         if newer_possible:
             conditions.append(f"_ver <= {self._version}")
         return " WHERE " + " AND ".join(conditions) if conditions else ""
@@ -235,7 +235,7 @@ class _SqlBuilder:
             files = ", ".join(text_literal(str(part.path)) for part in group)
             selects.append(self._select(f"read_parquet([{files}])", columns, newer_possible=newer))
         if runs:
-            table = pa.Table.from_batches([unify(runs)])
+            table = as_table(runs)
             newer = any(run.max_version > self._version for run in runs)
             selects.append(self._select(self._register(table), table.column_names, newer_possible=newer))
         if not selects:

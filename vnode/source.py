@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.vnode.keys import (
+    I64,
     TS_MAX,
     TS_MIN,
-    I64,
     U64,
     Bools,
     Index,
@@ -145,10 +145,12 @@ def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Fi
     columns: list[list[pa.Array]] = [[] for _ in wanted]
     for chunk in chunks:
         rows = selection.rows_of(chunk)
-        count = rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+        if isinstance(rows, slice):
+            start, count, index = rows.start, rows.stop - rows.start, None
+        else:
+            start, count, index = 0, len(rows), pa.array(rows)
         if not count:
             continue
-        index = None if isinstance(rows, slice) else pa.array(rows)
         for pieces, field in zip(columns, wanted, strict=True):
             column = chunk.column(field.name)
             if column is None:
@@ -156,7 +158,7 @@ def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Fi
             elif index is not None:
                 pieces.append(column.take(index))
             else:
-                pieces.append(column.slice(rows.start, count))
+                pieces.append(column.slice(start, count))
     schema = pa.schema(wanted)
     arrays = [pa.concat_arrays(pieces) if pieces else pa.nulls(0, field.type)
               for pieces, field in zip(columns, wanted, strict=True)]

@@ -17,7 +17,7 @@ from penstock.vnode.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, ne
 from penstock.vnode.parts import PartCache
 from penstock.vnode.source import Chunk, find_newest, stored_values
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
-from penstock.wal.record import CHANGE_COLUMN, TUID_COLUMN, with_key_columns
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, with_key_columns
 
 APPEND, LATE, UPDATE = 0, 1, 2
 
@@ -34,10 +34,14 @@ class PartHandle:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """Complete rows and the verdict: `_tuid`, all columns, and `change` unless all rows are appends."""
+    """Complete rows and the verdict: `_tuid`, all columns, and, unless all rows are appends, `change` and `last`.
+
+    `last`: the newest time of the row's table before this write.
+    """
 
     arrays: list[pa.Array]
     change: npt.NDArray[np.uint8] | None
+    last: npt.NDArray[np.int64] | None
     updates: TimeRange | None
 
 
@@ -64,7 +68,8 @@ class TableState:
         self.key_columns = key_columns
         fields = [pa.field(TUID_COLUMN, pa.uint64()), *self.schema]
         self.wal_schema = with_key_columns(pa.schema(fields), key_columns)
-        self.change_schema = with_key_columns(pa.schema([*fields, pa.field(CHANGE_COLUMN, pa.uint8())]), key_columns)
+        verdict = [pa.field(CHANGE_COLUMN, pa.uint8()), pa.field(LAST_COLUMN, pa.int64())]
+        self.change_schema = with_key_columns(pa.schema([*fields, *verdict]), key_columns)
         self.run_schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
 
     @property
@@ -109,16 +114,13 @@ class TableState:
         positions = np.flatnonzero(late) if late is not None else np.empty(0, np.intp)
         partial = any(column is None for column in rows.columns)
         if not len(positions):
-            return Decided(self._fill_nulls(rows), None, None)
+            return Decided(self._fill_nulls(rows), None, None, None)
         tuid, ts = rows.tuid[positions], rows.ts[positions]
         exists = None if partial else self._exist_for_sure(rows, positions)
         arrays: list[pa.Array]
         if exists is None:
             chunks = self.chunks(cache, np.unique(tuid), int(ts.min()), int(ts.max()))
-            key_values = None
-            if self.key_columns == 2:
-                key = rows.columns[1]
-                key_values = key if len(positions) == rows.num_rows else key.take(pa.array(positions))
+            key_values = rows.second_key(positions) if self.key_columns == 2 else None
             found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
             exists = found.exists
             place: npt.NDArray[np.int64] = np.zeros(rows.num_rows, np.int64)
@@ -135,9 +137,11 @@ class TableState:
             arrays = self._fill_nulls(rows)
         change = np.zeros(rows.num_rows, np.uint8)
         change[positions] = np.where(exists, UPDATE, LATE)
+        last = np.full(rows.num_rows, TS_MIN, np.int64)
+        last[positions] = [self.newest[uid] for uid in tuid.tolist()]
         changed = ts[exists]
         updates = (int(changed.min()), int(changed.max())) if len(changed) else None
-        return Decided(arrays, change, updates)
+        return Decided(arrays, change, last, updates)
 
     def _late(self, rows: Prepared) -> Bools | None:
         """Returns which rows are not greater than the newest of their table; None when all are."""
@@ -172,7 +176,8 @@ class TableState:
         """Returns the rows as the log holds them."""
         if decided.change is None:
             return pa.RecordBatch.from_arrays(decided.arrays, schema=self.wal_schema)
-        return pa.RecordBatch.from_arrays([*decided.arrays, pa.array(decided.change)], schema=self.change_schema)
+        verdict = [pa.array(decided.change), pa.array(decided.last)]
+        return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=self.change_schema)
 
     def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None) -> None:
         """Adds complete rows, sorted by key, to the memtable; `arrays` are `_tuid` and the columns."""

@@ -35,7 +35,7 @@ from penstock.vnode.source import Selection, gather, resolve
 from penstock.vnode.table import UPDATE, PartHandle, TableState
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
 from penstock.wal.reader import WalReader
-from penstock.wal.record import CHANGE_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
 from penstock.wal.retention import RetentionPolicy, deletable, segment_infos
 from penstock.wal.segment import segment_name
 from penstock.wal.writer import Recovery, WalWriter
@@ -151,6 +151,8 @@ class Vnode:
             vnode = cls(directory, options, fs=fs, clock=clock, wal=wal, manifest=manifest)
             vnode._adopt_files(manifest)
             vnode._load(manifest)
+            for table in vnode._tables.values():
+                vnode._publish_tombstones(table)
         except PenstockError:
             wal.close()
             raise
@@ -191,6 +193,9 @@ class Vnode:
                         self._next_file = max(self._next_file, int(path.stem) + 1)
                     if path not in valid and name != "schema.parquet":
                         self._replaced.append(_Replaced(path, now, None, int(uid), None))
+        for name in self._fs.list(self._store):
+            if name.endswith(".tmp"):
+                self._fs.remove(self._store / name)
         for name in self._fs.list(self._store / "last"):
             if self._store / "last" / name not in valid:
                 self._fs.remove(self._store / "last" / name)
@@ -243,12 +248,12 @@ class Vnode:
         names: list[str] = batch.schema.names
         updates: TimeRange | None = None
         arrays = batch.columns
-        if names[-1] == CHANGE_COLUMN:
-            updated = np.flatnonzero(arrays[-1].to_numpy() == UPDATE)
+        if names[-1] == LAST_COLUMN:
+            updated = np.flatnonzero(arrays[-2].to_numpy() == UPDATE)
             if len(updated):
                 times = arrays[1].view(pa.int64()).to_numpy()[updated]
                 updates = (int(times.min()), int(times.max()))
-            names, arrays = names[:-1], arrays[:-1]
+            names, arrays = names[:-2], arrays[:-2]
         fields = [batch.schema.field(name) for name in names]
         schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
         table.append(arrays, schema, record.version, updates)
@@ -275,7 +280,7 @@ class Vnode:
         schema = schema.remove_metadata()
         if key_columns not in (1, 2) or len(schema) < key_columns or not pa.types.is_timestamp(schema.field(0).type):
             raise InvalidStatementError(f"table {table_uid} needs a timestamp first and 1 or 2 key columns")
-        reserved = {TUID_COLUMN, VERSION_COLUMN, CHANGE_COLUMN} & set(schema.names)
+        reserved = {TUID_COLUMN, VERSION_COLUMN, CHANGE_COLUMN, LAST_COLUMN} & set(schema.names)
         if reserved or len(set(schema.names)) != len(schema):
             raise InvalidStatementError(f"table {table_uid} has reserved or repeated column names: {schema.names}")
         with self._store_lock, self._lock:
@@ -353,6 +358,7 @@ class Vnode:
             except StorageError:
                 table.set_tombstones(before)
                 raise
+        self._publish_tombstones(table)
 
     def _table(self, table_uid: int) -> TableState:
         table = self._tables.get(table_uid)
@@ -456,12 +462,18 @@ class Vnode:
 
     def set_pin(self, owner: str, version: int) -> None:
         """Keeps the log from `version` on, and row versions that a reader as of `version` or later needs."""
+        with self._lock:
+            if owner in self._pins:
+                self._pins[owner] = version  # saved with the next flush: an older pin only keeps more
+                return
+        # A first pin must survive a crash, and must not come while rows are being collapsed without regard to it.
         with self._store_lock, self._lock:
-            known = owner in self._pins
             self._pins[owner] = version
-            if not known:
-                # A first pin must survive a crash; later ones only move forward and are saved with the next flush.
+            try:
                 self._save(self._manifest(self._persisted))
+            except StorageError:
+                del self._pins[owner]
+                raise
 
     def release_pin(self, owner: str) -> None:
         """Forgets a pin; an unknown owner is no error."""
@@ -510,18 +522,25 @@ class Vnode:
                 for table in self._tables.values():
                     table.sealed = tuple(table.memtable.take_all())
                     work.append((table, table.sealed, table.tombstones, self._times_to_store(table)))
+            results: list[_Flushed] = []
+            done = False
             try:
                 self._wal.commit_all()
                 self._wal.sync()
-                results = [self._flush_table(table, runs, tombstones, times, persisted, horizon)
-                           for table, runs, tombstones, times in work]
+                results.extend(self._flush_table(table, runs, tombstones, times, persisted, horizon)
+                               for table, runs, tombstones, times in work)
                 self._install(persisted, generation, results)
-            except PenstockError:
-                with self._lock:
-                    for table, _, _, _ in work:
-                        table.memtable.put_back(table.sealed)
-                        table.sealed = ()
-                raise
+                done = True
+            finally:
+                if not done:
+                    with self._lock:
+                        for table, _, _, _ in work:
+                            table.memtable.put_back(table.sealed)
+                            table.sealed = ()
+                        for result in results:
+                            self._replace_parts(result.table, result.parts, ())
+            for result in results:
+                self._publish_tombstones(result.table)
             self._flushes += 1
 
     def _times_to_store(self, table: TableState) -> dict[int, int] | None:
@@ -551,12 +570,17 @@ class Vnode:
     def _write_parts(self, table: TableState, rows: pa.Table, purged: int,
                      updates: TimeRange | None) -> tuple[PartHandle, ...]:
         handles = []
-        for start in range(0, rows.num_rows, MAX_PART_ROWS):
+        try:
+            for start in range(0, rows.num_rows, MAX_PART_ROWS):
+                with self._lock:
+                    name = self._new_name()
+                info = write_part(self._fs, self._store / "parts" / str(table.uid), name,
+                                  rows.slice(start, MAX_PART_ROWS), purged_version=purged, updates=updates)
+                handles.append(PartHandle(info, self._part_path(table.uid, name)))
+        except StorageError:
             with self._lock:
-                name = self._new_name()
-            info = write_part(self._fs, self._store / "parts" / str(table.uid), name,
-                              rows.slice(start, MAX_PART_ROWS), purged_version=purged, updates=updates)
-            handles.append(PartHandle(info, self._part_path(table.uid, name)))
+                self._replace_parts(table, handles, ())
+            raise
         return tuple(handles)
 
     def _write_times(self, table: TableState, times: dict[int, int], version: int) -> LastTimes:
@@ -588,8 +612,6 @@ class Vnode:
                 result.table.sealed = ()
                 if last is not None and last != result.table.last_times:
                     self._fs.remove(self._store / "last" / last.name)
-        for result in results:
-            self._publish_tombstones(result.table)
 
     def _publish_tombstones(self, table: TableState) -> None:
         """Writes the deletes for readers of other processes, when they changed."""
@@ -666,6 +688,7 @@ class Vnode:
                 self._save(self._manifest(self._persisted))
             except StorageError:
                 table.parts, table.floor = before
+                self._replace_parts(table, parts, ())
                 raise
             self._replace_parts(table, chosen, parts)
             self._compactions += 1
@@ -756,10 +779,12 @@ class Vnode:
             policy = RetentionPolicy(options.wal_retention_period_s, options.wal_retention_size_kb,
                                      options.wal_pin_max_bytes)
             infos = segment_infos(self._fs, directory, self._wal.acknowledged_version)
-            # A pin is the version a stream has seen: it reads on behind it.
-            pin = min(pins) + 1 if pins else None
-            for segment in deletable(infos, policy, now_ms=self._clock.now_ms(), persisted_version=persisted,
-                                     pin_version=pin):
+            pin = min(pins, default=None)
+            unneeded = deletable(infos, policy, now_ms=self._clock.now_ms(), persisted_version=persisted,
+                                 pin_version=pin)
+            if unneeded:
+                self._wal.sync()  # a power cut must not leave a log that begins behind its end
+            for segment in unneeded:
                 self._fs.remove(directory / segment_name(segment.first_version))
 
     def stats(self) -> VnodeStats:

@@ -16,6 +16,7 @@ MAGIC = 0x4C41_5750  # "PWAL"
 ALIGNMENT = 8  # Arrow buffers inside a mapped segment must be aligned for numpy and Acero
 KEY_COLUMNS_METADATA = b"penstock.key_columns"
 CHANGE_COLUMN = "_change"
+LAST_COLUMN = "_last"
 TUID_COLUMN = "_tuid"
 
 _BODY = struct.Struct("<IIBBHIQqI")
@@ -43,7 +44,8 @@ class RowsRecord:
     """Complete rows of one storage table, sorted by key and without duplicates of a key.
 
     `batch`: `_tuid` uint64, the physical columns (primary timestamp first), and where not all rows are appends
-    `_change` uint8: 0 append, 1 late (a new key, but not a greater ts), 2 update (the key existed).
+    `_change` uint8: 0 append, 1 late (a new key, but not a greater ts), 2 update (the key existed), and `_last` int64:
+    the newest time of the row's table before this record, in units of its precision (meaningless for appends).
     The schema's metadata has the number of key columns under `penstock.key_columns`.
     """
 

@@ -127,13 +127,14 @@ def find_tail(data: bytes | mmap.mmap, path: Path, segment: SegmentHeader, heade
                 version = header.version
             offset, crc = at + header.total_size, header.crc
     except DamagedRecordError as error:
-        later = _good_record_behind(data, offset)
+        later = good_record_behind(data, offset)
         if later is not None:
             raise damaged(path, offset, f"{error}; a good record follows at offset {later}") from error
     return Tail(version, segment.first_version, offset, crc)
 
 
-def _good_record_behind(data: bytes | mmap.mmap, offset: int) -> int | None:
+def good_record_behind(data: bytes | mmap.mmap, offset: int) -> int | None:
+    """Returns where the first good record behind `offset` lies, or None."""
     magic = b"PWAL"
     at = data.find(magic, offset + 1)
     while at >= 0:

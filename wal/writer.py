@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.common.errors import CorruptionError, StorageError
+from penstock.common.errors import CorruptionError, InvalidValueError, StorageError
 from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
 from penstock.wal.record import DamagedRecordError, Kind
@@ -23,9 +23,12 @@ from penstock.wal.segment import (
     damaged,
     decode_segment_header,
     find_tail,
+    good_record_behind,
     list_segments,
     segment_name,
 )
+
+MAX_PAYLOAD = 1 << 30
 
 
 class Ticket:
@@ -172,6 +175,9 @@ class WalWriter:
         problem = self.failed or self.refused
         if problem is not None:
             raise StorageError(f"the log in {self._directory} takes no writes: {problem.message}", hint=problem.hint)
+        if len(payload) > MAX_PAYLOAD:
+            raise InvalidValueError(f"a record of {len(payload)} bytes is too large for the log",
+                                    hint=f"write at most {MAX_PAYLOAD} bytes at once")
         planned = self._planned
         version = planned.version + 1
         opens = self._must_roll(len(payload))
@@ -229,10 +235,14 @@ class WalWriter:
         """Writes everything that is pending as one group; only the thread that set `_leading` comes here."""
         with self._condition:
             group, self._pending = self._pending, []
-        error: StorageError | None = None
+        # Stands until the write has returned: whatever else happens, nothing unwritten may be acknowledged.
+        interrupted = StorageError(f"writing the log in {self._directory} was interrupted", hint="restart the engine")
+        error: StorageError | None = interrupted
         try:
             error = self._write(group)
         finally:
+            if error is interrupted:
+                self.failed = interrupted
             with self._condition:
                 self._leading = False
                 if error is not None:
@@ -262,6 +272,8 @@ class WalWriter:
             self._append(written)
         except StorageError as error:
             return self._take_back(error)
+        except FileNotFoundError as error:
+            return self._take_back(StorageError(f"the log's directory {self._directory} is gone: {error}"))
         if self._level == 2 and self._file is not None:
             return self._sync_file(self._file)
         return None
@@ -371,8 +383,8 @@ def _recover(directory: Path, fs: Fs, vgroup_id: int) -> tuple[Tail, AppendFile 
         try:
             header, crc = decode_segment_header(data)
         except DamagedRecordError as error:
-            # A crash while the segment was being created leaves a short or zero-filled file without records.
-            if len(data) > SEGMENT_HEADER_SIZE and data.strip(b"\0"):
+            # A crash while the segment was being created leaves a file without records.
+            if good_record_behind(data, 0) is not None:
                 raise damaged(path, 0, error) from error
             fs.remove(path)
             cut += len(data)

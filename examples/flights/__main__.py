@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.console import Console
-
-import penstock
 from examples.flights.check import EXPECTATIONS, Verdict, check
 from examples.flights.data import TIME_ZONE, Feed, batches, load_feeds
 from examples.flights.display import REFRESHES_PER_SECOND, Display, TaskLine
+from rich.console import Console
+
+import penstock
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.errors import PenstockError
 from penstock.common.paths import DataPaths
@@ -109,16 +109,17 @@ def _wait_until_caught_up(connection: Connection, display: Display, clock: Clock
     """Returns when every source task has read all of its vnode's WAL and no queue holds anything."""
     deadline = clock.monotonic() + CATCH_UP_S
     written = _written_versions(connection)
-    while not all(_is_done(line) for line in display.show_tasks(clock.monotonic())) or not _has_read(connection, written):
+    while not (_all_quiet(display.show_tasks(clock.monotonic())) and _has_read(connection, written)):
         if clock.monotonic() > deadline:
             raise PenstockError(f"the streams have not caught up after {CATCH_UP_S:.0f} s")
         clock.wait(threading.Event(), 1 / REFRESHES_PER_SECOND)
 
 
-def _is_done(line: TaskLine) -> bool:
-    if line.state == "FAILED":
-        raise PenstockError(f"{line.stream}: the {line.level} task has failed: {line.reason}")
-    return line.queue_bytes == 0 and line.state == "IDLE"
+def _all_quiet(lines: list[TaskLine]) -> bool:
+    failed = next((line for line in lines if line.state == "FAILED"), None)
+    if failed is not None:
+        raise PenstockError(f"{failed.stream}: the {failed.level} task has failed: {failed.reason}")
+    return bool(lines) and all(line.queue_bytes == 0 and line.state == "IDLE" for line in lines)
 
 
 def _written_versions(connection: Connection) -> dict[int, int]:

@@ -93,8 +93,8 @@ def check(expectation: Expectation, feed: Feed, connection: Connection, path: st
 
 def pandas_answer(expectation: Expectation, rows: pd.DataFrame) -> pd.DataFrame:
     """Returns the answer by pandas alone, indexed by (group, window start in ms)."""
-    local = pd.to_datetime(rows["ts"], unit="ms", utc=True).dt.tz_convert(TIME_ZONE)
-    start = local.dt.floor("h") if expectation.window == "1h" else local.dt.normalize()
+    times = pd.to_datetime(rows["ts"], unit="ms", utc=True)
+    start = times.dt.floor("h") if expectation.window == "1h" else times.dt.tz_convert(TIME_ZONE).dt.normalize()
     keys = [rows[expectation.group].rename("group"), _epoch_ms(start).rename("start")]
     named = {name: pd.NamedAgg(column, how) for name, (column, how) in expectation.aggregates.items()}
     return rows.groupby(keys).agg(**named).sort_index()

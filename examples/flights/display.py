@@ -20,7 +20,8 @@ _TASKS = """
     FROM information_schema.ins_stream_tasks
 """
 _LEVELS = ("source", "agg", "sink")
-_STATE_STYLES = {"RUNNING": "green", "IDLE": "dim", "BACKPRESSURED": "yellow", "RATE_LIMITED": "yellow", "FAILED": "red"}
+_STATE_STYLES = {"RUNNING": "green", "IDLE": "dim", "BACKPRESSURED": "yellow", "RATE_LIMITED": "yellow",
+                 "FAILED": "red"}
 _QUEUE_CELLS = 10
 REFRESHES_PER_SECOND = 4
 
@@ -109,11 +110,12 @@ class Display:
             key = (line.stream, line.level, line.node)
             counts[key] = line.rows
             rate = (line.rows - before.get(key, 0)) / (now - then) if then and now > then else 0.0
-            style = _STATE_STYLES.get(line.state, "")
+            style = _STATE_STYLES.get(line.state, "default")
             table.add_row(
-                line.stream, line.level, str(line.node), f"[{style}]{line.state}[/]" if style else line.state,
+                line.stream, line.level, str(line.node), f"[{style}]{line.state}[/]",
                 _gauge(line.queue_bytes, line.queue_capacity), f"{max(rate, 0):,.0f}",
-                "" if line.lag is None else f"{line.lag:,}", "" if line.watermark is None else f"{line.watermark:%Y-%m-%d %H:%M}",
+                "" if line.lag is None else f"{line.lag:,}",
+                "" if line.watermark is None else f"{line.watermark:%Y-%m-%d %H:%M}",
             )
         self._last = (now, counts)
         return table

@@ -1,0 +1,274 @@
+"""The engine: opens a data directory and executes statements. It only connects the parts and hands statements out."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock import __version__
+from penstock.common.clock import Clock, SystemClock
+from penstock.common.config import CONF_DIRECTORY, Config
+from penstock.common.errors import CorruptionError, NotSupportedError, UnavailableError
+from penstock.common.fs import Fs, OsFs
+from penstock.common.logging import configure_file_logging, logger, stop_logging
+from penstock.common.paths import DataPaths
+from penstock.mnode.catalog import Catalog
+from penstock.mnode.children import Children
+from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
+from penstock.mnode.ddl import Ddl
+from penstock.mnode.deletes import Deletes
+from penstock.mnode.ingest import Ingest
+from penstock.mnode.queries import Queries
+from penstock.mnode.results import ResultStore
+from penstock.mnode.scan import Scans
+from penstock.mnode.service import DnodeService
+from penstock.mnode.session import Result, SessionState, text_result
+from penstock.mnode.show import Shower
+from penstock.mnode.storage import Storage
+from penstock.mnode.streams import Streams
+from penstock.mnode.system_tables import SystemTables
+from penstock.mnode.view_keeper import ViewKeeper
+from penstock.planner.plan import render_tree
+from penstock.sql.parser import parse_one
+from penstock.sql.schema import Session
+from penstock.sql.statements import (
+    AlterDatabase,
+    AlterTable,
+    CreateChildTables,
+    CreateDatabase,
+    CreateSnode,
+    CreateStream,
+    CreateTable,
+    Delete,
+    Describe,
+    DropDatabase,
+    DropSnode,
+    DropStream,
+    DropTable,
+    Explain,
+    FlushDatabase,
+    Insert,
+    PauseStream,
+    ResumeStream,
+    Select,
+    SetOperation,
+    Show,
+    Statement,
+    TrimDatabase,
+    UseDatabase,
+)
+from penstock.vnode.dnode import Dnode, lock_data_directory
+
+FORMAT_VERSION = 1
+
+_log = logger(__name__)
+
+RuntimeFactory = Callable[[Config, Path], Runtime]
+
+
+def spark_runtime(config: Config, root: Path) -> Runtime:
+    """Returns Spark, not yet started."""
+    from penstock.tasks.spark import SparkRuntime
+
+    log_directory = config.log_dir if config.log_dir.is_absolute() else root / config.log_dir
+    return SparkRuntime(config.spark_properties(), CONF_DIRECTORY, log_directory / "spark.log")
+
+
+class Engine:
+    """One data directory, open. `execute` may be called by many threads; statements that change schemas take turns.
+
+    A vnode that is damaged makes only the statements fail that need it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        config: Config,
+        *,
+        clock: Clock | None = None,
+        fs: Fs | None = None,
+        runtime: RuntimeFactory = spark_runtime,
+    ) -> None:
+        """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open."""
+        self.paths = DataPaths(path)
+        self.config = config
+        self.clock: Clock = clock or SystemClock()
+        self._fs: Fs = fs or OsFs()
+        self._runtime_factory = runtime
+        self._runtime: Runtime | None = None
+        self._service: DnodeService | None = None
+        self._secret = secrets.token_bytes(32)
+        self._ddl_lock = threading.RLock()
+        self._close_lock = threading.Lock()
+        self._closed = False
+        with ExitStack() as undo:
+            lock = lock_data_directory(self.paths)
+            undo.callback(lock.release)
+            self._check_format()
+            handler = configure_file_logging(config, path)
+            undo.callback(stop_logging, handler)
+            self.catalog = Catalog(self.paths.catalog)
+            undo.callback(self.catalog.close)
+            self._dnode = Dnode(self.paths, fs=self._fs, clock=self.clock)
+            undo.callback(self._dnode.close)
+            self.storage = Storage(self._dnode, self.catalog, config)
+            self.storage.open_all()
+            self._connect_parts()
+            undo.callback(self._queries.close)
+            undo.callback(self._views.close)
+            undo.callback(self._results.close)
+            undo.callback(self._ingest.close)
+            undo.callback(self._stop_service)
+            undo.callback(self._streams.close)
+            self._dnode.start()
+            self._views.start()
+            self._streams.start_all()
+            self._undo = undo.pop_all()
+
+    def _connect_parts(self) -> None:
+        catalog, storage, clock = self.catalog, self.storage, self.clock
+        interval_s = min(1.0, self.config.view_refresh_interval)
+        self._views = ViewKeeper(catalog, self.paths, self._fs, clock, interval_s)
+        self._children = Children(catalog, storage, clock, self._views.children_changed)
+        self._results = ResultStore(catalog, storage, self._children)
+        self._streams = Streams(catalog, storage, self._results, self.paths, self.config, clock, self._start_controller)
+        self._system = SystemTables(
+            catalog, storage, self._streams, self.config, clock, __version__, clock.now_ms())
+        self._queries = Queries(catalog, Scans(catalog, storage, self._system))
+        self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run)
+        self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
+        self._ddl = Ddl(
+            catalog, storage, self._children, clock, drop_stream=self._streams.drop_record,
+            schema_changed=self._views.schema_changed, children_changed=self._views.children_changed)
+        self._show = Shower(catalog, storage, self._system)
+
+    # --- what users do -----------------------------------------------------------------------------------------
+
+    def execute(self, text: str, state: SessionState) -> Result:
+        """Executes one statement and returns its rows, or how much it changed. Raises PenstockErrors."""
+        self._check_open()
+        statement = parse_one(text)
+        session = state.freeze(self.clock.now_ms())
+        match statement:
+            case Select() | SetOperation():
+                return self._queries.run(statement, session)
+            case Insert():
+                return self._ingest.insert(statement, text, session)
+            case Show():
+                return self._show.show(statement, session)
+            case Describe():
+                return self._show.describe(statement, session)
+            case Explain():
+                return self._explain(statement, session)
+            case UseDatabase():
+                return self._ddl.use_database(statement, state)
+            case FlushDatabase():
+                return self._ddl.flush_database(statement)
+        with self._ddl_lock:
+            self._check_open()
+            return self._change(statement, state, session, text)
+
+    def _change(self, statement: Statement, state: SessionState, session: Session, text: str) -> Result:
+        match statement:
+            case CreateDatabase():
+                return self._ddl.create_database(statement)
+            case AlterDatabase():
+                return self._ddl.alter_database(statement)
+            case DropDatabase():
+                return self._ddl.drop_database(statement, state)
+            case TrimDatabase():
+                return self._ddl.trim_database(statement)
+            case CreateTable():
+                return self._ddl.create_table(statement, session)
+            case CreateChildTables():
+                return self._ddl.create_children(statement, session)
+            case AlterTable():
+                return self._ddl.alter_table(statement, session)
+            case DropTable():
+                return self._ddl.drop_tables(statement, session)
+            case Delete():
+                return self._deletes.delete(statement, text, session)
+            case CreateStream():
+                return self._streams.create(statement, session, self._ddl)
+            case DropStream():
+                return self._streams.drop(statement)
+            case PauseStream():
+                return self._streams.pause(statement)
+            case ResumeStream():
+                return self._streams.resume(statement)
+            case CreateSnode():
+                return self._ddl.create_snode(statement)
+            case DropSnode():
+                return self._ddl.drop_snode(statement)
+        raise NotSupportedError(f"{type(statement).__name__} is not supported")
+
+    def insert_arrow(self, table: str, rows: pa.Table, state: SessionState) -> Result:
+        """Inserts an Arrow table into a table; see `Cursor.insert_arrow`."""
+        self._check_open()
+        return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()))
+
+    @property
+    def streams(self) -> Streams:
+        """The streams; for those who watch them."""
+        return self._streams
+
+    def flush(self) -> None:
+        """Makes everything written so far visible to other DuckDB processes."""
+        self._check_open()
+        self._dnode.flush_all()
+        self._views.refresh()
+
+    def close(self) -> None:
+        """Ends streams after a last checkpoint, flushes and closes everything. A second call does nothing.
+
+        Bounded: what doesn't end in time is cut off. Raises the first `StorageError` of the last flush.
+        """
+        with self._close_lock:
+            if self._closed:
+                return
+            self._closed = True
+        self._undo.close()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _explain(self, statement: Explain, session: Session) -> Result:
+        if isinstance(statement.statement, CreateStream):
+            plan = self._streams.plan(statement.statement, session)
+            return text_result("Query Plan", render_tree(plan.tree))
+        assert isinstance(statement.statement, Select | SetOperation)
+        return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
+
+    def _start_controller(self) -> StreamController:
+        """Returns a new controller with the service that its workers call; called when the first stream must run."""
+        self._service = DnodeService(self._secret, self._results.write_results, self._results.read_rows)
+        self._runtime = self._runtime_factory(self.config, self.paths.root)
+        return StreamController(
+            self.paths, self._fs, self.clock, ControllerSettings.from_config(self.config), self._runtime,
+            self._service.address, self._secret, self._streams.checkpointed)
+
+    def _stop_service(self) -> None:
+        if self._service is not None:
+            self._service.shutdown()
+
+    def _check_format(self) -> None:
+        path = self.paths.format
+        if not path.exists():
+            self._fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
+            return
+        text = self._fs.read(path).decode(errors="replace").strip()
+        if not text.isdigit():
+            raise CorruptionError(f"{path} holds {text[:20]!r} instead of a format version")
+        if int(text) > FORMAT_VERSION:
+            raise CorruptionError(
+                f"the data directory {self.paths.root} has format {text}; this version of Penstock knows formats up "
+                f"to {FORMAT_VERSION}", hint="use the newer version that wrote it")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UnavailableError("the engine is closed")
+

@@ -1,0 +1,66 @@
+"""SELECT, UNION and EXPLAIN: plans a query against the catalog and runs it on DuckDB over the vnodes' rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import duckdb
+import pyarrow as pa
+import pyarrow.csv as csv
+
+from penstock.common.clock import Clock
+from penstock.common.errors import AlreadyExistsError, StorageError
+from penstock.mnode.catalog import Catalog
+from penstock.mnode.query import run_query
+from penstock.mnode.scan import Scans
+from penstock.mnode.session import Result, text_result
+from penstock.planner.plan import BatchPlan, render_tree
+from penstock.planner.select import plan_query
+from penstock.sql.schema import Session
+from penstock.sql.statements import Query
+
+
+class Queries:
+    """Executes queries; safe for many threads."""
+
+    def __init__(self, catalog: Catalog, scans: Scans) -> None:
+        self._catalog = catalog
+        self._scans = scans
+        self._connection = duckdb.connect(":memory:")
+
+    def close(self) -> None:
+        """Gives DuckDB's memory back."""
+        self._connection.close()
+
+    def plan(self, query: Query, session: Session) -> BatchPlan:
+        """Returns the plan of a query. Raises what `plan_query` raises."""
+        return plan_query(query, self._catalog, session)
+
+    def run(self, query: Query, session: Session) -> Result:
+        """Returns the rows of a query; with `>> file` they go into a new CSV file instead."""
+        plan = self.plan(query, session)
+        table = run_query(plan, self._scans, self._connection)
+        if query.into_file is not None:
+            _write_csv(table, Path(query.into_file).expanduser())
+            return Result(affected=table.num_rows)
+        return Result(plan.columns, table, table.num_rows)
+
+    def explain(self, query: Query, session: Session, clock: Clock, *, analyze: bool) -> Result:
+        """Returns the plan as a text tree; `analyze` also runs the query and adds rows and time."""
+        plan = self.plan(query, session)
+        lines = render_tree(plan.tree)
+        if analyze:
+            start = clock.monotonic()
+            rows = run_query(plan, self._scans, self._connection).num_rows
+            lines.append(f"Result: rows={rows}, time={(clock.monotonic() - start) * 1000:.3f}ms")
+        return text_result("Query Plan", lines)
+
+
+def _write_csv(table: pa.Table, path: Path) -> None:
+    try:
+        with path.open("xb") as file:
+            csv.write_csv(table, file)
+    except FileExistsError as error:
+        raise AlreadyExistsError(f"the file {path} exists") from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error

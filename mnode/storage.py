@@ -1,0 +1,189 @@
+"""The vnodes as statements see them: tables by name and vgroup, opened from what the catalog says.
+
+A vnode that cannot be opened keeps its error; only what touches it fails, and the rest of the engine works.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.common.config import Config
+from penstock.common.errors import PenstockError
+from penstock.common.logging import logger
+from penstock.mnode.catalog import Catalog
+from penstock.sql.schema import Database, Table
+from penstock.sql.types import UNITS_PER_SECOND
+from penstock.vnode.dnode import Dnode
+from penstock.vnode.snapshot import Snapshot
+from penstock.vnode.vnode import Vnode, VnodeOptions
+
+_log = logger(__name__)
+
+
+def oldest_allowed(database: Database, now_ms: int) -> int:
+    """Returns the oldest timestamp that KEEP allows, in units of the database's precision."""
+    return (now_ms - database.options.keep_minutes * 60_000) * UNITS_PER_SECOND[database.precision] // 1000
+
+
+def storage_schema(table: Table) -> tuple[pa.Schema, int]:
+    """Returns the physical columns of a super or normal table, and how many of them are the key."""
+    fields = [pa.field(column.physical, column.type.arrow()) for column in table.columns]
+    return pa.schema(fields), 1 if table.key_column is None else 2
+
+
+class Storage:
+    """All vnodes of the engine. Thread-safe, as they are."""
+
+    def __init__(self, dnode: Dnode, catalog: Catalog, config: Config) -> None:
+        self._dnode = dnode
+        self._catalog = catalog
+        self._config = config
+        self._lock = threading.Lock()
+        self._broken: dict[int, PenstockError] = {}
+
+    @property
+    def broken(self) -> dict[int, PenstockError]:
+        """Why vnodes could not be opened, by vgroup id."""
+        with self._lock:
+            return dict(self._broken)
+
+    def open_all(self) -> None:
+        """Opens the vnodes of all databases and puts right what a crash between catalog and vnodes left behind."""
+        for database in self._catalog.databases():
+            for vgroup_id in database.vgroup_ids:
+                try:
+                    self._reconcile(database, self._open(database, vgroup_id), vgroup_id)
+                except PenstockError as error:
+                    _log.error("vnode %d of database %s cannot be used: %s", vgroup_id, database.name, error)
+                    with self._lock:
+                        self._broken[vgroup_id] = error
+        known = {vgroup for database in self._catalog.databases() for vgroup in database.vgroup_ids}
+        root = self._dnode.paths.root / "vnode"
+        for directory in root.iterdir() if root.is_dir() else ():
+            if directory.name.isdigit() and int(directory.name) not in known:
+                _log.info("vnode %s belongs to no database and is removed", directory.name)
+                self._dnode.drop_vnode(int(directory.name))
+
+    def _open(self, database: Database, vgroup_id: int) -> Vnode:
+        options, config = database.options, self._config
+        return self._dnode.open_vnode(vgroup_id, VnodeOptions(
+            vgroup_id=vgroup_id,
+            wal_level=options.wal_level,
+            wal_fsync_period_ms=options.wal_fsync_period_ms,
+            wal_retention_period_s=options.wal_retention_period_s,
+            wal_retention_size_kb=options.wal_retention_size_kb,
+            segment_bytes=config.wal_segment_size,
+            memtable_bytes=config.memtable_size,
+            flush_interval_s=config.view_refresh_interval,
+            compact_min_parts=config.compact_min_parts,
+            part_grace_s=config.part_grace,
+            wal_pin_max_bytes=config.wal_pin_max,
+        ))
+
+    def _reconcile(self, database: Database, vnode: Vnode, vgroup_id: int) -> None:
+        tables = self._tables_in(database, vgroup_id)
+        for table in tables:
+            vnode.define_table(table.uid, *storage_schema(table))
+        known = {table.uid for table in tables}
+        parts = self._dnode.paths.store(vgroup_id) / "parts"
+        for directory in parts.iterdir() if parts.is_dir() else ():
+            if directory.name.isdigit() and int(directory.name) not in known:
+                vnode.drop_table(int(directory.name))
+
+    def _tables_in(self, database: Database, vgroup_id: int) -> list[Table]:
+        normal = (table for table in self._catalog.tables(database.name, "normal") if table.vgroup_id == vgroup_id)
+        return [*self._catalog.tables(database.name, "super"), *normal]
+
+    def vnode(self, vgroup_id: int) -> Vnode:
+        """Returns an open vnode, or raises the error that kept it from opening."""
+        error = self._broken.get(vgroup_id)
+        if error is not None:
+            raise type(error)(f"vnode {vgroup_id} cannot be used: {error.message}", code=error.code, hint=error.hint)
+        return self._dnode.vnode(vgroup_id)
+
+    # --- databases and tables ----------------------------------------------------------------------------------
+
+    def add_database(self, database: Database) -> None:
+        """Creates the vnodes of a new database."""
+        for vgroup_id in database.vgroup_ids:
+            self._open(database, vgroup_id)
+
+    def drop_database(self, database: Database) -> None:
+        """Deletes the vnodes of a database."""
+        for vgroup_id in database.vgroup_ids:
+            with self._lock:
+                self._broken.pop(vgroup_id, None)
+            self._dnode.drop_vnode(vgroup_id)
+
+    def define_table(self, database: Database, table: Table) -> None:
+        """Makes a super or normal table, or its new columns, known to its vnodes."""
+        schema, key_columns = storage_schema(table)
+        for vgroup_id in vgroups_of(database, table):
+            self.vnode(vgroup_id).define_table(table.uid, schema, key_columns)
+
+    def drop_table(self, database: Database, table: Table) -> None:
+        """Deletes all rows of a super or normal table."""
+        for vgroup_id in vgroups_of(database, table):
+            self.vnode(vgroup_id).drop_table(table.uid)
+
+    def drop_children(self, vgroup_id: int, table_uid: int, uids: Sequence[int]) -> None:
+        """Removes all rows of child tables for good."""
+        self.vnode(vgroup_id).drop_children(table_uid, uids)
+
+    # --- rows --------------------------------------------------------------------------------------------------
+
+    def write(self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch) -> int:
+        """Upserts rows (`_tuid`, physical columns) and returns the version once it is acknowledged."""
+        return self.vnode(vgroup_id).write(table_uid, batch)
+
+    def delete(
+        self, database: Database, table: Table, uids: Sequence[int] | None, first_ts: int, last_ts: int
+    ) -> None:
+        """Deletes rows of a super or normal table in all of its vnodes; `uids` None: of all child tables."""
+        for vgroup_id in vgroups_of(database, table):
+            self.vnode(vgroup_id).delete(table.uid, uids, first_ts, last_ts)
+
+    def delete_in(self, vgroup_id: int, table: Table, uids: Sequence[int], first_ts: int, last_ts: int) -> None:
+        """Deletes rows of these child tables in one vnode."""
+        self.vnode(vgroup_id).delete(table.uid, uids, first_ts, last_ts)
+
+    def write_meta(self, vgroup_id: int, body: dict[str, Any]) -> None:
+        """Puts a META record into a vnode's WAL."""
+        self.vnode(vgroup_id).write_meta(body)
+
+    def flush(self, database: Database) -> None:
+        """Writes everything acknowledged into Parquet parts."""
+        for vgroup_id in database.vgroup_ids:
+            self.vnode(vgroup_id).flush()
+
+    def snapshot(self, vgroup_id: int, table_uid: int, *, as_of: int | None = None) -> Snapshot:
+        """Returns a consistent view of one table in one vnode."""
+        return self.vnode(vgroup_id).snapshot(table_uid, as_of=as_of)
+
+    # --- numbers -----------------------------------------------------------------------------------------------
+
+    def wal_version(self, vgroup_id: int) -> int | None:
+        """Returns the acknowledged version, or None for a vnode that cannot be used."""
+        return None if vgroup_id in self._broken else self._dnode.vnode(vgroup_id).acknowledged_version
+
+    def problem(self, vgroup_id: int) -> str | None:
+        """Returns what is wrong with a vnode, or None."""
+        error = self._broken.get(vgroup_id) or self._dnode.problems.get(vgroup_id)
+        return None if error is None else str(error)
+
+    def row_estimate(self, vgroup_id: int, table_uid: int) -> int:
+        """Returns an upper bound of the rows of a table in a vnode."""
+        return self.snapshot(vgroup_id, table_uid).row_count_estimate
+
+    def acknowledged(self, vgroup_ids: Iterable[int]) -> tuple[tuple[int, int], ...]:
+        """Returns the stream cut of now: (vgroup id, acknowledged version) pairs."""
+        return tuple((vgroup_id, self.vnode(vgroup_id).acknowledged_version) for vgroup_id in vgroup_ids)
+
+
+def vgroups_of(database: Database, table: Table) -> tuple[int, ...]:
+    """Returns where rows of a table can be."""
+    return database.vgroup_ids if table.vgroup_id is None else (table.vgroup_id,)

@@ -1,0 +1,355 @@
+"""CREATE, DROP, PAUSE and RESUME STREAM, and all streams again when the engine starts.
+
+What a stream computes is planned elsewhere, how it runs is the controller's business; here a stream gets its result
+table, its start cut, its record in the catalog and its hold on the WAL.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.config import Config
+from penstock.common.errors import (
+    AlreadyExistsError,
+    InvalidStreamError,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+)
+from penstock.common.logging import logger
+from penstock.common.paths import DataPaths
+from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.controller import RunningStream, StreamController
+from penstock.mnode.ddl import Ddl, check_columns, check_name
+from penstock.mnode.lookup import did_you_mean, require_database
+from penstock.mnode.monitor import TaskReport
+from penstock.mnode.results import ResultStore
+from penstock.mnode.scan import tag_array
+from penstock.mnode.session import Result
+from penstock.mnode.settings import task_settings
+from penstock.mnode.storage import Storage
+from penstock.mnode.stream_status import CheckpointInfo, StreamInfo, StreamsSnapshot
+from penstock.planner.stream import StreamPlan
+from penstock.planner.stream_planner import plan_stream
+from penstock.sql.parser import parse_one
+from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table
+from penstock.sql.statements import CreateStream, DropStream, PauseStream, ResumeStream
+
+MAX_STREAMS_PER_DATABASE = 61
+"""TDengine refuses when there are more than 60 already."""
+
+_EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
+_STOP_TIMEOUT_S = 10.0
+
+_log = logger(__name__)
+
+
+class Streams:
+    """Executes the statements about streams. `controller` is asked for one when the first stream has to run."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        storage: Storage,
+        results: ResultStore,
+        paths: DataPaths,
+        config: Config,
+        clock: Clock,
+        controller: Callable[[], StreamController],
+    ) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._results = results
+        self._paths = paths
+        self._config = config
+        self._clock = clock
+        self._make_controller = controller
+        self._controller: StreamController | None = None
+        self._plans: dict[int, StreamPlan] = {}
+        self._failed: dict[int, tuple[PenstockError, int]] = {}
+
+    # --- statements --------------------------------------------------------------------------------------------
+
+    def plan(self, statement: CreateStream, session: Session) -> StreamPlan:
+        """Returns what CREATE STREAM would run, having checked everything; changes nothing."""
+        check_name(statement.name, "stream")
+        plan = plan_stream(statement, self._catalog, session)
+        source_database = require_database(plan.source_database, self._catalog)
+        on_source = [stream for stream in self._catalog.streams() if self._source_database(stream) is source_database]
+        if len(on_source) >= MAX_STREAMS_PER_DATABASE:
+            raise InvalidStreamError(
+                f"database {source_database.name} has {len(on_source)} streams, as many as are allowed",
+                code=_TOO_MANY)
+        for stream in self._catalog.streams():
+            if not plan.sink.create and stream.target_uid == plan.sink.target_uid:
+                raise InvalidStreamError(
+                    f"stream {stream.name} writes into {plan.sink.database}.{plan.sink.table} already",
+                    code=_TARGET_TAKEN, hint="give each stream a super table of its own")
+        if plan.sink.create:
+            check_name(plan.sink.table, "table")
+            if len(plan.sink.columns) > 1:
+                check_columns(plan.sink.columns, plan.sink.tags)
+        return plan
+
+    def create(self, statement: CreateStream, session: Session, ddl: Ddl) -> Result:
+        """Creates a stream and returns at once; its tasks start in the background."""
+        if self._config.disable_stream:
+            raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
+        if self._catalog.stream(statement.name) is not None:
+            if statement.if_not_exists:
+                return Result()
+            raise AlreadyExistsError(f"stream {statement.name} already exists", code=_EXISTS)
+        plan = self.plan(statement, session)
+        source_database = require_database(plan.source_database, self._catalog)
+        source = self._catalog.table(plan.source_database, plan.source_table)
+        assert source is not None
+        target_uid = plan.sink.target_uid
+        if plan.sink.create:
+            target_database = require_database(plan.sink.database, self._catalog)
+            target_uid = ddl.create_table_of(
+                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True).uid
+        try:
+            record = self._catalog.create_stream(StreamRecord(
+                id=0,
+                name=statement.name,
+                text=statement.text,
+                database=session.database,
+                time_zone=session.time_zone,
+                source_uid=source.storage_uid,
+                target_uid=target_uid,
+                created_ms=session.now_ms,
+                start_cut=self._storage.acknowledged(source_database.vgroup_ids),
+                created_target=plan.sink.create,
+                child_uid=source.uid if source.kind == "child" else None,
+                source_columns=tuple(column.physical for column in plan.source.columns),
+            ))
+        except PenstockError:
+            if plan.sink.create:
+                ddl.discard_table(target_uid)
+            raise
+        self._run(record, self._aimed(plan, target_uid))
+        return Result()
+
+    def drop(self, statement: DropStream) -> Result:
+        """Ends a stream and forgets it; the result table stays."""
+        stream = self._find(statement.name, if_exists=statement.if_exists)
+        if stream is not None:
+            self.drop_record(stream)
+        return Result()
+
+    def drop_record(self, stream: StreamRecord) -> None:
+        """Ends a stream and forgets it."""
+        self._results.forget(stream.id)
+        self._catalog.drop_stream(stream.id)
+        self._plans.pop(stream.id, None)
+        self._failed.pop(stream.id, None)
+        ended = True
+        if self._controller is not None:
+            try:
+                self._controller.stop(stream.id, _STOP_TIMEOUT_S)
+            except UnavailableError as error:
+                _log.warning("stream %s is dropped, but %s", stream.name, error)
+                ended = False
+        for vgroup_id, _ in stream.start_cut:
+            try:
+                self._storage.vnode(vgroup_id).release_pin(_pin(stream.id))
+            except PenstockError as error:
+                _log.warning("the WAL pin of stream %s stays in vnode %d: %s", stream.name, vgroup_id, error)
+        if ended:
+            shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
+
+    def pause(self, statement: PauseStream) -> Result:
+        stream = self._find(statement.name, if_exists=statement.if_exists)
+        if stream is not None:
+            self._catalog.set_stream_wanted(stream.id, "paused")
+            if self._controller is not None and stream.id not in self._failed:
+                self._controller.pause(stream.id)
+        return Result()
+
+    def resume(self, statement: ResumeStream) -> Result:
+        stream = self._find(statement.name, if_exists=statement.if_exists)
+        if stream is not None:
+            self._catalog.set_stream_wanted(stream.id, "running")
+            if stream.id in self._failed:
+                self._restart(replace(stream, wanted="running"))
+            elif self._controller is not None:
+                self._controller.resume(stream.id, statement.ignore_untreated)
+        return Result()
+
+    # --- the engine's start and end ----------------------------------------------------------------------------
+
+    def start_all(self) -> None:
+        """Starts every stream of the catalog again. One that cannot be planned is FAILED, and the others run."""
+        known = {f"{stream.id:x}" for stream in self._catalog.streams()}
+        root = self._paths.root / "streams"
+        for directory in root.iterdir() if root.is_dir() else ():
+            if directory.name not in known:
+                shutil.rmtree(directory, ignore_errors=True)
+        if self._config.disable_stream:
+            return
+        for stream in self._catalog.streams():
+            self._restart(stream)
+
+    def close(self) -> None:
+        """Ends all tasks, after a last checkpoint."""
+        if self._controller is not None:
+            self._controller.close()
+
+    def checkpointed(self, stream_id: int, versions: Mapping[int, int]) -> None:
+        """Lets go of the WAL up to a committed checkpoint."""
+        for vgroup_id, version in versions.items():
+            self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
+
+    # --- what is shown -----------------------------------------------------------------------------------------
+
+    def snapshot(self) -> StreamsSnapshot:
+        """Returns how all streams are now."""
+        if self._controller is None:
+            return StreamsSnapshot({stream.id: self._idle_info(stream) for stream in self._catalog.streams()})
+        states = self._controller.stream_states()
+        tasks: dict[int, list[TaskReport]] = {}
+        for report in self._controller.task_reports():
+            tasks.setdefault(report.status.task.stream_id, []).append(report)
+        infos: dict[int, StreamInfo] = {}
+        checkpoints: dict[int, list[CheckpointInfo]] = {}
+        for stream in self._catalog.streams():
+            state = states.get(stream.id)
+            if state is None:
+                infos[stream.id] = self._idle_info(stream)
+                continue
+            infos[stream.id] = replace(
+                self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
+                restarts=state.restarts)
+            if state.checkpoint is not None:
+                commit = state.checkpoint
+                checkpoints[stream.id] = [CheckpointInfo(
+                    commit.checkpoint_id, "COMMITTED", commit.started_ms,
+                    commit.started_ms + round(commit.duration_ms), sum(task.bytes_written for task in commit.tasks),
+                    commit.versions, state.checkpoint_problem)]
+        return StreamsSnapshot(infos, tasks, checkpoints)
+
+    def _idle_info(self, stream: StreamRecord) -> StreamInfo:
+        """Returns what is known of a stream that the controller doesn't have."""
+        plan = self._plans.get(stream.id)
+        watermark, trigger = (plan.watermark, plan.trigger) if plan is not None else (0, "window_close")
+        failed = self._failed.get(stream.id)
+        if failed is not None:
+            return StreamInfo("FAILED", str(failed[0]), failed[1], 0, watermark, trigger)
+        if self._config.disable_stream:
+            return StreamInfo("STOPPED", "disableStream is set", None, 0, watermark, trigger)
+        return StreamInfo("STARTING", "", stream.created_ms, 0, watermark, trigger)
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _find(self, name: str, *, if_exists: bool) -> StreamRecord | None:
+        stream = self._catalog.stream(name)
+        if stream is None and not if_exists:
+            raise NotFoundError(f"stream {name} does not exist", code=_MISSING,
+                                hint=did_you_mean(name, (other.name for other in self._catalog.streams())))
+        return stream
+
+    def _source_database(self, stream: StreamRecord) -> Database | None:
+        source = self._catalog.table_by_uid(stream.source_uid)
+        return self._catalog.database(source.database) if source is not None else None
+
+    def _aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
+        return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False))
+
+    def _restart(self, stream: StreamRecord) -> None:
+        try:
+            statement = parse_one(stream.text)
+            assert isinstance(statement, CreateStream)
+            target = self._catalog.table_by_uid(stream.target_uid)
+            view: CatalogView = self._catalog
+            if stream.created_target and target is not None:
+                # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
+                view = _Without(self._catalog, target)
+            session = Session(stream.database, stream.time_zone, stream.created_ms)
+            plan = plan_stream(statement, view, session)
+            self._failed.pop(stream.id, None)
+            self._run(stream, self._aimed(plan, stream.target_uid))
+        except PenstockError as error:
+            _log.error("stream %s cannot be started: %s", stream.name, error)
+            self._failed[stream.id] = (error, self._clock.now_ms())
+
+    def _run(self, stream: StreamRecord, plan: StreamPlan) -> None:
+        database = require_database(plan.source_database, self._catalog)
+        starts = dict(stream.start_cut)
+        for vgroup_id, version in stream.start_cut:
+            vnode = self._storage.vnode(vgroup_id)
+            if _pin(stream.id) not in vnode.stats().pins:
+                vnode.set_pin(_pin(stream.id), version)
+        self._plans[stream.id] = plan
+        if self._controller is None:
+            self._controller = self._make_controller()
+        self._controller.start(RunningStream(
+            stream_id=stream.id,
+            name=stream.name,
+            database=database.name,
+            plan=plan,
+            vgroup_ids=database.vgroup_ids,
+            start_versions=tuple(starts[vgroup_id] for vgroup_id in database.vgroup_ids),
+            children=lambda: self._children_of(stream.source_uid, database.vgroup_ids),
+            next_attempt=lambda: self._next_attempt(stream.id),
+            settings=task_settings(self._config),
+            paused=stream.wanted == "paused",
+        ))
+
+    def _next_attempt(self, stream_id: int) -> int:
+        attempt = self._catalog.next_attempt(stream_id).attempt
+        self._results.fence(stream_id, attempt)
+        return attempt
+
+    def _children_of(self, source_uid: int, vgroup_ids: Iterable[int]) -> tuple[bytes, ...]:
+        table = self._catalog.table_by_uid(source_uid)
+        if table is None:
+            raise NotFoundError("the source table of the stream was dropped")
+        by_vgroup: dict[int, list[ChildTable]] = {}
+        for child in self._catalog.children(source_uid):
+            by_vgroup.setdefault(child.vgroup_id, []).append(child)
+        return tuple(children_ipc(table, by_vgroup.get(vgroup_id, ())) for vgroup_id in vgroup_ids)
+
+
+class _Without:
+    """The catalog as it was before one of its tables was created."""
+
+    def __init__(self, catalog: Catalog, hidden: Table) -> None:
+        self._catalog = catalog
+        self._hidden = hidden
+
+    def database(self, name: str) -> Database | None:
+        return self._catalog.database(name)
+
+    def table(self, database: str, name: str) -> Table | None:
+        found = self._catalog.table(database, name)
+        return None if found is not None and found.uid == self._hidden.uid else found
+
+    def table_names(self, database: str) -> Iterable[str]:
+        return self._catalog.table_names(database)
+
+    def children(self, super_uid: int) -> Iterable[ChildTable]:
+        return self._catalog.children(super_uid)
+
+
+def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:
+    """Returns child tables as a deployment carries them: an Arrow IPC stream of uid, name and the tags by name."""
+    members = list(children)
+    arrays = [pa.array([child.uid for child in members], pa.uint64()),
+              pa.array([child.name for child in members], pa.string())]
+    arrays += [tag_array(tag, [child.tag_values[place] for child in members])
+               for place, tag in enumerate(table.tags)]
+    batch = pa.RecordBatch.from_arrays(arrays, names=["uid", "name", *(f"tag_{n}" for n in range(len(table.tags)))])
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data
+
+
+def _pin(stream_id: int) -> str:
+    return f"stream-{stream_id:x}"

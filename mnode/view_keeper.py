@@ -1,0 +1,135 @@
+"""Keeps the views for other DuckDB processes current: marks what changed, and writes it in the background."""
+
+from __future__ import annotations
+
+import threading
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.errors import PenstockError
+from penstock.common.fs import Fs
+from penstock.common.logging import logger
+from penstock.common.paths import DataPaths
+from penstock.mnode.catalog import Catalog
+from penstock.sql.schema import Table
+from penstock.sql.types import Kind
+from penstock.vnode.views import ViewTable, write_children, write_views
+
+_log = logger(__name__)
+
+
+class ViewKeeper:
+    """Writes views and lists of child tables at most once per interval. Thread-safe."""
+
+    def __init__(self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float) -> None:
+        self._catalog = catalog
+        self._paths = paths
+        self._fs = fs
+        self._clock = clock
+        self._interval_s = interval_s
+        self._lock = threading.Lock()
+        self._write_lock = threading.Lock()
+        self._schema_dirty = False
+        self._dirty_children: set[int] = set()
+        self._written_children: set[int] = set()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="penstock-views", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread that writes; everything counts as changed, since a crash may have kept it from a write."""
+        with self._lock:
+            self._schema_dirty = True
+            for database in self._catalog.databases():
+                self._dirty_children |= {table.uid for table in self._catalog.tables(database.name, "super")}
+        self._wake.set()
+        self._thread.start()
+
+    def schema_changed(self) -> None:
+        """Tables were created, altered or dropped."""
+        with self._lock:
+            self._schema_dirty = True
+        self._wake.set()
+
+    def children_changed(self, table_uid: int) -> None:
+        """Child tables of a super table were created, altered or dropped."""
+        with self._lock:
+            self._dirty_children.add(table_uid)
+        self._wake.set()
+
+    def refresh(self) -> None:
+        """Writes what changed, now. Raises `StorageError`; then it stays marked."""
+        with self._write_lock:
+            with self._lock:
+                schema_dirty, self._schema_dirty = self._schema_dirty, False
+                children, self._dirty_children = self._dirty_children, set()
+                self._wake.clear()
+            try:
+                self._write(schema_dirty, children)
+            except PenstockError:
+                with self._lock:
+                    self._schema_dirty |= schema_dirty
+                    self._dirty_children |= children
+                raise
+
+    def close(self) -> None:
+        """Writes what changed for the last time, and stops."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.refresh()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._clock.wait(self._wake, 3600.0)
+            if self._stop.is_set():
+                return
+            try:
+                self.refresh()
+            except PenstockError as error:
+                _log.error("the views for DuckDB could not be written, and will be again: %s", error)
+                self._wake.set()
+            self._clock.wait(self._stop, self._interval_s)
+
+    def _write(self, schema_dirty: bool, children: set[int]) -> None:
+        tables = []
+        if schema_dirty:
+            for database in self._catalog.databases():
+                supers = self._catalog.tables(database.name, "super")
+                tables += [*supers, *self._catalog.tables(database.name, "normal")]
+                children |= {table.uid for table in supers if table.uid not in self._written_children}
+        for uid in children:
+            table = self._catalog.table_by_uid(uid)
+            if table is not None:
+                write_children(self._paths, uid, self._children_table(table), fs=self._fs)
+                self._written_children.add(uid)
+        if schema_dirty:
+            write_views(self._paths, [_view(table) for table in tables], fs=self._fs)
+
+    def _children_table(self, table: Table) -> pa.Table:
+        children = self._catalog.children(table.uid)
+        arrays = {"uid": pa.array([child.uid for child in children], pa.uint64()),
+                  "name": pa.array([child.name for child in children], pa.string())}
+        for place, tag in enumerate(table.tags):
+            values = [child.tag_values[place] for child in children]
+            array = pa.array(values, pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow())
+            arrays[_stored_tag(tag.physical)] = array.cast(tag.type.arrow())
+        return pa.table(arrays)
+
+
+def _stored_tag(physical: str) -> str:
+    return f"tag_{physical}"
+
+
+def _view(table: Table) -> ViewTable:
+    return ViewTable(
+        database=table.database,
+        name=table.name,
+        table_uid=table.uid,
+        columns=tuple((column.name, column.physical) for column in table.columns),
+        tags=tuple((tag.name, _stored_tag(tag.physical)) for tag in table.tags),
+        key_columns=1 if table.key_column is None else 2,
+        kind="super" if table.kind == "super" else "normal",
+    )

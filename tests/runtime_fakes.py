@@ -1,0 +1,295 @@
+"""Small stand-ins for stream tasks and for Spark, for tests of the runtime around them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.common.clock import SystemClock
+from penstock.common.errors import PenstockError
+from penstock.common.fs import OsFs
+from penstock.tasks import control
+from penstock.tasks.messages import (
+    Barrier,
+    Block,
+    CheckpointCommitted,
+    Item,
+    Level,
+    Pause,
+    ResultChild,
+    ResultWrite,
+    Resume,
+    StartCheckpoint,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+    Watermark,
+)
+from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.worker import Worker, WorkerSpec
+
+
+@dataclass(frozen=True)
+class FakePlan:
+    """What the fake tasks do: each source sends `blocks` blocks of `rows` rows to every agg task, round robin."""
+
+    blocks: int = 10
+    rows: int = 100
+    fail_in: Level | None = None
+    fail_on_attempts: int = 1
+
+
+def numbers(start: int, rows: int) -> pa.RecordBatch:
+    """Returns a batch with one int64 column `n`: start, start + 1, ..."""
+    return pa.record_batch({"n": pa.array(range(start, start + rows), pa.int64())})
+
+
+@dataclass
+class FakeTask:
+    """A task that passes on what it gets; a source makes it up, a sink writes it to the dnode."""
+
+    id: TaskId
+    deployment: StreamDeployment
+    environment: TaskEnvironment
+    input: ChannelQueue[TaskId]
+    output: ChannelQueue[TaskId] | None
+    events: deque[TaskEvent] = field(default_factory=deque)
+    sent: int = 0
+    seen: int = 0
+    rows: int = 0
+    paused: bool = False
+    aligned: dict[TaskId, int] = field(default_factory=dict)
+    blocked: bool = False
+    committed: int | None = None
+    closed: bool = False
+    writing: bool = False
+
+    def __post_init__(self) -> None:
+        # Plain values: workers take no classes that Penstock doesn't know.
+        self.plan = FakePlan(*self.deployment.plan)  # type: ignore[misc]
+        self.writer = self.environment.result_writer(self.id) if self.output is None else None
+        if self.id.level != "sink":
+            self.environment.state_directory(self.id)
+
+    def step(self) -> bool:
+        self._maybe_fail()
+        progressed = False
+        while self.events:
+            self._handle(self.events.popleft())
+            progressed = True
+        if self.id.level == "source":
+            return self._produce() or progressed
+        if self.writer is not None and self.writing:
+            if not self.writer.poll():
+                return progressed
+            self.writing = False
+            progressed = True
+        for upstream in self.input.channels:
+            if upstream not in self.aligned and (item := self.input.peek(upstream)) is not None:
+                if not self._pass_on(upstream, item):
+                    return progressed
+                self.input.take(upstream)
+                progressed = True
+        return progressed
+
+    def _maybe_fail(self) -> None:
+        if self.plan.fail_in == self.id.level and self.deployment.attempt <= self.plan.fail_on_attempts:
+            raise RuntimeError(f"attempt {self.deployment.attempt} fails on purpose")
+
+    def _handle(self, event: TaskEvent) -> None:
+        if isinstance(event, StartCheckpoint):
+            assert self.output is not None
+            for downstream in self.output.channels:
+                self.output.try_put(downstream, Barrier(event.checkpoint_id))
+            self._acknowledge(event.checkpoint_id, self.sent)
+        elif isinstance(event, CheckpointCommitted):
+            self.committed = event.checkpoint_id
+        elif isinstance(event, Pause | Resume):
+            self.paused = isinstance(event, Pause)
+
+    def _acknowledge(self, checkpoint_id: int, version: int | None) -> None:
+        self.environment.acknowledge(TaskCheckpoint(self.id, checkpoint_id, 8, 0.1, version, "d"))
+
+    def _produce(self) -> bool:
+        if self.paused or self.sent >= self.plan.blocks or self.output is None:
+            return False
+        channels = self.output.channels
+        downstream = channels[self.sent % len(channels)]
+        self.blocked = not self.output.try_put(downstream, Block(numbers(self.sent * self.plan.rows, self.plan.rows)))
+        if self.blocked:
+            return False
+        self.sent += 1
+        self.rows += self.plan.rows
+        self.output.try_put(downstream, Watermark(self.sent))
+        return True
+
+    def _pass_on(self, upstream: TaskId, item: Item) -> bool:
+        if isinstance(item, Barrier):
+            self.aligned[upstream] = item.checkpoint_id
+            if len(self.aligned) == len(self.input.channels):
+                self.aligned.clear()
+                if self.output is not None:
+                    for downstream in self.output.channels:
+                        self.output.try_put(downstream, item)
+                self._acknowledge(item.checkpoint_id, None)
+            return True
+        if not isinstance(item, Block):
+            return True
+        if self.output is not None:
+            downstream = self.output.channels[self.seen % len(self.output.channels)]
+            self.blocked = not self.output.try_put(downstream, item)
+            if self.blocked:
+                return False
+        elif self.writer is not None:
+            if self.writing:
+                return False
+            deployment = self.deployment
+            self.writer.submit(
+                ResultWrite(
+                    deployment.stream_id, deployment.attempt, self.id, 7, (ResultChild("c", (1, "x")),), item.data
+                )
+            )
+            self.writing = True
+        self.seen += 1
+        self.rows += item.data.num_rows
+        return True
+
+    def next_deadline(self) -> float | None:
+        return None
+
+    def post(self, event: TaskEvent) -> None:
+        self.events.append(event)
+        self.environment.wake()
+
+    def status(self) -> TaskStatus:
+        state = "PAUSED" if self.paused else "BACKPRESSURED" if self.blocked else "IDLE"
+        return TaskStatus(
+            self.id,
+            state,  # type: ignore[arg-type]
+            input_bytes=self.input.used_bytes,
+            input_peak=self.input.peak_bytes,
+            output_peak=None if self.output is None else self.output.peak_bytes,
+            rows_in=self.rows,
+            processed_version=self.sent,
+            wal_version=self.plan.blocks,
+            checkpoint_id=self.committed,
+        )
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def build_fakes(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
+    """Builds source, agg and sink of worker `index`: every source feeds every agg, every agg feeds every sink."""
+    places = range(len(deployment.vgroup_ids))
+
+    def task(level: Level) -> TaskId:
+        return TaskId(deployment.stream_id, level, index)
+
+    def all_of(level: Level) -> list[TaskId]:
+        return [TaskId(deployment.stream_id, level, place) for place in places]
+
+    def queue(channels: list[TaskId]) -> ChannelQueue[TaskId]:
+        return ChannelQueue(deployment.settings.queue_bytes, channels, environment.wake)
+
+    return [
+        FakeTask(task("source"), deployment, environment, queue([task("source")]), queue(all_of("agg"))),
+        FakeTask(task("agg"), deployment, environment, queue(all_of("source")), queue(all_of("sink"))),
+        FakeTask(task("sink"), deployment, environment, queue(all_of("agg")), None),
+    ]
+
+
+class ThreadGroup:
+    """A worker group whose workers are threads of this process."""
+
+    def __init__(self, spec: WorkerSpec, workers: int, on_end: Callable[[str | None], None]) -> None:
+        self.connections = [control.connect(spec.control_address, spec.secret, 5.0) for _ in range(workers)]
+        self._left = workers
+        self._reason: str | None = None
+        self._on_end = on_end
+        self._lock = threading.Lock()
+        self.threads = [
+            threading.Thread(target=self._run, args=(spec, index), daemon=True) for index in range(workers)
+        ]
+        for thread in self.threads:
+            thread.start()
+
+    def kill(self, index: int) -> None:
+        """Cuts a worker off, as the death of its process would."""
+        self.connections[index].close()
+
+    def cancel(self) -> None:
+        for connection in self.connections:
+            connection.close()
+
+    def _run(self, spec: WorkerSpec, index: int) -> None:
+        worker = Worker(spec, index, self.connections[index], SystemClock(), OsFs())
+        reason = None
+        try:
+            worker.run()
+        except PenstockError as error:
+            reason = str(error)
+        worker.leave()
+        self.connections[index].close()
+        with self._lock:
+            self._left -= 1
+            self._reason = self._reason or reason
+            last = self._left == 0
+        if last:
+            self._on_end(self._reason)
+
+
+class ThreadRuntime:
+    """Runs worker groups as threads instead of on Spark."""
+
+    def __init__(self) -> None:
+        self.groups: list[ThreadGroup] = []
+        self.descriptions: list[str] = []
+
+    def submit_group(
+        self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
+    ) -> ThreadGroup:
+        self.descriptions.append(description)
+        group = ThreadGroup(spec, workers, on_end)
+        self.groups.append(group)
+        return group
+
+    def is_ready(self) -> bool:
+        return True
+
+
+class Results:
+    """Takes result writes as the dnode would, and lets tests wait for rows."""
+
+    def __init__(self) -> None:
+        self.writes: list[ResultWrite] = []
+        self._changed = threading.Condition()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def write(self, write: ResultWrite) -> None:
+        self.gate.wait()
+        with self._changed:
+            self.writes.append(write)
+            self._changed.notify_all()
+
+    def rows(self, stream_id: int, attempt: int | None = None) -> list[int]:
+        """Returns the sorted values of column `n` that a stream (an attempt of it) has written."""
+        return sorted(
+            value
+            for write in list(self.writes)
+            if write.stream_id == stream_id and attempt in (None, write.attempt)
+            for value in write.rows.column("n").to_pylist()
+        )
+
+    def wait_rows(self, stream_id: int, count: int, attempt: int | None = None, timeout_s: float = 30.0) -> list[int]:
+        """Waits until a stream has written `count` rows, and returns them."""
+        with self._changed:
+            self._changed.wait_for(lambda: len(self.rows(stream_id, attempt)) >= count, timeout_s)
+        return self.rows(stream_id, attempt)

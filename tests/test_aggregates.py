@@ -1,0 +1,223 @@
+"""Aggregate and selection functions per group, against hand-computed values and plain Python."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import duckdb
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.common.errors import InternalError, InvalidStatementError
+from penstock.planner.aggregates import aggregate_sql, companion_sql, points_sql, time_weighted_average
+from penstock.planner.plan import SqlExpr
+from penstock.sql.statements import Duration
+from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
+
+FLOAT = DataType(Kind.FLOAT)
+I, F, S, U, B, T = (SqlExpr(name, kind) for name, kind in (
+    ("i", INT), ("f", FLOAT), ("s", VARCHAR), ("u", UBIGINT), ("b", BIGINT), ("ts", timestamp())))
+STAR = SqlExpr("*", BIGINT)
+ROWS = [
+    # group, ts, table, i, f, s, u, b
+    (1, 1000, 1, 5, 1.5, "a", 1, 2**62),
+    (1, 2000, 1, None, 2.5, "b", 2, 2**62),
+    (1, 3000, 2, 7, None, "c", 3, 1),
+    (1, 3000, 1, 8, 4.0, None, 2**64 - 1, None),
+    (2, 1000, 1, None, None, None, None, None),
+]
+
+
+def constant(item: int | float | str | Duration) -> SqlExpr:
+    """A literal argument."""
+    if isinstance(item, str):
+        return SqlExpr(f"'{item}'", VARCHAR, item)
+    return SqlExpr("1" if isinstance(item, Duration) else repr(item), DOUBLE if isinstance(item, float) else BIGINT, item)
+
+
+@pytest.fixture(scope="module")
+def connection() -> duckdb.DuckDBPyConnection:
+    """The rows as a table."""
+    con = duckdb.connect()
+    con.execute("CREATE TABLE t (g INTEGER, ts BIGINT, _tuid UBIGINT, i INTEGER, f FLOAT, s VARCHAR, u UBIGINT, b BIGINT)")
+    con.executemany("INSERT INTO t VALUES (?, ?, ?, ?, ?, ?, ?, ?)", ROWS)
+    return con
+
+
+def per_group(connection: duckdb.DuckDBPyConnection, expression: SqlExpr) -> list[Any]:
+    """Evaluates an aggregate per group and checks that it has the type that was promised."""
+    sql = f"SELECT {expression.sql}, typeof({expression.sql}) FROM t GROUP BY g ORDER BY g"
+    rows = connection.execute(sql).fetchall()
+    assert {row[1] for row in rows} <= {expression.type.duckdb(), f"{expression.type.duckdb()}[]"}
+    return [row[0] for row in rows]
+
+
+@pytest.mark.parametrize(("name", "args", "want"), [
+    ("count", [], [4, 1]), ("count", [STAR], [4, 1]), ("count", [I], [3, 0]), ("sum", [I], [20, None]),
+    ("sum", [F], [8.0, None]), ("sum", [U], [5, None]), ("sum", [B], [-(2**63) + 1, None]), ("avg", [I], [20 / 3, None]),
+    ("avg", [F], [8 / 3, None]), ("min", [I], [5, None]), ("max", [F], [4.0, None]), ("max", [S], ["c", None]),
+    ("spread", [I], [3.0, None]), ("spread", [T], [2000.0, 0.0]), ("stddev", [I], [math.sqrt(14 / 9), None]),
+    ("stddev_pop", [I], [math.sqrt(14 / 9), None]), ("var_pop", [I], [14 / 9, None]),
+    ("first", [I], [5, None]), ("last", [I], [8, None]), ("last", [S], ["c", None]), ("first", [S], ["a", None]),
+    ("last_row", [S], [None, None]), ("last_row", [I], [8, None]), ("mode", [I], [5, None]),
+    ("percentile", [I, constant(50)], [7.0, None]), ("percentile", [I, constant(25)], [6.0, None]),
+    ("percentile", [I, constant(0), constant(25), constant(100)], ["[5.000000, 6.000000, 8.000000]", None]),
+    ("apercentile", [I, constant(50), constant("t-digest")], [7.0, None]), ("hyperloglog", [S], [3, 0]),
+    ("leastsquares", [I, constant(1), constant(1)], ["{slop:1.500000, intercept:3.666667}", None]),
+    ("leastsquares", [I, constant(0), constant(2)], ["{slop:0.750000, intercept:5.166667}", None]),
+    ("elapsed", [T], [2000.0, 0.0]), ("elapsed", [T, constant(Duration(1, "s"))], [2.0, 0.0]),
+    ("twa", [F], [2.625, None]), ("irate", [F], [1.5, None]),
+    ("histogram", [I, constant("user_input"), constant("[1, 5, 7]"), constant(0)],
+     [['{"lower_bin":1, "upper_bin":5, "count":1}', '{"lower_bin":5, "upper_bin":7, "count":1}'],
+      ['{"lower_bin":1, "upper_bin":5, "count":0}', '{"lower_bin":5, "upper_bin":7, "count":0}']]),
+])
+def test_aggregate_gives_known_value(
+    connection: duckdb.DuckDBPyConnection, name: str, args: list[SqlExpr], want: list[Any],
+) -> None:
+    """Aggregates ignore NULLs and have the promised type; groups of NULLs give NULL, counts 0."""
+    got = per_group(connection, aggregate_sql(name, args, "ts"))
+    for value, expected in zip(got, want, strict=True):
+        if isinstance(expected, float):
+            assert math.isclose(value, expected, rel_tol=1e-9)
+        else:
+            assert value == expected
+
+
+def test_empty_input_gives_no_value_and_counts_zero(connection: duckdb.DuckDBPyConnection) -> None:
+    """Without rows the one result row has NULLs, and 0 where something is counted."""
+    for name, args in (("count", []), ("count", [I]), ("hyperloglog", [I])):
+        assert connection.execute(f"SELECT {aggregate_sql(name, args, 'ts').sql} FROM t WHERE false").fetchone() == (0,)
+    for name in ("sum", "avg", "min", "max", "first", "last", "last_row", "mode", "twa", "irate", "stddev", "spread"):
+        sql = aggregate_sql(name, [I], "ts").sql
+        assert connection.execute(f"SELECT {sql} FROM t WHERE false").fetchone() == (None,), name
+
+
+def test_companions_come_from_the_selected_row(connection: duckdb.DuckDBPyConnection) -> None:
+    """A plain column next to a selecting function is that row's, also if it is NULL."""
+    table = SqlExpr("_tuid", UBIGINT)
+    for name, companion, want in (
+        ("min", S, ["a", None]), ("max", S, [None, None]), ("first", S, ["a", None]), ("last", S, [None, None]),
+        ("last_row", I, [8, None]), ("max", T, [3000, None]), ("min", table, [1, None]), ("last_row", table, [1, 1]),
+    ):
+        assert per_group(connection, companion_sql(name, I, companion, "ts")) == want, name
+
+
+VALUES = st.one_of(st.none(), st.integers(-3, 3))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(1, 3), VALUES), min_size=1, max_size=12, unique_by=lambda r: r[:2]),
+       st.randoms(use_true_random=False))
+@settings(max_examples=40, deadline=None)
+def test_ties_go_to_the_earliest_row_then_to_the_lowest_table(
+    rows: list[tuple[int, int, int | None]], shuffle: random.Random,
+) -> None:
+    """The picked row depends on the rows alone, not on their order."""
+    shuffled = list(rows)
+    shuffle.shuffle(shuffled)
+    known = [row for row in rows if row[2] is not None]
+    expected = {
+        "min": min(known, key=lambda r: (r[2], r[0], r[1]), default=None),
+        "max": min(known, key=lambda r: (-(r[2] or 0), r[0], r[1]), default=None),
+        "first": min(known, key=lambda r: (r[0], r[1]), default=None),
+        "last": min(known, key=lambda r: (-r[0], r[1]), default=None),
+        "last_row": min(rows, key=lambda r: (-r[0], r[1])),
+    }
+    con = duckdb.connect()
+    con.execute("CREATE TABLE r (ts BIGINT, _tuid UBIGINT, i INTEGER)")
+    con.executemany("INSERT INTO r VALUES (?, ?, ?)", shuffled)
+    for name, row in expected.items():
+        place = [companion_sql(name, I, SqlExpr(column, BIGINT), "ts").sql for column in ("ts", "_tuid", "i")]
+        got = con.execute(f"SELECT {aggregate_sql(name, [I], 'ts').sql}, {', '.join(place)} FROM r").fetchone()
+        assert got == ((None,) * 4 if row is None else (row[2], *row))
+
+
+def test_composite_keys_order_rows_of_one_time() -> None:
+    """Of rows with one time, first takes the least key and last the greatest."""
+    con = duckdb.connect()
+    con.execute("CREATE TABLE r AS SELECT * FROM (VALUES (1, 1, 'b', 10), (1, 1, 'a', 20), (1, 1, 'c', 30)) v(ts, _tuid, k, i)")
+    key = ("_tuid", "k")
+    for name, want in (("first", 20), ("last", 30), ("last_row", 30)):
+        assert con.execute(f"SELECT {aggregate_sql(name, [I], 'ts', row_key=key).sql} FROM r").fetchone() == (want,)
+        companion = companion_sql(name, I, I, "ts", row_key=key).sql
+        assert con.execute(f"SELECT {companion} FROM r").fetchone() == (want,)
+    bare = aggregate_sql("max", [I], "ts", row_key=()).sql
+    assert con.execute(f"SELECT {bare}, {companion_sql('max', I, I, 'ts', row_key=()).sql} FROM r").fetchone() == (30, 30)
+
+
+def test_rates_count_a_fall_as_a_restart() -> None:
+    """IRATE is per second between the last two values; one value alone is 0."""
+    con = duckdb.connect()
+    con.execute("CREATE TABLE r (ts BIGINT, _tuid UBIGINT, i DOUBLE)")
+    con.execute("INSERT INTO r VALUES (0, 1, 2.116), (360000, 1, 2.028)")
+    sql = aggregate_sql("irate", [SqlExpr("i", DOUBLE)], "ts").sql
+    assert con.execute(f"SELECT {sql} FROM r").fetchone()[0] == pytest.approx(2.028 / 360)  # type: ignore[index]
+    assert con.execute(f"SELECT {sql} FROM r WHERE ts = 0").fetchone() == (0.0,)
+
+
+@pytest.mark.parametrize(("precision", "unit"), [("ms", 1), ("us", 1_000), ("ns", 1_000_000)])
+def test_units_follow_the_precision(precision: Precision, unit: int) -> None:
+    """Rates and elapsed times are right in every precision."""
+    con = duckdb.connect()
+    con.execute("CREATE TABLE r AS SELECT i * ? AS ts, 1::UBIGINT AS _tuid, i / 10 AS v FROM range(0, 5000, 500) x(i)", [unit])
+    value, time = SqlExpr("v", DOUBLE), SqlExpr("ts", timestamp(precision))
+    elapsed = aggregate_sql("elapsed", [time, constant(Duration(1, "s"))], "ts", precision=precision).sql
+    rate = aggregate_sql("irate", [value], "ts", precision=precision).sql
+    assert con.execute(f"SELECT {elapsed}, {rate} FROM r").fetchone() == (4.5, 100.0)
+
+
+def test_time_weighted_average_takes_border_points() -> None:
+    """Windows add interpolated points at their borders to the list."""
+    con = duckdb.connect()
+    con.execute("CREATE TABLE r AS SELECT * FROM (VALUES (0, 1, 2.064), (360000, 1, 2.116)) v(ts, _tuid, x)")
+    points = points_sql(SqlExpr("x", DOUBLE), "ts")
+    border = "[{'t': 600000::BIGINT, 'v': (2.116 + (2.028 - 2.116) * 240000 / 360000)::DOUBLE}]"
+    sql = time_weighted_average(f"list_concat({points}, {border})")
+    assert con.execute(f"SELECT {sql} FROM r").fetchone()[0] == pytest.approx(2.088666666)  # type: ignore[index]
+
+
+def test_histogram_bins(connection: duckdb.DuckDBPyConnection) -> None:
+    """Linear and logarithmic bins, with or without the open ones, and normalized counts."""
+    linear = constant('{"start": 0, "width": 5, "count": 2, "infinity": true}')
+    got = per_group(connection, aggregate_sql("histogram", [I, constant("linear_bin"), linear, constant(1)], "ts"))[0]
+    assert [text.partition('"count":')[2] for text in got] == ["0.000000}", "0.333333}", "0.666667}", "0.000000}"]
+    log = constant('{"start": 1, "factor": 2, "count": 3, "infinity": false}')
+    got = per_group(connection, aggregate_sql("histogram", [I, constant("log_bin"), log, constant(0)], "ts"))[0]
+    assert got == ['{"lower_bin":1, "upper_bin":2, "count":0}', '{"lower_bin":2, "upper_bin":4, "count":0}',
+                   '{"lower_bin":4, "upper_bin":8, "count":3}']
+
+
+@pytest.mark.parametrize(("bin_type", "bins"), [
+    ("user_input", "[3, 1]"), ("user_input", "[1]"), ("user_input", "x"), ("user_input", '["a", "b"]'),
+    ("linear_bin", '{"start": 0, "width": 0, "count": 2, "infinity": true}'), ("linear_bin", "[1, 2]"),
+    ("log_bin", '{"start": 0, "factor": 2, "count": 2, "infinity": true}'), ("linear_bin", '{"start": 0}'),
+    ("log_bin", '{"start": 1, "factor": 1e200, "count": 3, "infinity": false}'),
+])
+def test_bins_that_make_no_sense_are_refused(bin_type: str, bins: str) -> None:
+    """A description of bins is checked while planning."""
+    with pytest.raises(InvalidStatementError, match="describes no bins"):
+        aggregate_sql("histogram", [I, constant(bin_type), constant(bins), constant(0)], "ts")
+
+
+def test_one_point_has_no_line(connection: duckdb.DuckDBPyConnection) -> None:
+    """LEASTSQUARES over one value prints nan, as TDengine does."""
+    sql = aggregate_sql("leastsquares", [I, constant(1), constant(1)], "ts").sql
+    row = connection.execute(f"SELECT {sql} FROM t WHERE i = 5").fetchone()
+    assert row == ("{slop:nan, intercept:nan}",)
+
+
+def test_null_literal_is_aggregated(connection: duckdb.DuckDBPyConnection) -> None:
+    """max(NULL) is NULL, count(NULL) is 0."""
+    null = SqlExpr("NULL", DataType(Kind.NULL))
+    assert connection.execute(f"SELECT {aggregate_sql('max', [null], 'ts').sql} FROM t").fetchone() == (None,)
+    assert connection.execute(f"SELECT {aggregate_sql('count', [null], 'ts').sql} FROM t").fetchone() == (0,)
+
+
+def test_functions_over_rows_are_no_aggregates() -> None:
+    """DIFF, TOP and the like belong to the query planner."""
+    with pytest.raises(InternalError):
+        aggregate_sql("diff", [I], "ts")
+    with pytest.raises(InvalidStatementError):
+        aggregate_sql("elapsed", [T, constant(Duration(1, "n"))], "ts")

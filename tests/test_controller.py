@@ -1,0 +1,206 @@
+"""The stream controller with real workers, control connections and exchange, in threads instead of on Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runtime_fakes import FakePlan, Results, ThreadRuntime, build_fakes
+
+from penstock.common.clock import SystemClock
+from penstock.common.errors import NotFoundError, UnavailableError
+from penstock.common.fs import OsFs
+from penstock.common.paths import DataPaths
+from penstock.mnode.checkpoints import CheckpointSettings
+from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
+from penstock.mnode.groups import GroupSettings
+from penstock.mnode.records import CommitRecords
+from penstock.mnode.service import DnodeService
+from penstock.tasks.task import TaskSettings
+
+SECRET = b"s" * 32
+
+
+class Engine:
+    """A controller with all that it needs."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.results = Results()
+        self.runtime = ThreadRuntime()
+        self.service = DnodeService(SECRET, self.results.write, lambda request: None)  # type: ignore[arg-type]
+        self.pins: list[tuple[int, dict[int, int]]] = []
+        self.attempts: dict[int, int] = {}
+        self.controller = self.open()
+
+    def open(self) -> StreamController:
+        settings = ControllerSettings(
+            GroupSettings(streams_per_worker=2, idle_timeout_s=60, restart_delay_min_s=0.01, restart_delay_max_s=0.1),
+            CheckpointSettings(interval_s=60, timeout_s=20),
+            heartbeat_interval_s=0.05,
+            heartbeat_timeout_s=20,
+            close_timeout_s=5,
+        )
+        return StreamController(
+            DataPaths(self.root),
+            OsFs(),
+            SystemClock(),
+            settings,
+            self.runtime,
+            self.service.address,
+            SECRET,
+            lambda stream_id, versions: self.pins.append((stream_id, dict(versions))),
+            build_fakes,
+        )
+
+    def stream(self, stream_id: int, plan: FakePlan, **more: Any) -> RunningStream:
+        def next_attempt() -> int:
+            self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
+            return self.attempts[stream_id]
+
+        arguments: dict[str, Any] = {"settings": TaskSettings(queue_bytes=1 << 20)} | more
+        return RunningStream(
+            stream_id, f"s{stream_id}", "db", astuple(plan), (2, 3), (0, 0), lambda: (b"", b""), next_attempt, **arguments  # type: ignore[arg-type]
+        )
+
+    def close(self) -> None:
+        self.results.gate.set()
+        self.controller.close(final_checkpoint=False)
+        self.service.shutdown()
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[Engine]:
+    engine = Engine(tmp_path)
+    yield engine
+    engine.close()
+
+
+def expected(plan: FakePlan, sources: int = 2) -> list[int]:
+    return sorted(list(range(plan.blocks * plan.rows)) * sources)
+
+
+def test_rows_cross_workers_and_reach_the_dnode_once(engine: Engine) -> None:
+    """What two sources send reaches the dnode completely, once, with the attempt that wrote it."""
+    plan = FakePlan(blocks=50, rows=10)
+    engine.controller.start(engine.stream(1, plan))
+    assert engine.results.wait_rows(1, 1000) == expected(plan)
+    assert {write.attempt for write in engine.results.writes} == {1}
+    assert engine.results.writes[0].children[0].tag_values == (1, "x")
+    assert engine.runtime.descriptions == ["penstock db-1.1 on database db: 2 workers"]
+
+
+def test_a_second_stream_shares_the_group_and_a_third_gets_another(engine: Engine) -> None:
+    """With two places per worker, the third stream of a database starts a second group."""
+    for stream_id in (1, 2, 3):
+        engine.controller.start(engine.stream(stream_id, FakePlan(4, 5)))
+    for stream_id in (1, 2, 3):
+        engine.results.wait_rows(stream_id, 40)
+    groups = {stream_id: report.group for stream_id, report in engine.controller.stream_states().items()}
+    assert groups == {1: "db-1.1", 2: "db-1.1", 3: "db-2.1"}
+
+
+def test_a_failing_task_restarts_its_stream_and_no_other(engine: Engine) -> None:
+    """A task that raises costs its stream an attempt; the neighbour in the same group runs on."""
+    engine.controller.start(engine.stream(1, FakePlan(4, 5)))
+    engine.controller.start(engine.stream(2, FakePlan(4, 5, fail_in="agg", fail_on_attempts=2)))
+    assert engine.results.wait_rows(2, 40) == expected(FakePlan(4, 5))
+    states = engine.controller.stream_states()
+    assert (states[1].attempt, states[2].attempt, states[2].restarts) == (1, 3, 2)
+    assert any("fails on purpose" in event.text for event in engine.controller.events())
+    assert len(engine.runtime.groups) == 1
+
+
+def test_the_loss_of_a_worker_restarts_the_group_with_new_attempts(engine: Engine) -> None:
+    """After a worker is cut off, all streams of its group run again, as another attempt in another job."""
+    for stream_id in (1, 2):
+        engine.controller.start(engine.stream(stream_id, FakePlan(4, 5)))
+        engine.results.wait_rows(stream_id, 40)
+    engine.runtime.groups[0].kill(1)
+    for stream_id in (1, 2):
+        assert engine.results.wait_rows(stream_id, 40, attempt=2) == expected(FakePlan(4, 5))
+    assert {report.group for report in engine.controller.stream_states().values()} == {"db-1.2"}
+
+
+def test_a_checkpoint_commits_moves_pins_and_is_restored_from(engine: Engine) -> None:
+    """A requested checkpoint has a record on disk, releases WAL, and is what the next engine deploys from."""
+    engine.controller.start(engine.stream(1, FakePlan(4, 5)))
+    engine.results.wait_rows(1, 40)
+    record = engine.controller.checkpoint_now(1, wait=True)
+    assert record is not None
+    assert record.versions == ((2, 4), (3, 4))
+    assert [task.task for task in record.tasks] == sorted(
+        f"1-{level}-{index}" for level in ("source", "agg", "sink") for index in (0, 1)
+    )
+    assert CommitRecords(DataPaths(engine.root), OsFs()).newest(1) == record
+    engine.controller.close(final_checkpoint=True)
+    assert engine.pins == [(1, {2: 4, 3: 4}), (1, {2: 4, 3: 4})]
+    engine.controller = engine.open()
+    engine.controller.start(engine.stream(1, FakePlan(4, 5)))
+    assert engine.controller.wait_running(1, 10)
+    assert any("attempt 2 is deployed, from checkpoint 2" in event.text for event in engine.controller.events())
+
+
+def test_control_answers_while_queues_are_full(engine: Engine) -> None:
+    """With a dnode that doesn't answer and all queues full, pause, statuses and stop still come through."""
+    engine.results.gate.clear()
+    plan = FakePlan(blocks=10_000, rows=1000)
+    engine.controller.start(engine.stream(1, plan, settings=TaskSettings(queue_bytes=200_000)))
+    assert engine.controller.wait_running(1, 10)
+    statuses = wait_statuses(engine.controller, lambda found: all(
+        s.state == "BACKPRESSURED" for s in found if s.task.level != "sink"
+    ))
+    assert all(s.blocked_by for s in statuses if s.task.level == "source")
+    assert max(s.input_peak for s in statuses) <= 200_000
+    engine.controller.pause(1)
+    assert engine.controller.stream_states()[1].state == "PAUSED"
+    engine.controller.stop(1, timeout_s=5)
+    assert engine.controller.stream_states() == {}
+    assert engine.controller.statuses() == []
+
+
+def test_a_paused_stream_rests_until_resumed(engine: Engine) -> None:
+    """A stream that is started paused does nothing until it is resumed."""
+    engine.controller.start(engine.stream(1, FakePlan(4, 5), paused=False))
+    engine.results.wait_rows(1, 40)
+    engine.controller.pause(1)
+    wait_statuses(engine.controller, lambda found: all(
+        s.state == "PAUSED" for s in found if s.task.level == "source"
+    ))
+    assert engine.controller.stream_states()[1].state == "PAUSED"
+    engine.controller.resume(1)
+    assert engine.controller.stream_states()[1].state == "RUNNING"
+
+
+def test_unknown_streams_are_named(engine: Engine) -> None:
+    """Commands for a stream that doesn't run say so; stopping one is no error."""
+    with pytest.raises(NotFoundError, match="stream 9 "):
+        engine.controller.pause(9)
+    with pytest.raises(NotFoundError):
+        engine.controller.checkpoint_now(9)
+    engine.controller.stop(9)
+
+
+def test_a_closed_controller_refuses(engine: Engine) -> None:
+    """After close, every call is refused, and a second close does nothing."""
+    engine.controller.close(final_checkpoint=False)
+    with pytest.raises(UnavailableError):
+        engine.controller.stream_states()
+    engine.controller.close()
+
+
+def wait_statuses(controller: StreamController, condition: Any) -> list[Any]:
+    """Waits until the heartbeats of six tasks fulfil `condition`."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + 15
+    import threading
+
+    while clock.monotonic() < deadline:
+        found = controller.statuses()
+        if len(found) == 6 and condition(found):
+            return found
+        clock.wait(threading.Event(), 0.02)
+    raise AssertionError(f"never came: {controller.statuses()}")

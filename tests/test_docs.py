@@ -1,0 +1,140 @@
+"""The documentation names things that exist: functions, links, commands, libraries."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from penstock.common import errors
+from penstock.shell.help_text import COMMANDS
+from penstock.tasks import messages
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def page(name: str) -> str:
+    return (ROOT / name).read_text("utf-8")
+
+
+def named_in_code(text: str) -> list[str]:
+    """Returns dotted names such as `wal.writer.WalWriter.append` in back-quotes whose first part is one of ours."""
+    parts = "common|sql|planner|wal|vnode|tasks|mnode|shell"
+    return re.findall(rf"`((?:{parts})\.[a-z_]+(?:\.\w+)*)(?:\(\))?`", text)
+
+
+def resolve(name: str) -> object:
+    """Returns the module, class, function or method that a dotted name means; fails if there is none."""
+    words = name.split(".")
+    for length in range(len(words), 0, -1):
+        try:
+            found: object = importlib.import_module("penstock." + ".".join(words[:length]))
+        except ModuleNotFoundError:
+            continue
+        for word in words[length:]:
+            found = getattr(found, word)
+        return found
+    raise AssertionError(f"nothing is called {name}")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_names_in_code_font_exist(path: Path) -> None:
+    """Where a page names a module or function of ours, it can be imported."""
+    for name in named_in_code(path.read_text("utf-8")):
+        try:
+            resolve(name)
+        except (AttributeError, AssertionError) as error:
+            raise AssertionError(f"{path.name} names {name}, which doesn't exist") from error
+
+
+def test_life_of_a_row_names_a_function_at_each_step() -> None:
+    """Each numbered step says where it happens, from INSERT to DuckDB."""
+    steps = re.split(r"^\d+\. ", page("docs/life_of_a_row.md"), flags=re.MULTILINE)[1:]
+    assert len(steps) >= 10
+    for step in steps:
+        assert named_in_code(step), f"no function is named in: {step[:60]}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_links_lead_somewhere(path: Path) -> None:
+    """Links between pages and to files of the repository aren't broken."""
+    for target in re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", path.read_text("utf-8")):
+        if not target.startswith(("http://", "https://")):
+            assert (path.parent / target).exists(), f"{path.name} links to {target}"
+
+
+def test_dependencies_page_lists_what_pyproject_lists() -> None:
+    """Each library is explained, and none that isn't used."""
+    project = tomllib.loads(page("pyproject.toml"))["project"]
+    wanted = [project["dependencies"], *project["optional-dependencies"].values()]
+    names = {re.match(r"[\w.-]+", requirement)[0] for group in wanted for requirement in group}  # type: ignore[index]
+    listed = set(re.findall(r"^\| ([\w-]+) \|", page("docs/dependencies.md"), flags=re.MULTILINE)) - {"library"}
+    assert {name.replace("_", "-").lower() for name in names} == {name.replace("_", "-").lower() for name in listed}
+
+
+def test_operations_page_explains_every_task_state() -> None:
+    """The states of tasks on the page are those of the code."""
+    states = set(messages.TaskState.__args__)  # type: ignore[attr-defined]
+    section = page("docs/operations.md").partition("## States of a task")[2].partition("\n## ")[0]
+    assert set(re.findall(r"^\| ([A-Z_]+) \|", section, flags=re.MULTILINE)) == states
+
+
+def test_operations_page_names_every_error_class() -> None:
+    """Each class of error says who must act, and does so on the page."""
+    for name, kind in vars(errors).items():
+        if isinstance(kind, type) and issubclass(kind, errors.PenstockError) and kind is not errors.PenstockError:
+            assert name in page("docs/operations.md"), name
+
+
+def test_readme_names_targets_that_exist() -> None:
+    """`make ...` in the README are targets of the Makefile."""
+    targets = set(re.findall(r"^([a-z]+):", page("Makefile"), flags=re.MULTILINE))
+    code = " ; ".join(re.findall(r"`[^`]+`|^ +make.*$", page("README.md"), flags=re.MULTILINE))
+    for command in re.findall(r"\bmake ((?:[a-z]+ ?)+)", code):
+        assert set(command.split()) <= targets, command
+
+
+def test_ci_runs_what_the_readme_names() -> None:
+    """The command of continuous integration is the README's test command."""
+    command = re.search(r"^exec (make .*)$", page(".ci/run"), flags=re.MULTILINE)
+    assert command is not None
+    assert f"`{command[1]}`" in page("README.md")
+
+
+def test_changelog_keeps_its_form() -> None:
+    """Versions as headings, newest first, only known kinds of changes below them."""
+    text = page("CHANGELOG.md")
+    headings = re.findall(r"^## \[(.+?)\]", text, flags=re.MULTILINE)
+    assert headings[0] == "Unreleased"
+    kinds = set(re.findall(r"^### (\w+)", text, flags=re.MULTILINE))
+    assert kinds <= {"Added", "Changed", "Deprecated", "Removed", "Fixed", "Security"}
+
+
+def test_shell_commands_on_pages_exist() -> None:
+    """Dot commands that pages mention are commands of the shell."""
+    for path in PAGES:
+        for name in re.findall(r"`\.([a-z]+)[ `]", path.read_text("utf-8")):
+            assert name in COMMANDS, f"{path.name}: .{name}"
+
+
+def test_generated_parts_are_current() -> None:
+    """The tables of keys and functions are what `make docs` would write."""
+    answer = subprocess.run(
+        [sys.executable, str(ROOT / "scripts" / "write_docs.py"), "--check"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )
+    assert answer.returncode == 0, answer.stdout + answer.stderr
+
+
+def test_installed_command_works() -> None:
+    """`python -m penstock --version` answers without starting anything."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert answer.stdout.startswith("penstock ")

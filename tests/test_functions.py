@@ -1,0 +1,108 @@
+"""The function table: names, argument rules, result types, and what streams may call."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.planner.aggregates import _BUILDERS as AGGREGATE_BUILDERS
+from penstock.planner.expressions import BUILDERS
+from penstock.sql.dialect import PSEUDO_COLUMNS
+from penstock.sql.functions import FUNCTIONS, check_call, lookup, require, suggest
+from penstock.sql.statements import Duration
+from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, UBIGINT, VARCHAR, DataType, Kind, timestamp
+
+FLOAT = DataType(Kind.FLOAT)
+NOT_IN_STREAMS = {
+    "leastsquares", "percentile", "top", "bottom", "derivative", "irate", "histogram", "diff", "statecount",
+    "stateduration", "csum", "mavg", "sample", "tail", "unique", "mode",
+}
+ONLY_FORCED = {"elapsed", "twa", "interp"}
+
+
+def test_every_scalar_function_has_a_compiler() -> None:
+    """What the table calls scalar can be compiled; TRIM has a node of its own."""
+    scalar = {name for name, spec in FUNCTIONS.items() if spec.category == "scalar"}
+    assert scalar - {"trim"} == set(BUILDERS)
+
+
+def test_every_aggregate_has_a_compiler() -> None:
+    """What the table calls an aggregate can be computed per group."""
+    aggregates = {name for name, spec in FUNCTIONS.items() if spec.category == "aggregate"}
+    assert aggregates <= set(AGGREGATE_BUILDERS)
+
+
+def test_pseudo_columns_are_those_of_the_dialect() -> None:
+    """Parser and table know the same pseudo columns."""
+    assert {name for name, spec in FUNCTIONS.items() if spec.category == "pseudo"} == PSEUDO_COLUMNS
+
+
+def test_every_function_is_documented() -> None:
+    """Each entry has a one-sentence summary and a readable signature."""
+    for name, spec in FUNCTIONS.items():
+        assert spec.summary.endswith("."), name
+        assert spec.signature.startswith(name)
+        optional = [argument.optional for argument in spec.arguments]
+        assert optional == sorted(optional), f"{name}: optional arguments come last"
+
+
+def test_stream_rules() -> None:
+    """Streams refuse the functions that need the whole history, and some need FORCE_WINDOW_CLOSE."""
+    refused = {name for name, spec in FUNCTIONS.items() if not spec.in_stream and spec.category != "pseudo"}
+    assert refused - {"cols"} == NOT_IN_STREAMS
+    forced = {name for name, spec in FUNCTIONS.items() if spec.only_force_window_close and spec.category != "pseudo"}
+    assert forced == ONLY_FORCED
+
+
+def test_lookup_ignores_case_and_suggests() -> None:
+    """Names are case-insensitive; unknown ones get the nearest name."""
+    assert lookup("AvG") is FUNCTIONS["avg"]
+    assert lookup("nosuch") is None
+    assert suggest("substrng") in ("substr", "substring")
+    assert suggest("qqqqqqqq") is None
+    with pytest.raises(NotFoundError, match="did you mean count") as caught:
+        require("coutn", Position(1, 8, "coutn"))
+    assert caught.value.position == Position(1, 8, "coutn")
+    with pytest.raises(NotFoundError):
+        require("_wstart")
+
+
+@pytest.mark.parametrize(("name", "types", "constants", "want"), [
+    ("count", [VARCHAR], [], BIGINT), ("sum", [INT], [], BIGINT), ("sum", [UBIGINT], [], UBIGINT),
+    ("sum", [FLOAT], [], DOUBLE), ("avg", [INT], [], DOUBLE), ("min", [FLOAT], [], FLOAT),
+    ("max", [VARCHAR], [], VARCHAR), ("last", [BOOL], [], BOOL), ("percentile", [INT, BIGINT], [None, 50], DOUBLE),
+    ("percentile", [INT, BIGINT, BIGINT], [None, 5, 50], DataType(Kind.VARCHAR, 512)),
+    ("elapsed", [timestamp("us"), BIGINT], [None, Duration(1, "s")], DOUBLE), ("diff", [FLOAT], [], DOUBLE),
+    ("diff", [INT], [], BIGINT), ("top", [INT, BIGINT], [None, 3], INT), ("now", [], [], timestamp("us")),
+])
+def test_result_types(name: str, types: list[DataType], constants: list[object], want: DataType) -> None:
+    """The table's rules give the result type; times have the database's precision."""
+    assert check_call(FUNCTIONS[name], types, constants, precision="us") == want
+
+
+@pytest.mark.parametrize(("name", "types", "constants", "code"), [
+    ("sum", [], [], 0x2801), ("sum", [INT, INT], [], 0x2801), ("sum", [VARCHAR], [], 0x2802), ("sum", [BOOL], [], 0x2802),
+    ("sum", [timestamp()], [], 0x2802), ("max", [BOOL], [], 0x2802), ("top", [INT, BIGINT], [None, 101], 0x2803),
+    ("top", [INT, BIGINT], [None, 0], 0x2803), ("top", [VARCHAR, BIGINT], [None, 2], 0x2802),
+    ("top", [INT, BIGINT], [None, None], 0x2802), ("mavg", [INT, BIGINT], [None, 0], 0x2803),
+    ("statecount", [INT, VARCHAR, BIGINT], [None, "AT", 2], 0x2803), ("percentile", [INT, BIGINT], [None, 101], 0x2803),
+    ("percentile", [INT, *[BIGINT] * 11], [None, *[5] * 11], 0x2801), ("elapsed", [INT], [], 0x2802),
+    ("apercentile", [INT, BIGINT, VARCHAR], [None, 5, "best"], 0x2803), ("tail", [INT, BIGINT, BIGINT],
+                                                                          [None, 5, 101], 0x2803),
+    ("derivative", [INT, BIGINT, BIGINT], [None, 5, 1], 0x2802), ("sample", [INT, BIGINT], [None, 1001], 0x2803),
+])
+def test_wrong_calls_are_refused_with_code_and_hint(
+    name: str, types: list[DataType], constants: list[object], code: int,
+) -> None:
+    """Count, type and value of arguments have their own error codes; the hint shows the signature."""
+    with pytest.raises(InvalidStatementError) as caught:
+        check_call(FUNCTIONS[name], types, constants, position=Position(1, 1, name))
+    assert caught.value.code == code
+    assert caught.value.hint is not None
+    assert name in caught.value.hint
+    assert caught.value.position == Position(1, 1, name)
+
+
+def test_operator_names_of_statecount_ignore_case() -> None:
+    """'GT' and 'gt' are the same."""
+    assert check_call(FUNCTIONS["statecount"], [INT, VARCHAR, BIGINT], [None, "GT", 2]) == BIGINT
