@@ -498,7 +498,7 @@ class Catalog:
             cache.pop(uid, None)
 
     def _remember_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
-        by_uid, by_name = self._children[parent.uid], self._namespaces[parent.database].children
+        by_uid, by_name = self._children.get(parent.uid, {}), self._namespaces[parent.database].children
         for child in children:
             by_uid[child.uid] = child
             by_name[child.name] = (parent.uid, child)

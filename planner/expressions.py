@@ -30,7 +30,7 @@ from penstock.sql.dialect import (
 )
 from penstock.sql.functions import check_call, require
 from penstock.sql.functions_spec import FunctionSpec
-from penstock.sql.literals import parse_timestamp
+from penstock.sql.literals import parse_duration, parse_timestamp
 from penstock.sql.schema import Session
 from penstock.sql.statements import Duration
 from penstock.sql.types import BIGINT, BOOL, DOUBLE, INTEGERS, NULL, UBIGINT, VARCHAR, DataType, Kind, Precision
@@ -407,10 +407,19 @@ class _Compiler:
 
     def _call(self, spec: FunctionSpec, arguments: list[SqlExpr], node: exp.Expression) -> Call:
         position = self._position(node)
-        typed = [_typed_null(argument, spec, index) for index, argument in enumerate(arguments)]
+        typed = [_typed_null(_unquoted_duration(argument, spec, index), spec, index)
+                 for index, argument in enumerate(arguments)]
         result = check_call(spec, [argument.type for argument in typed],
                             [argument.constant for argument in typed], precision=self._precision, position=position)
         return Call(spec.name, tuple(typed), result, self._precision, self._session, position)
+
+
+def _unquoted_duration(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
+    """Reads a text such as '1s' as the duration that it spells, where one is wanted."""
+    if not isinstance(argument.constant, str) or index >= spec.maximum or not spec.argument(index).duration:
+        return argument
+    duration = parse_duration(argument.constant)
+    return argument if duration is None else SqlExpr(argument.sql, argument.type, duration)
 
 
 def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:

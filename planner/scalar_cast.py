@@ -208,7 +208,8 @@ def to_timestamp(expression: SqlExpr, precision: Precision, time_zone: str) -> S
 
 
 def timestamp_constant(value: int, precision: Precision) -> SqlExpr:
-    """Returns a timestamp whose value is known."""
+    """Returns a timestamp whose value is known; what 64 bits cannot hold becomes the first or last instant."""
+    value = max(-(1 << 63), min(value, (1 << 63) - 1))
     return SqlExpr(integer_literal(value), DataType(Kind.TIMESTAMP, precision=precision), value)
 
 
@@ -236,7 +237,7 @@ def _cast_sql(expression: SqlExpr, target: DataType, precision: Precision, time_
     if kind is Kind.DOUBLE:
         return to_double(expression)
     if kind is Kind.FLOAT:
-        return sql if source is Kind.FLOAT else f"CAST({to_double(expression)} AS FLOAT)"
+        return sql if source is Kind.FLOAT else f"TRY_CAST({to_double(expression)} AS FLOAT)"
     if kind is Kind.DECIMAL:
         number = SqlExpr(to_double(expression), DOUBLE).sql if source in STRINGS else sql
         return f"TRY_CAST({number} AS {target.duckdb()})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, Position
+from penstock.planner.folding import evaluate
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_cast import (
     text_to_double,
@@ -19,12 +20,13 @@ from penstock.sql.literals import parse_timestamp
 from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind, Precision
 
 WRONG_OPERAND = 0x2603
+FLOAT_MAX = 3.4028234663852886e38
 _NUMBER_TEXT = re.compile(r"\s*[-+]?[0-9]{1,18}\s*", re.ASCII)
 _NUMERIC = (*INTEGERS, *FLOATS, Kind.DECIMAL)
 
 
-def _float32(sql: str) -> str:
-    return f"CAST({sql} AS FLOAT)"
+def _fits_float(constant: object) -> bool:
+    return isinstance(constant, int | float) and abs(constant) <= FLOAT_MAX
 
 
 def _number_of_text(expression: SqlExpr) -> str:
@@ -37,10 +39,10 @@ def _number_of_text(expression: SqlExpr) -> str:
 def _numbers(left: SqlExpr, right: SqlExpr) -> tuple[str, str]:
     """Two numbers. A FLOAT meets a constant as FLOAT, so that it equals the literal it was written as."""
     a, b = left.type.kind, right.type.kind
-    if a is Kind.FLOAT and right.constant is not None:
-        return left.sql, _float32(right.sql)
-    if b is Kind.FLOAT and left.constant is not None:
-        return _float32(left.sql), right.sql
+    if a is Kind.FLOAT and _fits_float(right.constant):
+        return left.sql, f"CAST({right.sql} AS FLOAT)"
+    if b is Kind.FLOAT and _fits_float(left.constant):
+        return f"CAST({left.sql} AS FLOAT)", right.sql
     if a is b or (a in INTEGERS and b in INTEGERS):
         return left.sql, right.sql
     return to_double(left), to_double(right)
@@ -189,10 +191,9 @@ def match(value: SqlExpr, pattern: SqlExpr, position: Position | None = None) ->
 
 
 def check_pattern(pattern: str, position: Position | None) -> None:
-    """Raises InvalidStatementError if the regular expression is not well-formed."""
-    posix_free = re.sub(r"\[:\^?\w+:\]", "a", pattern)
+    """Raises InvalidStatementError if DuckDB does not take the regular expression."""
     try:
-        re.compile(posix_free)
-    except re.error as error:
-        raise InvalidStatementError(f"the regular expression {pattern!r} is wrong: {error}", code=WRONG_OPERAND,
-                                    position=position) from error
+        evaluate(f"regexp_matches('', {quote_text(pattern)})")
+    except InvalidStatementError as error:
+        raise InvalidStatementError(f"the regular expression {pattern!r} is wrong: {error.message}",
+                                    code=WRONG_OPERAND, position=position) from error

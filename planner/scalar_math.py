@@ -7,6 +7,8 @@ from penstock.planner.scalar_call import Builder, Call
 from penstock.planner.scalar_cast import to_double, to_integer, wrap_integer
 from penstock.sql.types import DOUBLE, INTEGERS, SIGNED, DataType, Kind
 
+MAX_EXPONENT = 308
+
 
 def finite(sql: str) -> str:
     """Returns SQL that is NULL where the DOUBLE is infinite or not a number."""
@@ -66,6 +68,8 @@ def _to_digits(duckdb_name: str) -> Builder:
         digits = call.constant(1)
         if kind in INTEGERS and (len(call) == 1 or (isinstance(digits, int) and digits >= 0)):
             return sql
+        if isinstance(digits, int) and digits < -MAX_EXPONENT:
+            return f"CAST({sql} * 0 AS {call.result.duckdb()})"
         places = f"TRY_CAST({call.integer(1)} AS INTEGER)" if len(call) > 1 else "0"
         shifted = f"{duckdb_name}({to_double(call.arguments[0])}, {places})"
         if kind in INTEGERS:

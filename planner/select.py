@@ -78,6 +78,8 @@ from penstock.sql.statements import (
     EventWindow,
     IntervalWindow,
     JoinSource,
+    Limit,
+    OrderItem,
     PartitionItem,
     Query,
     Select,
@@ -87,6 +89,7 @@ from penstock.sql.statements import (
     StateWindow,
     SubquerySource,
     TableSource,
+    Window,
 )
 from penstock.sql.types import BOOL, INTEGERS, STRINGS, DataType, Kind, Precision, timestamp
 
@@ -166,7 +169,7 @@ def _plan_union(query: SetOperation, builder: Builder) -> Planned:
         if position is None and isinstance(item.expression, exp.Column):
             position = names.get(item.expression.name.lower())
         if position is None:
-            text = item.expression.sql(dialect=Penstock)
+            text = _text(item.expression)
             position = names.get(text.lower())
         if position is None:
             raise builder.error("ORDER BY of a UNION must name a column of its result", item.expression, code=0x2602,
@@ -215,13 +218,12 @@ def _ordinal(node: exp.Expression, count: int, builder: Builder) -> int | None:
     return number - 1
 
 
-def _order_node(order: Sequence[object], limit: object, node: PlanNode) -> PlanNode:
+def _order_node(order: Sequence[OrderItem], limit: Limit | None, node: PlanNode) -> PlanNode:
     if order:
-        texts = [f"{item.expression.sql(dialect=Penstock)}{' desc' if item.descending else ''}"  # type: ignore[attr-defined]
-                 for item in order]
+        texts = [f"{_text(item.expression)}{' desc' if item.descending else ''}" for item in order]
         node = PlanNode("Sort", (("by", " ".join(texts)),), (node,))
     if limit is not None:
-        node = PlanNode("Limit", (("count", str(limit.count)), ("offset", str(limit.offset))), (node,))  # type: ignore[attr-defined]
+        node = PlanNode("Limit", (("count", str(limit.count)), ("offset", str(limit.offset))), (node,))
     return node
 
 
@@ -315,7 +317,7 @@ class _SelectPlanner:
         items = []
         for argument in call.expressions:
             if not _is_star(argument):
-                text = argument.sql(dialect=Penstock)
+                text = _text(argument)
                 items.append(Item(_call(name, [argument], call), f"{name}({text})", None))
                 continue
             qualifier = qualifier_of(argument)
@@ -329,7 +331,7 @@ class _SelectPlanner:
         for argument in call.expressions[1:]:
             alias = argument.alias if isinstance(argument, exp.Alias) else None
             value = argument.this if isinstance(argument, exp.Alias) else argument
-            name = alias if alias is not None else value.sql(dialect=Penstock)
+            name = alias if alias is not None else _text(value)
             items.append(Item(_call("cols", [call.expressions[0], value], call), name, name))
         return items
 
@@ -412,7 +414,7 @@ class _SelectPlanner:
             columns.append(self._key(item))
         tree = relation.tree
         if condition is not None:
-            text = select.where.sql(dialect=Penstock) if select.where is not None else ""
+            text = _text(select.where) if select.where is not None else ""
             tree = _over(tree, "Filter", ("condition", text))
         if condition is not None or len(columns) > 1:
             where = f" WHERE {condition}" if condition is not None else ""
@@ -514,7 +516,7 @@ class _SelectPlanner:
         def node() -> PlanNode:
             inner = tree()
             if having is not None and select.having is not None:
-                inner = PlanNode("Filter", (("having", select.having.sql(dialect=Penstock)),), (inner,))
+                inner = PlanNode("Filter", (("having", _text(select.having)),), (inner,))
             inner = PlanNode("Project", (("columns", names),), (inner,))
             if select.distinct:
                 inner = PlanNode("Distinct", (), (inner,))
@@ -822,7 +824,7 @@ class _SelectPlanner:
         return [*properties, ("functions", " ".join(shown) or "none")]
 
     def _shown(self, call: exp.Expression) -> str:
-        text = call.sql(dialect=Penstock)
+        text = _text(call)
         for index, column in enumerate(self.relation.star):
             text = text.replace(f"`{COLUMN_MARK}{index}`", column.name)
         return text
@@ -1030,7 +1032,11 @@ def _call(name: str, arguments: list[exp.Expression], origin: exp.Expression) ->
     return call
 
 
-def _window_text(window: object) -> str:
+def _text(node: exp.Expression) -> str:
+    return str(node.sql(dialect=Penstock))
+
+
+def _window_text(window: Window) -> str:
     match window:
         case IntervalWindow():
             text = f"interval({window.interval}{'' if window.offset is None else f', {window.offset}'})"
@@ -1038,9 +1044,8 @@ def _window_text(window: object) -> str:
         case SessionWindow():
             return f"session({window.gap})"
         case StateWindow():
-            return f"state({window.expression.sql(dialect=Penstock)})"
+            return f"state({_text(window.expression)})"
         case EventWindow():
-            return f"event(start {window.start.sql(dialect=Penstock)} end {window.end.sql(dialect=Penstock)})"
+            return f"event(start {_text(window.start)} end {_text(window.end)})"
         case CountWindow():
             return f"count({window.count}{'' if window.sliding is None else f', {window.sliding}'})"
-    raise TypeError(type(window).__name__)

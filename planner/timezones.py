@@ -35,11 +35,14 @@ def from_microseconds(sql: str, precision: Precision) -> str:
 
 
 def local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
-    """Returns SQL of a DuckDB TIMESTAMP: the wall clock in the time zone, cut to microseconds."""
+    """Returns SQL of a DuckDB TIMESTAMP: the wall clock in the time zone, cut to microseconds.
+
+    Times beyond DuckDB's calendar (some 290,000 years) are NULL instead of an error.
+    """
     at = microseconds(sql, precision)
     if time_zone == "UTC":
-        return f"make_timestamp({at})"
-    return f"timezone({quote_text(time_zone)}, make_timestamptz({at}))"
+        return f"TRY(make_timestamp({at}))"
+    return f"timezone({quote_text(time_zone)}, TRY(make_timestamptz({at})))"
 
 
 def from_local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:

@@ -7,6 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_UTC = ("UTC", "Etc/UTC")
+
 
 def column_values(column: pa.Array | pa.ChunkedArray, time_zone: str) -> list[Any]:
     """Returns the values; a timestamp that no `datetime` can hold comes as an integer of the column's unit."""
@@ -22,7 +24,7 @@ def column_values(column: pa.Array | pa.ChunkedArray, time_zone: str) -> list[An
 
 def _local(column: pa.Array | pa.ChunkedArray, time_zone: str) -> pa.Array | pa.ChunkedArray:
     micros = column.cast(pa.timestamp("us", column.type.tz), safe=False) if column.type.unit == "ns" else column
-    if time_zone == "UTC":
+    if time_zone in _UTC:
         return micros
     return pc.local_timestamp(pc.assume_timezone(micros, "UTC").cast(pa.timestamp(micros.type.unit, time_zone)))
 

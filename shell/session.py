@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError, StorageError
+from penstock.common.errors import InvalidStatementError, NotFoundError
 from penstock.shell.error_text import error_text
 from penstock.shell.format import MODES, Mode, Style, format_table
 from penstock.shell.help_text import COMMANDS, HELP
@@ -148,15 +148,11 @@ class ShellSession:
             return cursor.fetch_arrow() if cursor.description is not None else None
 
     def _run_statement(self, piece: SqlText) -> None:
-        target = _export_target(piece.text)
         outcome = self._execute(piece.text)
         if outcome.table is None:
             if piece.text.split(None, 1)[0].upper() in _CHANGES_NAMES:
                 self.names_changed()
             self._report(_summary(piece.text, outcome.affected), outcome.seconds)
-        elif target is not None:
-            self._export(outcome.table, target)
-            self._report(f"Query OK, {outcome.table.num_rows} row(s) in set, written to {target}", outcome.seconds)
         else:
             self._show(outcome, "line" if piece.vertical else self.options.mode)
 
@@ -207,12 +203,6 @@ class ShellSession:
             text_width=self._config.max_binary_display_width if tabular else None,
             terminal_width=self.screen.width if tabular else None,
         )
-
-    def _export(self, table: pa.Table, target: str) -> None:
-        try:
-            Path(target).expanduser().write_text(format_table(table, "csv", self._style("csv")), "utf-8")
-        except OSError as error:
-            raise StorageError(f"cannot write {target}: {error.strerror}") from error
 
     def _report(self, summary: str, seconds: float) -> None:
         """Prints the closing line, except where it would spoil output that a program reads."""
@@ -314,19 +304,6 @@ def _summary(statement: str, affected: int) -> str:
     if word not in ("Insert", "Delete", "Create", "Drop", "Alter"):
         word = "Query"
     return f"{word} OK, {max(affected, 0)} row(s) affected"
-
-
-def _export_target(statement: str) -> str | None:
-    """Returns the file that a query's `>> file` names, or None."""
-    if ">>" not in statement:
-        return None
-    from penstock.sql.parser import parse_one
-
-    try:
-        parsed = parse_one(statement)
-    except PenstockError:  # the engine will say it, with its context
-        return None
-    return getattr(parsed, "into_file", None)
 
 
 def _switch(value: str) -> bool:

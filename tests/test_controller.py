@@ -63,7 +63,15 @@ class Engine:
 
         arguments: dict[str, Any] = {"settings": TaskSettings(queue_bytes=1 << 20)} | more
         return RunningStream(
-            stream_id, f"s{stream_id}", "db", astuple(plan), (2, 3), (0, 0), lambda: (b"", b""), next_attempt, **arguments  # type: ignore[arg-type]
+            stream_id=stream_id,
+            name=f"s{stream_id}",
+            database="db",
+            plan=astuple(plan),  # type: ignore[arg-type]
+            vgroup_ids=(2, 3),
+            start_versions=(0, 0),
+            children=lambda: (b"", b""),
+            next_attempt=next_attempt,
+            **arguments,
         )
 
     def close(self) -> None:

@@ -81,14 +81,15 @@ def test_result_types(name: str, types: list[DataType], constants: list[object],
 
 
 @pytest.mark.parametrize(("name", "types", "constants", "code"), [
-    ("sum", [], [], 0x2801), ("sum", [INT, INT], [], 0x2801), ("sum", [VARCHAR], [], 0x2802), ("sum", [BOOL], [], 0x2802),
+    ("sum", [], [], 0x2801), ("sum", [INT, INT], [], 0x2801), ("sum", [VARCHAR], [], 0x2802),
+    ("sum", [BOOL], [], 0x2802),
     ("sum", [timestamp()], [], 0x2802), ("max", [BOOL], [], 0x2802), ("top", [INT, BIGINT], [None, 101], 0x2803),
     ("top", [INT, BIGINT], [None, 0], 0x2803), ("top", [VARCHAR, BIGINT], [None, 2], 0x2802),
     ("top", [INT, BIGINT], [None, None], 0x2802), ("mavg", [INT, BIGINT], [None, 0], 0x2803),
     ("statecount", [INT, VARCHAR, BIGINT], [None, "AT", 2], 0x2803), ("percentile", [INT, BIGINT], [None, 101], 0x2803),
     ("percentile", [INT, *[BIGINT] * 11], [None, *[5] * 11], 0x2801), ("elapsed", [INT], [], 0x2802),
-    ("apercentile", [INT, BIGINT, VARCHAR], [None, 5, "best"], 0x2803), ("tail", [INT, BIGINT, BIGINT],
-                                                                          [None, 5, 101], 0x2803),
+    ("apercentile", [INT, BIGINT, VARCHAR], [None, 5, "best"], 0x2803),
+    ("tail", [INT, BIGINT, BIGINT], [None, 5, 101], 0x2803),
     ("derivative", [INT, BIGINT, BIGINT], [None, 5, 1], 0x2802), ("sample", [INT, BIGINT], [None, 1001], 0x2803),
 ])
 def test_wrong_calls_are_refused_with_code_and_hint(

@@ -116,7 +116,7 @@ def test_items_arrive_in_order_and_bounds_hold(sizes: list[int], capacity_rows: 
 def test_a_sink_that_stops_stops_the_source() -> None:
     """When the sink takes nothing, queues fill up and the source keeps the rest; nothing is lost when it goes on."""
     tasks, links = chain(10 * ROW_BYTES)
-    source, agg, sink = tasks
+    source, _, sink = tasks
     sink.patience = 0
     items: list[Item] = [Block(numbers(n, 1)) for n in range(100)]
     source.to_send = list(items)
@@ -151,14 +151,14 @@ def test_the_earliest_deadline_counts() -> None:
 class Running:
     """A StreamRunner over a chain, with what it reports."""
 
-    def __init__(self, error: Exception | None = None) -> None:
+    def __init__(self, error: Exception | None = None, clock: SystemClock | None = None) -> None:
         self.ready, self.failed, self.stopped = threading.Event(), threading.Event(), threading.Event()
         self.failures: list[tuple[TaskId | None, BaseException]] = []
         self.may_build = threading.Event()
         self.may_build.set()
         self.error = error
         self.runner = StreamRunner(
-            "s", SystemClock(), self.build, lambda tasks: self.ready.set(), self.fail, self.stopped.set
+            "s", clock or SystemClock(), self.build, lambda tasks: self.ready.set(), self.fail, self.stopped.set
         )
         self.tasks, self.links = chain(100 * ROW_BYTES, lambda: self.runner.wake())
 
@@ -211,15 +211,32 @@ def test_every_put_from_outside_is_noticed() -> None:
     assert sink.received == [Watermark(n) for n in range(1000)]
 
 
-def test_an_idle_stream_takes_no_steps() -> None:
-    """With nothing to do the thread waits: a burst of status requests shows that no steps happen meanwhile."""
-    running = Running()
+class WaitingClock(SystemClock):
+    """Tells when, and for how long, somebody begins to wait."""
+
+    def __init__(self) -> None:
+        self.waits: list[float] = []
+        self.waiting = threading.Event()
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.waits.append(timeout_s)
+        self.waiting.set()
+        return super().wait(event, timeout_s)
+
+
+def test_an_idle_stream_waits_until_its_next_deadline() -> None:
+    """With nothing to do, the thread takes one look at each task and then waits for the first deadline."""
+    clock = WaitingClock()
+    running = Running(clock=clock)
+    running.tasks[1].deadline = clock.monotonic() + 1000
     running.runner.launch()
     running.runner.start()
-    assert running.tasks[2].step_seen.wait(10)
+    while running.tasks[0].steps == 0:
+        assert clock.waiting.wait(10)
     running.runner.stop()
     assert running.runner.join(10)
-    assert running.tasks[0].steps <= 3
+    assert running.tasks[0].steps <= 2
+    assert 900 < clock.waits[-1] <= 1000
 
 
 def test_a_failing_build_is_reported_once() -> None:

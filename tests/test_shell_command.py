@@ -72,7 +72,8 @@ def test_statements_of_a_file(filled: Path, tmp_path: Path) -> None:
     script.write_text(f"use power;\nselect note\nfrom meters order by ts >> '{target}';\n")
     answer = run_shell(filled, "-f", str(script))
     assert answer.returncode == 0, answer.stderr
-    assert target.read_text() == "note\na\n\n"
+    assert target.read_text().replace('"', "").splitlines() == ["note", "a", ""]
+    assert "2 row(s)" in answer.stdout
 
 
 def test_failing_statement(filled: Path) -> None:

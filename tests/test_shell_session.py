@@ -92,14 +92,6 @@ def test_vertical_rows_and_modes(shell: Shell) -> None:
     assert "modes: box, csv" in shell.errors.getvalue()
 
 
-def test_query_into_file(shell: Shell, tmp_path: Path) -> None:
-    """`>> 'file'` writes CSV instead of showing rows."""
-    target = tmp_path / "out.csv"
-    assert shell.session.run_text(f"select n from t >> '{target}';")
-    assert target.read_text() == "n\n1\n2\n3\n"
-    assert f"written to {target}" in shell.output.getvalue()
-
-
 def test_output_goes_to_a_file_and_back(shell: Shell, tmp_path: Path) -> None:
     """`.output FILE` redirects results until `.output`."""
     target = tmp_path / "out.txt"

@@ -121,11 +121,15 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 @pytest.mark.parametrize("partition", PARTITIONS)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
                                                                  HealthCheck.too_slow])
-@given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), block=st.integers(1, 4))
+@given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), block=st.integers(1, 4),
+       memory=st.sampled_from([0, 1 << 27]))
 def test_at_once_equals_batch(
-    tmp_path_factory: pytest.TempPathFactory, partition: str, steps: list[Any], vnodes: int, block: int
+    tmp_path_factory: pytest.TempPathFactory, partition: str, steps: list[Any], vnodes: int, block: int, memory: int
 ) -> None:
-    """AT_ONCE: after everything is processed the result is the batch answer, for any change, kill and vnode count."""
+    """AT_ONCE: after everything is processed the result is the batch answer, for any change, kill and vnode count.
+
+    Without memory for state, all windows live in the store between blocks.
+    """
     clause, key, oracle_key = PARTITIONS[partition]
     into = {"table": "o tags(tn varchar(20)) ", "tag": "o tags(site varchar(20)) ",
             "column": "o tags(note varchar(20)) ", "none": "o "}[partition]
@@ -133,7 +137,8 @@ def test_at_once_equals_batch(
     sql = (f"create stream s trigger at_once ignore expired 0 ignore update 0 into {into} as "
            f"select _wstart, {AGGREGATES}{name} from meters {clause} interval(10s)")
     kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
-        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, block_rows_max=block))
+        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, block_rows_max=block,
+        state_memory_bytes=memory))
     try:
         play(kit, steps)
         kit.run()
@@ -146,9 +151,11 @@ def test_at_once_equals_batch(
 
 @pytest.mark.parametrize("partition", ["table", "tag", "none"])
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), watermark=st.sampled_from([0, 5]))
+@given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), watermark=st.sampled_from([0, 5]),
+       memory=st.sampled_from([0, 1 << 27]))
 def test_window_close_equals_batch(
-    tmp_path_factory: pytest.TempPathFactory, partition: str, steps: list[Any], vnodes: int, watermark: int
+    tmp_path_factory: pytest.TempPathFactory, partition: str, steps: list[Any], vnodes: int, watermark: int,
+    memory: int
 ) -> None:
     """WINDOW_CLOSE: all windows that event time has closed are there, and every row there is the batch's."""
     clause, key, oracle_key = PARTITIONS[partition]
@@ -156,7 +163,8 @@ def test_window_close_equals_batch(
     name = f", {key}" if key else ""
     sql = (f"create stream s trigger window_close watermark {watermark}s ignore expired 0 ignore update 0 into {into} "
            f"as select _wstart, {AGGREGATES}{name} from meters {clause} interval(10s)")
-    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes)
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
+        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, state_memory_bytes=memory))
     try:
         play(kit, steps)
         kit.run()

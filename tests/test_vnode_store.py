@@ -57,7 +57,7 @@ def content(vnode: Vnode, as_of: int | None = None) -> dict[tuple[int, int], int
 @pytest.mark.parametrize("level", [1, 2])
 def test_whatever_call_fails_acknowledged_rows_stay(tmp_path: Path, fault: str, level: int) -> None:
     """One failing call anywhere: each write is either refused with StorageError or there, also after a restart."""
-    for fail_at in range(1, 200):
+    for fail_at in range(1, 250):
         directory = tmp_path / str(fail_at)
         fs = FaultyFs(fault=fault)
         vnode = open_vnode(directory, fs, wal_level=level, segment_bytes=1500, compact_min_parts=2,
@@ -65,7 +65,7 @@ def test_whatever_call_fails_acknowledged_rows_stay(tmp_path: Path, fault: str, 
         fs.calls, fs.fail_at = 0, fail_at
         expected: dict[tuple[int, int], int] = {}
         uncertain: set[tuple[int, int]] = set()
-        for turn in range(6):
+        for turn in range(4):
             for key, value in (((1, turn), turn), ((2, turn), turn), ((1, 0), 100 + turn)):
                 try:
                     vnode.write(TABLE, rows(key, value=value))
@@ -77,7 +77,7 @@ def test_whatever_call_fails_acknowledged_rows_stay(tmp_path: Path, fault: str, 
                     action()
                 except StorageError:
                     assert content(vnode) == expected
-            if turn == 3:
+            if turn == 2:
                 try:
                     vnode.delete(TABLE, [2], 0, 1)
                     expected = {key: v for key, v in expected.items() if key not in ((2, 0), (2, 1))}
@@ -299,8 +299,6 @@ def test_damaged_files_are_named(tmp_path: Path, what: str, damage: str) -> None
         path.unlink()
     else:
         path.write_bytes(data if damage == "flip" else data[:len(data) // 2])
-    if (what, damage) == ("MANIFEST", "remove"):
-        pytest.skip("a store without MANIFEST is an empty one")
     with pytest.raises(CorruptionError, match=path.name):
         Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock()).verify()
 

@@ -122,13 +122,13 @@ def save(fs: Fs, store: Path, manifest: Manifest) -> None:
     fs.write_atomic(store / NAME, b"%08x\n%s\n" % (crc32c(body), body))
 
 
-def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest:
-    """Reads the MANIFEST; an empty one when there is none. Raises CorruptionError."""
+def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
+    """Reads the MANIFEST; None when there is none. Raises CorruptionError."""
     path = store / NAME
     try:
         data = fs.read(path)
     except FileNotFoundError:
-        return Manifest(vgroup_id)
+        return None
     checksum, _, rest = data.partition(b"\n")
     body = rest.removesuffix(b"\n")
     try:

@@ -72,11 +72,14 @@ def file_schema(time_type: pa.DataType) -> pa.Schema:
     return pa.schema([("_tuid", pa.uint64()), ("first_ts", time_type), ("last_ts", time_type), ("_ver", pa.uint64())])
 
 
-def to_table(tombstones: Iterable[Tombstone], time_type: pa.DataType) -> pa.Table:
-    """Returns the tombstones as `file_schema` rows, one per child table; `_tuid` NULL means all tables."""
+def to_table(tombstones: Iterable[Tombstone], time_type: pa.DataType, children: Sequence[int]) -> pa.Table:
+    """Returns the tombstones as `file_schema` rows, one per child table; `children` are all that this vnode has.
+
+    Versions count per vnode: a row that meant "all tables" would hide rows of other vnodes from a common view.
+    """
     limit = _LIMITS[time_type.unit]
     rows = [(uid, max(t.first_ts, -limit), min(t.last_ts, limit), t.version)
-            for t in tombstones for uid in ((None,) if t.tuids is None else t.tuids)]
+            for t in tombstones for uid in (children if t.tuids is None else t.tuids)]
     columns = list(zip(*rows, strict=True)) if rows else [()] * 4
     schema = file_schema(time_type)
     return pa.table([pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],

@@ -60,10 +60,7 @@ FROM (
 ) AS r{join}
 WHERE NOT EXISTS (
   SELECT 1 FROM read_parquet({tombstones}) AS d
-  WHERE d._tuid = r._tuid AND r._ver < d._ver AND r.{ts} BETWEEN d.first_ts AND d.last_ts)
-AND NOT EXISTS (
-  SELECT 1 FROM read_parquet({tombstones}) AS d
-  WHERE d._tuid IS NULL AND r._ver < d._ver AND r.{ts} BETWEEN d.first_ts AND d.last_ts);"""
+  WHERE d._tuid = r._tuid AND r._ver < d._ver AND r.{ts} BETWEEN d.first_ts AND d.last_ts);"""
 
 
 def views_sql(paths: DataPaths, tables: Sequence[ViewTable]) -> str:

@@ -144,6 +144,12 @@ class Vnode:
         wal = WalWriter.open(directory / "wal", fs, clock, vgroup_id=options.vgroup_id, level=options.wal_level,
                              segment_bytes=options.segment_bytes)
         try:
+            if manifest is None:
+                if wal.acknowledged_version or fs.list(store / "parts"):
+                    raise CorruptionError(f"{store / manifests.NAME} is missing, but the vnode has data",
+                                          hint="restore the file from a copy of the vnode")
+                manifest = Manifest(options.vgroup_id)
+                manifests.save(fs, store, manifest)
             if wal.acknowledged_version < manifest.persisted_version:
                 raise CorruptionError(
                     f"the log in {directory / 'wal'} ends at version {wal.acknowledged_version}, but the parts hold "
@@ -621,8 +627,9 @@ class Vnode:
             if self._tables.get(table.uid) is not table or current == (known[1] if known else ()):
                 return
             name = self._new_name()
+            children = list(table.newest)
         directory = self._store / "tombstones" / str(table.uid)
-        self._fs.write_atomic(directory / name, parquet_bytes(to_table(current, table.time_type)))
+        self._fs.write_atomic(directory / name, parquet_bytes(to_table(current, table.time_type, children)))
         with self._lock:
             self._tombstone_files[table.uid] = (name, current)
             if known is not None:

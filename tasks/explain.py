@@ -1,0 +1,49 @@
+"""EXPLAIN of a stream: the task DAG by vnode, what each task computes, and where its output goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.planner.plan import render_tree
+from penstock.planner.stream import StreamPlan
+from penstock.tasks.build import TaskEdges, task_edges
+from penstock.tasks.messages import TaskId
+
+
+def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
+    """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs."""
+    edges = task_edges(plan, 0, len(vgroup_ids))
+    lines = render_tree(plan.tree)
+    lines.append(f"Tasks: {len(edges)} on {len(vgroup_ids)} vnodes, {_exchange(plan, edges)}")
+    for edge in edges:
+        target = f" -> {', '.join(_name(task) for task in edge.downstream)}" if edge.downstream else ""
+        lines.append(f"  {_name(edge.task)} on vnode {vgroup_ids[edge.task.index]}: {_work(plan, edge)}{target}")
+    lines.append(f"Each source task computes: {plan.source.sql}")
+    if plan.agg is not None:
+        kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
+                         for accumulator in plan.agg.accumulators)
+        lines.append(f"Each agg task keeps per group and window: {kept}")
+        lines.append(f"Each agg task computes: {plan.agg.final_sql}")
+    lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
+    return lines
+
+
+def _name(task: TaskId) -> str:
+    return f"{task.level}-{task.index}"
+
+
+def _exchange(plan: StreamPlan, edges: Sequence[TaskEdges]) -> str:
+    if all(other.index == edge.task.index for edge in edges for other in edge.downstream):
+        return "nothing crosses between vnodes"
+    return "partials cross to the agg task of their group" if plan.keys else "partials cross to one agg task"
+
+
+def _work(plan: StreamPlan, edge: TaskEdges) -> str:
+    match edge.task.level:
+        case "source":
+            work = "partial aggregates" if plan.agg is not None else "filter and projection"
+            return f"WAL of {plan.source_database}.{plan.source_table}, {work}"
+        case "agg":
+            return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
+        case "sink":
+            return f"upserts into {plan.sink.database}.{plan.sink.table}"
