@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pyarrow as pa
 from penstock.common.clock import SystemClock
 from penstock.common.fs import OsFs
 from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.wal.reader import WalReader
 
 TABLE = 7
 SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("a", pa.float64()), ("b", pa.int32())])
@@ -53,6 +55,21 @@ def write_all(vnode: Vnode, batches: list[pa.RecordBatch]) -> None:
         vnode.write(TABLE, rows)
 
 
+def write_in_threads(vnode: Vnode, batches: list[pa.RecordBatch], count: int) -> None:
+    """Writes batches from several threads."""
+    threads = [threading.Thread(target=write_all, args=(vnode, batches[i::count])) for i in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def read_all(reader: WalReader) -> None:
+    """Reads a log to its end."""
+    while reader.read():
+        pass
+
+
 def main(root: Path) -> None:
     """Runs all measurements below `root`."""
     step = np.arange(1000)
@@ -66,10 +83,15 @@ def main(root: Path) -> None:
         vnode = open_vnode(root / "v")
         rows = sum(b.num_rows for b in batches)
         report(f"write, {name}", rows, "rows", lambda vnode=vnode, batches=batches: write_all(vnode, batches))
+        reader = WalReader(root / "v" / "wal", OsFs())
+        report(f"follow the log, {name}", rows, "rows", lambda reader=reader: read_all(reader))
+        reader.close()
         vnode.close(flush=False)
 
     vnode = open_vnode(root / "v", level=2)
     report("write level 2, one row", 500, "rows", lambda: write_all(vnode, singles[:500]))
+    report("write level 2, one row, 16 threads", 4000, "rows",
+           lambda: write_in_threads(vnode, singles[500:4500], 16))
     vnode.close(flush=False)
 
     vnode = open_vnode(root / "v")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.common.clock import Clock
@@ -188,9 +189,11 @@ class StreamController:
         on_checkpoint: Callable[[int, Mapping[int, int]], None],
         build: TaskBuilder | None = None,
     ) -> None:
-        """`service_address` and `secret` are those of the DnodeService. `on_checkpoint(stream id, {vgroup id: last
-        version that is in the state})` is called after each commit, from another thread: WAL up to there isn't
-        needed any more. `build` replaces the task builder, for tests."""
+        """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
+
+        `on_checkpoint(stream id, {vgroup id: version})` is called after each commit, from another thread: WAL up to
+        these versions isn't needed any more, not even for a restart from the oldest record that is kept.
+        """
         self._paths = paths
         self._clock = clock
         self._settings = settings
@@ -313,7 +316,7 @@ class StreamController:
 
     def _checkpoint_all(self, timeout_s: float) -> None:
         running = [report.stream_id for report in self.stream_states().values() if report.state == "RUNNING"]
-        futures = [self._ask(lambda stream_id=s: self._request_checkpoint(stream_id)) for s in running]
+        futures = [self._ask(partial(self._request_checkpoint, stream_id)) for stream_id in running]
         deadline = self._clock.monotonic() + timeout_s
         for stream_id, future in zip(running, futures, strict=True):
             try:
@@ -356,7 +359,7 @@ class StreamController:
     def _guard(self, action: Callable[[], None]) -> None:
         try:
             action()
-        except Exception:
+        except Exception:  # noqa: BLE001
             # A defect in the handling of one event must not take all streams along; it is told with its story.
             _log.exception("the stream controller could not handle an event")
 
@@ -608,7 +611,7 @@ class StreamController:
             reason = str(error)
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
             return
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             _log.exception("stream %s could not be prepared", stream.name)
             reason = f"{type(error).__name__}: {error}"
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
@@ -717,7 +720,7 @@ class StreamController:
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             _log.exception("a commit record could not be written")
             text = f"{type(error).__name__}: {error}"
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, text)
@@ -731,8 +734,8 @@ class StreamController:
 
     def _call_on_checkpoint(self, record: CommitRecord) -> None:
         try:
-            self._on_checkpoint(record.stream_id, dict(record.versions))
-        except Exception:
+            self._on_checkpoint(record.stream_id, self._records.oldest_versions(record.stream_id))
+        except Exception:  # noqa: BLE001
             # WAL is kept for longer than needed; the next checkpoint tries again.
             _log.exception("the WAL pins of stream %x could not be moved", record.stream_id)
 

@@ -98,7 +98,7 @@ class Engine:
         self.paths = DataPaths(path)
         self.config = config
         self.clock: Clock = clock or SystemClock()
-        self._fs: Fs = fs or OsFs()
+        self.fs: Fs = fs or OsFs()
         self._runtime_factory = runtime
         self._runtime: Runtime | None = None
         self._service: DnodeService | None = None
@@ -114,14 +114,14 @@ class Engine:
             undo.callback(stop_logging, handler)
             self.catalog = Catalog(self.paths.catalog)
             undo.callback(self.catalog.close)
-            self._dnode = Dnode(self.paths, fs=self._fs, clock=self.clock)
+            self._dnode = Dnode(self.paths, fs=self.fs, clock=self.clock)
             undo.callback(self._dnode.close)
             self.storage = Storage(self._dnode, self.catalog, config)
             self.storage.open_all()
             self._connect_parts()
             undo.callback(self._queries.close)
             undo.callback(self._views.close)
-            undo.callback(self._results.close)
+            undo.callback(self.results.close)
             undo.callback(self._ingest.close)
             undo.callback(self._stop_service)
             undo.callback(self._streams.close)
@@ -133,10 +133,10 @@ class Engine:
     def _connect_parts(self) -> None:
         catalog, storage, clock = self.catalog, self.storage, self.clock
         interval_s = min(1.0, self.config.view_refresh_interval)
-        self._views = ViewKeeper(catalog, self.paths, self._fs, clock, interval_s)
+        self._views = ViewKeeper(catalog, self.paths, self.fs, clock, interval_s)
         self._children = Children(catalog, storage, clock, self._views.children_changed)
-        self._results = ResultStore(catalog, storage, self._children)
-        self._streams = Streams(catalog, storage, self._results, self.paths, self.config, clock, self._start_controller)
+        self.results = ResultStore(catalog, storage, self._children)
+        self._streams = Streams(catalog, storage, self.results, self.paths, self.config, clock, self._start_controller)
         self._system = SystemTables(
             catalog, storage, self._streams, self.config, clock, __version__, clock.now_ms())
         self._queries = Queries(catalog, Scans(catalog, storage, self._system))
@@ -245,10 +245,10 @@ class Engine:
 
     def _start_controller(self) -> StreamController:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
-        self._service = DnodeService(self._secret, self._results.write_results, self._results.read_rows)
+        self._service = DnodeService(self._secret, self.results.write_results, self.results.read_rows)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
-            self.paths, self._fs, self.clock, ControllerSettings.from_config(self.config), self._runtime,
+            self.paths, self.fs, self.clock, ControllerSettings.from_config(self.config), self._runtime,
             self._service.address, self._secret, self._streams.checkpointed)
 
     def _stop_service(self) -> None:
@@ -258,9 +258,9 @@ class Engine:
     def _check_format(self) -> None:
         path = self.paths.format
         if not path.exists():
-            self._fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
+            self.fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
             return
-        text = self._fs.read(path).decode(errors="replace").strip()
+        text = self.fs.read(path).decode(errors="replace").strip()
         if not text.isdigit():
             raise CorruptionError(f"{path} holds {text[:20]!r} instead of a format version")
         if int(text) > FORMAT_VERSION:

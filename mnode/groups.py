@@ -643,9 +643,9 @@ class GroupMachine:
             return self._fail_group(group, reason, now)
         if group.state is GroupState.WAITING and now >= group.retry_at:
             return [self._submit(group, now)]
-        if group.state is GroupState.RUNNING and not group.streams:
-            if now >= group.empty_since + settings.idle_timeout_s:
-                return self._end_group(group, "it hosts no stream", now)
+        idle = group.state is GroupState.RUNNING and not group.streams
+        if idle and now >= group.empty_since + settings.idle_timeout_s:
+            return self._end_group(group, "it hosts no stream", now)
         late = group.state is GroupState.ENDING and now >= group.since + settings.stop_timeout_s
         if late and not group.cancelled:
             group.cancelled = True

@@ -6,7 +6,7 @@ disk fails half-way, other vnodes may have their rows; writing them again is har
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,6 +49,9 @@ _PARALLEL_ROWS = 4096
 _OUT_OF_RANGE = 0x060B
 _BAD_COLUMNS = 0x263F
 
+_Coming = dict[tuple[str, str], tuple[Table, dict[str, tuple[TagValue, ...]]]]
+"""Children that an INSERT creates, by database and name: super table, and tag values by the child's name."""
+
 QueryRunner = Callable[[Query, Session], Result]
 
 
@@ -87,7 +90,8 @@ class Ingest:
 
     def insert(self, statement: Insert, text: str, session: Session) -> Result:
         """Writes the rows and returns how many were given."""
-        rows = [self._read(target, text, session) for target in statement.targets]
+        coming: _Coming = {}
+        rows = [self._read(target, text, session, coming) for target in statement.targets]
         return self._write(rows)
 
     def insert_arrow(self, table: str, rows: pa.Table, session: Session) -> Result:
@@ -100,12 +104,12 @@ class Ingest:
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def _read(self, target: InsertTarget, text: str, session: Session) -> _Rows:
-        table, child_tags = self._target_table(target, text, session)
+    def _read(self, target: InsertTarget, text: str, session: Session, coming: _Coming) -> _Rows:
+        table, child_tags = self._target_table(target, text, session, coming)
         database = require_database(table.database, self._catalog)
         if target.query is not None:
             return self._read_query(target, target.query, table, session)
-        columns = self._columns(target, table)
+        columns = self._columns(target, table, child_tags)
         if target.rows is not None:
             batch = read_values(
                 target.rows, target.rows_offset, columns, precision=database.precision,
@@ -117,12 +121,13 @@ class Ingest:
         return self._rows(database, table, columns, batch, child_tags)
 
     def _target_table(
-        self, target: InsertTarget, text: str, session: Session
+        self, target: InsertTarget, text: str, session: Session, coming: _Coming
     ) -> tuple[Table, dict[str, tuple[TagValue, ...]]]:
         """Returns the table, and for a child that USING creates: its super table, its name and tag values."""
-        if target.using is None:
-            return self._writable_table(target.name, session, text), {}
         database = database_of(target.name, session, self._catalog, text)
+        if target.using is None:
+            created = coming.get((database.name, target.name.name))
+            return created or (self._writable_table(target.name, session, text), {})
         existing = self._catalog.table(database.name, target.name.name)
         if existing is not None and existing.kind == "child":
             return existing, {}
@@ -135,7 +140,7 @@ class Ingest:
             raise InvalidStatementError(f"{target.name} must be in the database of {parent.database}.{parent.name}")
         name = check_child_name(target.name.name)
         tags = read_tags(parent, target.tag_names, target.tag_values, database.precision, session)
-        return parent, {name: tags}
+        return coming.setdefault((database.name, name), (parent, {name: tags}))
 
     def _writable_table(self, name: Name, session: Session, text: str = "") -> Table:
         table = require_table(name, session, self._catalog, text)
@@ -143,9 +148,11 @@ class Ingest:
             raise InvalidStatementError(f"{name} is a system table")
         return table
 
-    def _columns(self, target: InsertTarget, table: Table) -> list[Column]:
+    def _columns(
+        self, target: InsertTarget, table: Table, child_tags: Mapping[str, tuple[TagValue, ...]]
+    ) -> list[Column]:
         """Returns the columns that a row's values are for."""
-        super_form = table.kind == "super" and target.using is None
+        super_form = table.kind == "super" and not child_tags
         if target.columns is None:
             if super_form:
                 raise InvalidStatementError(
@@ -180,7 +187,7 @@ class Ingest:
     def _read_query(
         self, target: InsertTarget, query: Query, table: Table, session: Session
     ) -> _Rows:
-        columns = self._columns(target, table)
+        columns = self._columns(target, table, {})
         result = self._run_query(query, session).table
         assert result is not None
         if result.num_columns != len(columns):

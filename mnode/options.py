@@ -69,7 +69,7 @@ SPECS: Mapping[str, OptionSpec] = {
     "WAL_ROLL_PERIOD": OptionSpec("0", 0, alterable=True),
     "WAL_SEGMENT_SIZE": OptionSpec("0", 0, alterable=True),
     "SS_CHUNKPAGES": OptionSpec("131072", 131072, 1048576),
-    "SS_KEEPLOCAL": OptionSpec("525600m", 1440, 365_000 * 1440, unit="d", alterable=True),
+    "SS_KEEPLOCAL": OptionSpec("365d", 1440, 365_000 * 1440, unit="d", alterable=True),
     "SS_COMPACT": OptionSpec("1", numbers=(0, 1), alterable=True),
     "COMPACT_INTERVAL": OptionSpec("0d", 0, 365_000 * 1440, unit="d", alterable=True),
     "COMPACT_TIME_OFFSET": OptionSpec("0", 0, 23, unit="h", alterable=True),

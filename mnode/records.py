@@ -109,15 +109,30 @@ class CommitRecords:
         """
         damage: CorruptionError | None = None
         for checkpoint_id in self.ids(stream_id):
-            path = self._paths.checkpoints(stream_id) / f"{checkpoint_id}{_SUFFIX}"
             try:
-                record = CommitRecord.decode(self._fs.read(path), str(path))
-                if (record.stream_id, record.checkpoint_id) != (stream_id, checkpoint_id):
-                    raise CorruptionError(f"{path}: the record belongs to another checkpoint")
-                return record
+                return self._read(stream_id, checkpoint_id)
             except CorruptionError as error:
                 _log.warning("a checkpoint is passed over: %s", error)
                 damage = damage or error
         if damage is not None:
             raise damage
         return None
+
+    def oldest_versions(self, stream_id: int) -> dict[int, int]:
+        """Returns {vgroup id: version} of the oldest intact record; WAL behind it must stay for a restart from it.
+
+        Empty if there is no intact record.
+        """
+        for checkpoint_id in reversed(self.ids(stream_id)):
+            try:
+                return dict(self._read(stream_id, checkpoint_id).versions)
+            except CorruptionError as error:
+                _log.warning("a checkpoint is passed over: %s", error)
+        return {}
+
+    def _read(self, stream_id: int, checkpoint_id: int) -> CommitRecord:
+        path = self._paths.checkpoints(stream_id) / f"{checkpoint_id}{_SUFFIX}"
+        record = CommitRecord.decode(self._fs.read(path), str(path))
+        if (record.stream_id, record.checkpoint_id) != (stream_id, checkpoint_id):
+            raise CorruptionError(f"{path}: the record belongs to another checkpoint")
+        return record

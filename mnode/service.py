@@ -65,7 +65,7 @@ class DnodeService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             self._write_results(header.with_rows(chunk.data))
         except PenstockError as error:
             return encode_error(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             _log.exception("a write of results failed")
             return encode_error(error)
         return ACK_OK

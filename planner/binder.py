@@ -19,7 +19,7 @@ from penstock.sql.dialect import source_range
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, ChildTable, Session, Table
 from penstock.sql.statements import Name
-from penstock.sql.types import UBIGINT, DataType, Kind, Precision
+from penstock.sql.types import BIGINT, UBIGINT, DataType, Kind, Precision
 
 UNKNOWN_DATABASE = 0x0388
 INVALID_COLUMN = 0x2602
@@ -76,7 +76,7 @@ class Relation:
     precision: Precision
     tree: Tree
     table: Table | None = None
-    row_key: tuple[str, ...] = ()
+    row_key: tuple[RelColumn, ...] = ()
     qualifiers: tuple[str, ...] = ()
     times: tuple[tuple[RelColumn, ScanSlot | None], ...] = ()
     driver: str | None = None
@@ -86,9 +86,14 @@ class Relation:
         return replace(self, name=name, tree=tree or self.tree)
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """SQL of what tells rows of equal time apart."""
+        return tuple(column.use().sql for column in self.row_key)
+
+    @property
     def order(self) -> tuple[str, ...]:
         """SQL of what orders the rows along the time line."""
-        return (self.time.use().sql, *self.row_key) if self.time is not None else ()
+        return (self.time.use().sql, *self.keys) if self.time is not None else ()
 
 
 @dataclass(eq=False, slots=True)
@@ -182,11 +187,9 @@ def scan_table(table: Table, alias: str | None, builder: Builder) -> Relation:
         members = (*members, RelColumn("tbname", TBNAME, "tbname", qualifier, "tbname"))
     slot = ScanSlot(builder.fresh("scan"), table, members)
     builder.scans.append(slot)
-    key: tuple[str, ...] = ()
+    key: tuple[RelColumn, ...] = ()
     if table.kind != "system":
-        key = ("_tuid",) if table.key_column is None else ("_tuid", quote_name(table.key_column.name))
-    if table.kind != "system" and table.key_column is not None:
-        columns[1].used = True
+        key = (RelColumn("_tuid", UBIGINT, "_tuid"), *([columns[1]] if table.key_column is not None else []))
     time = columns[0] if table.kind != "system" else None
     return Relation(
         name=slot.name, columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
@@ -232,7 +235,12 @@ def children_relation(relation: Relation, builder: Builder) -> Relation:
     tags = tuple(column for column in members if column.role == "tag")
     node = PlanNode("Tables", (("of", f"{table.database}.{table.name}"),))
     return replace(relation, name=name, columns=members, star=tags, time=None, tree=lambda: node, times=(),
-                   row_key=("tbname",))
+                   row_key=())
+
+
+def row_number_column() -> RelColumn:
+    """Returns the column that tells rows of equal time apart where no table does; a step adds it if it is used."""
+    return RelColumn("#n", BIGINT, '"#n"')
 
 
 def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.Expression,

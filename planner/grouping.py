@@ -98,7 +98,7 @@ class Aggregation:
             check_call(require(name), [value.type for value in compiled], [value.constant for value in compiled],
                        precision=self.scope.precision, position=self.builder.position(node))
             return self._covered(name, compiled, ts, node)
-        result = aggregate_sql(name, compiled, ts, node, precision=self.scope.precision, row_key=self.rows.row_key,
+        result = aggregate_sql(name, compiled, ts, node, precision=self.scope.precision, row_key=self.rows.keys,
                                position=self.builder.position(node))
         return SqlExpr(self.add(result.sql), result.type)
 
@@ -137,7 +137,7 @@ class Aggregation:
         if time is None and name in ("first", "last", "last_row"):
             raise self.builder.error(f"{name}() needs a time line", node, code=NO_TIME_LINE)
         ts = time.use().sql if time is not None else "0"
-        found = companion_sql(name, selected, column, ts, row_key=self.rows.row_key)
+        found = companion_sql(name, selected, column, ts, row_key=self.rows.keys)
         return SqlExpr(self.add(found.sql), found.type)
 
     def constant_of_group(self, column: RelColumn) -> SqlExpr:

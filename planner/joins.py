@@ -6,13 +6,13 @@ what the other side adds is chosen per driving row.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.binder import Builder, Relation, RelColumn
+from penstock.planner.binder import Builder, Relation, RelColumn, row_number_column
 from penstock.planner.expressions import compile_condition
 from penstock.planner.plan import PlanNode
 from penstock.planner.scopes import RowScope, unwrapped
@@ -70,7 +70,7 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     words = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}[source.kind]
     name = builder.step("joined", lambda: (
         f"SELECT {_select(sides)} FROM {left.name} l {words} {right.name} r ON {condition}"))
-    return _result(source, sides, name, condition)
+    return _result(source, sides, name, condition, builder)
 
 
 def _sides(left: Relation, right: Relation) -> _Sides:
@@ -144,9 +144,12 @@ def _select(sides: _Sides, without: str = "") -> str:
     return ", ".join(shown) or "1 AS \"#one\""
 
 
-def _result(source: JoinSource, sides: _Sides, name: str, condition: str, *, prune: bool = True,
+def _result(source: JoinSource, sides: _Sides, joined: str, condition: str, builder: Builder, *, prune: bool = True,
             driver: str | None = None) -> Relation:
     left, right = sides.left, sides.right
+    number = row_number_column()
+    name = builder.step("numbered", lambda: (
+        f"SELECT *{', row_number() OVER () AS ' + number.sql if number.used else ''} FROM {joined}"))
     wrapped = {id(_origin(column)): column for column in sides.outside}
     times = [(wrapped[id(time)], slot if prune else None) for time, slot in (*left.times, *right.times)]
     for side in (left, right):
@@ -159,7 +162,7 @@ def _result(source: JoinSource, sides: _Sides, name: str, condition: str, *, pru
     return Relation(
         name=name, columns=sides.outside, star=tuple(wrapped[id(c)] for c in (*left.star, *right.star)), time=time,
         precision=left.precision, tree=lambda: PlanNode("Join", properties, (left.tree(), right.tree())),
-        qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver)
+        row_key=(number,), qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver)
 
 
 def _driving(source: JoinSource) -> tuple[str, str]:
@@ -199,7 +202,7 @@ def _filtering_join(source: JoinSource, sides: _Sides, condition: str, builder: 
         first = f"row_number() OVER (PARTITION BY {driver}.{ROW} ORDER BY {_side_order(sides, other)}) = 1"
         name = builder.step("joined", lambda: (
             f"SELECT {_select(sides)} FROM {driving} JOIN {others} ON {condition} QUALIFY {first}"))
-    return _result(source, sides, name, condition, prune=False)
+    return _result(source, sides, name, condition, builder, prune=False)
 
 
 def _times(source: JoinSource, sides: _Sides, driver: str) -> tuple[str, str]:
@@ -239,8 +242,27 @@ def _asof_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relation:
         conditions.append(f"{driving} >= {other}")
     condition = " AND ".join(conditions)
     limit = 1 if source.jlimit is None else source.jlimit
+    if limit == 1 and operator != "=" and all(
+            _is_equality(node, scope) for node in conjuncts if not _time_comparison(node, sides, scope)):
+        # DuckDB's own ASOF join finds one row per driving row without pairing all rows first.
+        tables = {"l": f"{sides.left.name} l", "r": f"{sides.right.name} r"}
+        name = builder.step("joined", lambda: (
+            f"SELECT {_select(sides)} FROM {tables[driver]} ASOF LEFT JOIN {tables['r' if driver == 'l' else 'l']} "
+            f"ON {condition}"))
+        return _result(source, sides, name, condition, builder, prune=False)
     name = _chosen(source, sides, condition, operator in (">", ">=", "="), builder, limit)
-    return _result(source, sides, name, condition, prune=False)
+    return _result(source, sides, name, condition, builder, prune=False)
+
+
+def _is_equality(node: exp.Expression, scope: RowScope) -> bool:
+    """Whether the node is an equality of an expression over one side with one over the other."""
+    if not isinstance(node, exp.EQ):
+        return False
+    sides = []
+    for part in (node.this, node.expression):
+        columns = [scope.find(column) for column in part.find_all(exp.Column)]
+        sides.append({column.sql[0] for column in columns if column is not None})
+    return len(sides[0]) == len(sides[1]) == 1 and sides[0] != sides[1]
 
 
 def _window_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relation:
@@ -264,10 +286,4 @@ def _window_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relatio
                   *(compile_condition(node, scope) for node in conjuncts)]
     condition = " AND ".join(conditions)
     name = _chosen(source, sides, condition, False, builder, source.jlimit)
-    return _result(source, sides, name, condition, prune=False, driver=ROW)
-
-
-def driving_columns(relation: Relation, source: JoinSource) -> Sequence[RelColumn]:
-    """Returns the columns of a window join that come from its driving side: one value per driving row."""
-    alias = "l" if source.kind == "left" else "r"
-    return [column for column in relation.columns if column.sql.startswith(f'"#{alias}')]
+    return _result(source, sides, name, condition, builder, prune=False, driver=ROW)

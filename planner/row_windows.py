@@ -16,11 +16,15 @@ def _over(keys: Sequence[str], order: Sequence[str], frame: str = "") -> str:
     return f"OVER ({partition}ORDER BY {', '.join(order)}{frame})"
 
 
+# Rows of equal order count one by one: the default frame would take them together.
+_SO_FAR = " ROWS UNBOUNDED PRECEDING"
+
+
 def session_sql(rows: str, keys: Sequence[str], order: Sequence[str], gap: int) -> str:
     """A row opens a new session if it is more than `gap` units after the one before it."""
     ts = order[0]
     return (
-        f"SELECT * EXCLUDE (\"#new\"), sum(\"#new\") {_over(keys, order)} AS {WINDOW_ID} FROM ("
+        f"SELECT * EXCLUDE (\"#new\"), sum(\"#new\") {_over(keys, order, _SO_FAR)} AS {WINDOW_ID} FROM ("
         f"SELECT *, CASE WHEN {ts} - lag({ts}) {_over(keys, order)} <= {gap} THEN 0 ELSE 1 END AS \"#new\" FROM {rows})"
     )
 
@@ -28,7 +32,7 @@ def session_sql(rows: str, keys: Sequence[str], order: Sequence[str], gap: int) 
 def state_sql(rows: str, keys: Sequence[str], order: Sequence[str], state: str) -> str:
     """A row opens a new window if its state differs from the one before it; rows without state are in none."""
     return (
-        f"SELECT * EXCLUDE (\"#new\", \"#state\"), sum(\"#new\") {_over(keys, order)} AS {WINDOW_ID} FROM ("
+        f"SELECT * EXCLUDE (\"#new\", \"#state\"), sum(\"#new\") {_over(keys, order, _SO_FAR)} AS {WINDOW_ID} FROM ("
         f"SELECT *, CASE WHEN \"#state\" = lag(\"#state\") {_over(keys, order)} THEN 0 ELSE 1 END AS \"#new\" FROM ("
         f"SELECT *, {state} AS \"#state\" FROM {rows}) WHERE \"#state\" IS NOT NULL)"
     )

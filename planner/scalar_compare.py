@@ -29,8 +29,10 @@ def _fits_float(constant: object) -> bool:
     return isinstance(constant, int | float) and abs(constant) <= FLOAT_MAX
 
 
-def _number_of_text(expression: SqlExpr) -> str:
-    """A text compared with a number: literals that spell an integer keep all digits."""
+def _number_of_text(expression: SqlExpr, *, as_float: bool) -> str:
+    """A text compared with a number: literals that spell an integer keep all digits, and FLOAT meets FLOAT."""
+    if as_float:
+        return f"TRY_CAST({text_to_double(expression.sql)} AS FLOAT)"
     if isinstance(expression.constant, str) and _NUMBER_TEXT.fullmatch(expression.constant):
         return f"CAST({int(expression.constant)} AS BIGINT)"
     return text_to_double(expression.sql)
@@ -93,7 +95,9 @@ class Comparer:
         if Kind.BOOL in (a, b):
             return _with_bool(left, right)
         if left.type.is_string or right.type.is_string:
-            sides = [_number_of_text(side) if side.type.is_string else side.sql for side in (left, right)]
+            as_float = Kind.FLOAT in (a, b)
+            sides = [_number_of_text(side, as_float=as_float) if side.type.is_string else side.sql
+                     for side in (left, right)]
             return sides[0], sides[1]
         return _numbers(left, right)
 

@@ -119,18 +119,22 @@ def _week(call: Call) -> str:
     return week_number(_local(call, 0), mode if isinstance(mode, int) else 0)
 
 
+def _offset_seconds(call: Call, text: str) -> int:
+    match = _OFFSET.fullmatch(text)
+    if match is not None:
+        hours, minutes = int(match.group(2) or 0), int(match.group(3) or 0)
+        # The offsets that TDengine takes: up to twelve hours, and parts of an hour only east of Greenwich.
+        if hours <= 12 and (minutes == 0 or (match.group(1) == "+" and minutes in (30, 45))):
+            return (hours * 3600 + minutes * 60) * (-1 if match.group(1) == "-" else 1)
+    raise call.refuse(f"{text!r} is not an offset", WRONG_ARGUMENT_VALUE, "write Z, +hh, +hhmm or +hh:mm")
+
+
 def _to_iso8601(call: Call) -> str:
     given = call.constant(1)
     zone = call.session.time_zone
     shift, suffix = 0, ""
     if isinstance(given, str):
-        match = _OFFSET.fullmatch(given)
-        if match is None:
-            raise call.refuse(f"{given!r} is not an offset", WRONG_ARGUMENT_VALUE, "write Z, +hh, +hhmm or +hh:mm")
-        if match.group(1):
-            shift = int(match.group(2)) * 3600 + int(match.group(3) or 0) * 60
-            shift = -shift if match.group(1) == "-" else shift
-        zone, suffix = "UTC", given
+        shift, zone, suffix = _offset_seconds(call, given), "UTC", given
     precision = call.precision
     per_second = UNITS_PER_SECOND[precision]
     digits = len(str(per_second)) - 1

@@ -24,6 +24,7 @@ from penstock.planner.binder import (
     is_pseudo,
     qualifier_of,
     resolve_table,
+    row_number_column,
     scan_table,
 )
 from penstock.planner.bounds import time_bounds, time_constant
@@ -278,13 +279,16 @@ class _SelectPlanner:
 
     def _bind_subquery(self, source: SubquerySource) -> Relation:
         planned = _plan(source.query, self.builder)
-        name = self.builder.step("query", planned.sql)
+        body = self.builder.step("query", planned.sql)
+        number = row_number_column()
+        name = self.builder.step("numbered", lambda: (
+            f"SELECT *{', row_number() OVER () AS ' + number.sql if number.used else ''} FROM {body}"))
         columns = tuple(RelColumn(column.name, column.value.type, f"o{index}", source.alias)
                         for index, column in enumerate(planned.columns))
         time = next((columns[index] for index, column in enumerate(planned.columns) if column.is_time), None)
         return Relation(
             name=name, columns=columns, star=columns, time=time, precision=planned.precision, tree=planned.tree,
-            qualifiers=(source.alias,) if source.alias else ())
+            row_key=(number,), qualifiers=(source.alias,) if source.alias else ())
 
     # -- the SELECT list -------------------------------------------------------------------------------------
 
@@ -555,8 +559,9 @@ class _SelectPlanner:
             raise self.builder.error("HAVING needs an aggregate", self.select.having, code=GROUP_LACKS_EXPRESSION)
         outputs = [self._output(item, scope, self._compiled(item.expression, scope)) for item in self.items]
         terms = self._order_terms(outputs, lambda node: self._compiled(node, scope))
-        default = [*self.key_columns, *self.relation.order] if self.select.partition_by else []
-        return self._finish(self.relation.name, outputs, terms, self.relation.tree, default=default)
+        joined = isinstance(self.select.source, JoinSource)
+        default = [*self.key_columns, *self.relation.order] if self.select.partition_by or joined else []
+        return self._finish(self.relation.name, outputs, terms, self.relation.tree, default=default, sort=joined)
 
     def _compiled(self, node: exp.Expression, scope: RowScope) -> SqlExpr:
         return compile_expression(with_placeholders(node, self.keys, self.scope), scope)
@@ -725,6 +730,9 @@ class _SelectPlanner:
         if select.window is None:
             if self.relation.driver is not None:
                 groups.append(self.relation.driver)
+                # A group is what a driving row met: its first and last rows are those of the other side's time.
+                main = self.relation.time
+                self._move(replace(self.relation, time=next(t for t, _ in self.relation.times if t is not main)))
             self._neighbours(aggregation)
         elif interval:
             self._neighbours(aggregation)
@@ -737,7 +745,9 @@ class _SelectPlanner:
         aggregation.rows = self.relation
         aggregation.scope = self.scope.within("an argument")
         rows_tree = self.relation.tree
-        selecting = calls[0] if len(calls) == 1 and calls[0].this in WITH_COMPANIONS else None
+        # Plain columns come from the row that the one selecting function picks; LAST_ROWs all pick the same.
+        one = len(calls) == 1 or (calls and all(call.this == "last_row" for call in calls))
+        selecting = calls[0] if one and calls[0].this in WITH_COMPANIONS else None
         scope = GroupScope(self.scope, aggregation, self.keys, selecting, self.constants,
                            windowed=select.window is not None)
         having = self._existence(calls, aggregation)
@@ -758,7 +768,7 @@ class _SelectPlanner:
         condition = None
         if select.having is not None:
             condition = compile_condition(with_placeholders(select.having, self.keys, self.scope), scope)
-        default = [*self.key_columns, *(['"#ws"'] if select.window is not None else [])]
+        default = groups if select.window is None else [*self.key_columns, '"#ws"']
         return self._finish(name, outputs, terms, tree, default=default, having=condition, sort=True)
 
     def _neighbours(self, aggregation: Aggregation) -> None:
@@ -782,7 +792,7 @@ class _SelectPlanner:
         columns = list(groups)
         if self.select.window is not None and not isinstance(self.select.window, IntervalWindow):
             assert self.relation.time is not None
-            ts = aggregation.rows.order[0]
+            ts = self.relation.time.use().sql
             columns += [f"min({ts}) AS \"#ws\"", f"max({ts}) AS \"#we\""]
         columns += aggregation.select_list()
         sql = f"SELECT {', '.join(columns) or '1'} FROM {aggregation.rows.name}"
@@ -905,10 +915,11 @@ class _SelectPlanner:
             raise builder.error("interp() needs a time line", calls[0], code=NO_TIME_LINE)
         grid = self._interp_grid()
         checked = [checked_call(call, self.scope.within("an argument")) for call in calls]
-        mode = select.fill.mode if select.fill is not None else "none"
+        assert select.fill is not None
+        mode = select.fill.mode
         types = [call.type for call in checked]
         constants: list[str] = []
-        if select.fill is not None and select.fill.values:
+        if select.fill.values:
             value_fill = replace(select, fill=replace(select.fill, mode="value"))
             constants = _SelectPlanner(value_fill, builder)._fill_values(types, self.scope)
         values = [InterpValue(call.arguments[0].sql, call.type, call.integer(1) == 1,
@@ -925,8 +936,8 @@ class _SelectPlanner:
 
     def _interp_grid(self) -> InterpGrid:
         select, precision = self.select, self.scope.precision
-        if select.range is None:
-            raise InvalidStatementError("INTERP needs RANGE", code=NOT_ALLOWED_FUNCTION,
+        if select.range is None or select.fill is None:
+            raise InvalidStatementError("INTERP needs RANGE and FILL", code=NOT_ALLOWED_FUNCTION,
                                         hint="write RANGE(first, last) EVERY(step) FILL(mode)")
         first = self._instant(select.range.first)
         last = first if select.range.last is None else self._instant(select.range.last)

@@ -249,7 +249,7 @@ class _Planner:
                 expanded += [SelectItem(exp.column(exp.to_identifier(name, quoted=True)), name, name)
                              for name in names]
             else:
-                expanded.append(item)
+                expanded.append(replace(item, expression=item.expression.transform(_without_group_key)))
         return expanded
 
     # -- aggregates ------------------------------------------------------------------------------------------
@@ -733,6 +733,14 @@ def quoted(name: str) -> str:
 def escaped(text: str) -> str:
     """Returns the text for use inside a DuckDB string literal."""
     return text.replace("'", "''")
+
+
+def _without_group_key(node: exp.Expression) -> exp.Expression:
+    """`_group_key(x)` is TDengine's way to name a partition key in the select list: the key itself."""
+    if isinstance(node, exp.Anonymous) and str(node.this) == "_group_key" and len(node.expressions) == 1:
+        argument: exp.Expression = node.expressions[0]
+        return argument
+    return node
 
 
 def _renamed(partial: Partial, old: str, new: str) -> Partial:

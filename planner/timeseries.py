@@ -109,8 +109,9 @@ def time_series(
             present = " AND ".join(f"({call.arguments[0].sql}) IS NOT NULL" for call in calls)
             name = builder.step("rows", f"SELECT * FROM {name} WHERE {present}")
         case "state":
+            so_far = over(keys, order, " ROWS UNBOUNDED PRECEDING")
             runs = [f"sum(CASE WHEN {_holds(call)} THEN 0 WHEN ({call.arguments[0].sql}) IS NULL THEN 0 ELSE 1 END) "
-                    f"{over(keys, order)} AS \"#run{index}\"" for index, call in enumerate(calls)]
+                    f"{so_far} AS \"#run{index}\"" for index, call in enumerate(calls)]
             name = builder.step("runs", f"SELECT *, {', '.join(runs)} FROM {name}")
     values, keeps = [], []
     for index, call in enumerate(calls):

@@ -8,8 +8,6 @@ from penstock.planner.scalar_sql import let, quote_text
 from penstock.sql.literals import zone
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
-MICROSECONDS_PER_DAY = 86_400_000_000
-
 
 def floor_divide(sql: str, divisor: int) -> str:
     """Returns SQL for integer division that rounds towards minus infinity; DuckDB's `//` cuts towards zero."""
@@ -39,10 +37,11 @@ def local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
 
     Times beyond DuckDB's calendar (some 290,000 years) are NULL instead of an error.
     """
-    at = microseconds(sql, precision)
+    # `let` keeps error() and random() out of TRY, in which DuckDB does not allow them.
     if time_zone == "UTC":
-        return f"TRY(make_timestamp({at}))"
-    return f"timezone({quote_text(time_zone)}, TRY(make_timestamptz({at})))"
+        return let(sql, lambda x: f"TRY(make_timestamp({microseconds(x, precision)}))")
+    zone_name = quote_text(time_zone)
+    return let(sql, lambda x: f"timezone({zone_name}, TRY(make_timestamptz({microseconds(x, precision)})))")
 
 
 def from_local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
@@ -63,12 +62,6 @@ def add_months(sql: str, months: int, precision: Precision, time_zone: str) -> s
         return f"({whole} + (({x}) % 1000 + 1000) % 1000)" if precision == "ns" else whole
 
     return let(sql, moved)
-
-
-def utc_offset(at_ms: int, time_zone: str) -> timedelta:
-    """Returns how far the zone's wall clock is ahead of UTC at an instant."""
-    instant = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=at_ms)
-    return instant.astimezone(zone(time_zone)).utcoffset() or timedelta()
 
 
 def describe_zone(at_ms: int, time_zone: str) -> str:

@@ -25,6 +25,7 @@ MODES: tuple[Mode, ...] = get_args(Mode)
 
 NULL = "NULL"
 ELLIPSIS = "…"
+TEXT_WIDTH_MIN = 23  # a timestamp with milliseconds
 _SECONDS_PER_BUCKET = 900  # zone offsets change at quarter hours only
 _UNITS_PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 
@@ -116,7 +117,10 @@ def _box(table: pa.Table, style: Style) -> str:
     if not table.column_names:
         return ""
     columns = [_shortened(cells, style.text_width) for cells in text_columns(table, style)]
-    widths = [max([get_cwidth(cells.name), *map(_width, cells.values)]) for cells in columns]
+    widths = [_column_width(cells) for cells in columns]
+    if style.terminal_width is not None:
+        columns = _narrowed(columns, widths, style.terminal_width)
+        widths = [_column_width(cells) for cells in columns]
     kept = _columns_that_fit(widths, style.terminal_width)
     shown = [columns[index] if index is not None else _elided(table.num_rows) for index in kept]
     shown_widths = [widths[index] if index is not None else 1 for index in kept]
@@ -151,6 +155,21 @@ def _one_line(text: str, limit: int | None) -> str:
     return line[: limit - 1] + ELLIPSIS
 
 
+def _narrowed(columns: Sequence[Cells], widths: Sequence[int], terminal_width: int) -> list[Cells]:
+    """Returns the columns with texts cut as far as it helps, but not below a width that still says something."""
+    numbers = sum(width for width, cells in zip(widths, columns, strict=True) if cells.is_number)
+    room = terminal_width - 3 * len(columns) - 1 - numbers
+    texts = sorted(width for width, cells in zip(widths, columns, strict=True) if not cells.is_number)
+    limit = max(texts, default=0)
+    for index, width in enumerate(texts):
+        # Texts from here on share what the shorter ones leave.
+        share = (room - sum(texts[:index])) // (len(texts) - index)
+        if share < width:
+            limit = max(share, TEXT_WIDTH_MIN)
+            break
+    return [cells if cells.is_number else _shortened(cells, limit) for cells in columns]
+
+
 def _columns_that_fit(widths: Sequence[int], terminal_width: int | None) -> list[int | None]:
     """Returns the columns to show; None stands for those left out in the middle."""
     everything: list[int | None] = list(range(len(widths)))
@@ -161,7 +180,7 @@ def _columns_that_fit(widths: Sequence[int], terminal_width: int | None) -> list
     tail: list[int | None] = []
     first, last = 0, len(widths) - 1
     while first <= last:
-        from_head = len(head) <= len(tail)
+        from_head = len(head) < 3 * (len(tail) + 1)  # what comes first matters more
         index = first if from_head else last
         room -= widths[index] + 3
         if room < 0:
@@ -177,6 +196,10 @@ def _columns_that_fit(widths: Sequence[int], terminal_width: int | None) -> list
 
 def _elided(rows: int) -> Cells:
     return Cells(ELLIPSIS, [ELLIPSIS] * rows, is_number=False)
+
+
+def _column_width(cells: Cells) -> int:
+    return max([get_cwidth(cells.name), *map(_width, cells.values)])
 
 
 def _width(text: str | None) -> int:

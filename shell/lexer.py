@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-from pygments.lexer import RegexLexer, words
-from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Whitespace
+from pygments.lexer import RegexLexer, words  # type: ignore[import-untyped]
+from pygments.token import Comment, Keyword, Name, Number, Operator, Punctuation, String, Whitespace  # type: ignore[import-untyped]
 
 _KEYWORDS = """
     ADD AFTER ALL ALTER ANALYZE AND ANTI AS ASC ASOF AT_ONCE BETWEEN BINARY BIGINT BLOB BOOL BY CACHEMODEL CASE CAST

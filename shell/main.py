@@ -115,17 +115,19 @@ def _run_shell(options: argparse.Namespace) -> int:
     interactive = options.sql is None and options.file is None and sys.stdin.isatty()
     mode: Mode = options.mode
     screen = Screen(sys.stdout, sys.stderr)
-    with connect(options.data, config) as connection:
-        settings = ShellOptions(mode=mode, debug=options.debug)
-        session = ShellSession(connection, config, screen, settings, interactive=interactive)
-        try:
-            if interactive:
-                return _run_interactively(session, config, options.data)
-            return DONE if _run_input(session, options) else FAILED
-        except Quit:
-            return DONE
-        finally:
-            screen.redirect(None)
+    connection = connect(options.data, config)
+    settings = ShellOptions(mode=mode, debug=options.debug)
+    session = ShellSession(connection, config, screen, settings, interactive=interactive)
+    try:
+        if interactive:
+            return _run_interactively(session, config, options.data)
+        return DONE if _run_input(session, options) else FAILED
+    except Quit:
+        return DONE
+    finally:
+        screen.redirect(None)
+        with screen.progress("closing: streams write a last checkpoint"):
+            connection.close()
 
 
 def _run_interactively(session: ShellSession, config: Config, data: str) -> int:

@@ -85,7 +85,7 @@ class WalNotifier:
             self._active.wait()
             try:
                 self.look()
-            except Exception:
+            except Exception:  # noqa: BLE001
                 # The tasks' own readers meet the same trouble and fail with a better story; keep the others going.
                 _log.exception("the end of a log could not be read")
             self._clock.wait(self._stopping, self.interval_s())

@@ -98,12 +98,18 @@ class Recalculation:
     # -- which rows ------------------------------------------------------------------------------------------
 
     def _changed_rows(self, change: Change) -> pa.Table | None:
-        """Returns the rows of the block that rewrite a key or fall into a delete's range."""
+        """Returns the rows of the block whose key is rewritten in it or that fall into a delete's range.
+
+        That includes the older versions of a key that came in the same block: they must not be added either.
+        """
         if change.rows is None:
             return None
-        chosen = np.zeros(change.rows.num_rows, bool) if change.updated is None else change.updated.copy()
         ts = change.rows.column(self._time).to_numpy()
         tuids = change.rows.column("_tuid").to_numpy()
+        chosen = np.zeros(len(ts), bool)
+        if change.updated is not None:
+            keys = np.rec.fromarrays([tuids, ts])
+            chosen = np.isin(keys, keys[change.updated])
         for delete in change.deletes:
             inside = (ts >= delete.first_ts) & (ts <= delete.last_ts)
             if delete.tuids is not None:

@@ -231,7 +231,7 @@ class StreamRunner:
             self._loop()
         except TaskFailure as failure:
             self._fail(failure.task, failure.__cause__ or failure)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             _log.exception("a stream could not be built")
             self._fail(None, error)
         finally:
@@ -265,7 +265,7 @@ class StreamRunner:
         for closeable in closeables:
             try:
                 closeable.close()
-            except Exception as error:
+            except Exception as error:  # noqa: BLE001
                 _log.exception("closing failed")
                 self._fail(None, error)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -97,7 +98,7 @@ class SparkRuntime:
         try:
             with _context_lock:
                 self._context = _get_or_create(self._properties, self._conf_directory, self._log_file)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             _log.exception("Spark could not be started")
             self._error = error
         finally:
@@ -149,7 +150,7 @@ class GroupHandle:
                 reason = "cancelled"
             else:
                 self._run_job(context)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001
             reason = "cancelled" if self._cancelled.is_set() else _reason(error)
             _log.info("group %s ended: %s", self._spec.group, reason)
         finally:
@@ -172,6 +173,8 @@ class GroupHandle:
 
 
 def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file: Path | None) -> SparkContext:
+    # Penstock hands no pandas data to Spark; the warning would only disturb the prompt.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark import SparkConf, SparkContext
     from pyspark.java_gateway import launch_gateway
 
@@ -202,7 +205,7 @@ def _warm_up(context: SparkContext) -> None:
     try:
         context.setJobDescription("penstock: warm-up")
         context.parallelize(range(1), 1).barrier().mapPartitions(lambda places: places).count()
-    except Exception:
+    except Exception:  # noqa: BLE001
         # Whatever is wrong will fail the first group too, where somebody is told.
         _log.exception("the warm-up job failed")
 

@@ -42,19 +42,17 @@ def con(data_dir: Path) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="session")
-def spark_context() -> Iterator[Any]:
+def spark_context(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """The one Spark of this test run; engines that a test opens meanwhile find it and leave it running."""
-    from pyspark import SparkConf, SparkContext
+    from penstock.common.config import CONF_DIRECTORY, load_config
+    from penstock.tasks.spark import SparkRuntime
 
-    from penstock.common.config import load_config
-
-    conf = SparkConf(loadDefaults=False).setAppName("penstock-tests")
-    conf.setAll(list(load_config(TEST_CONFIG).spark_properties().items()))
-    context = SparkContext.getOrCreate(conf)
+    properties = load_config(TEST_CONFIG).spark_properties()
+    runtime = SparkRuntime(properties, CONF_DIRECTORY, tmp_path_factory.mktemp("spark") / "spark.log")
     try:
-        yield context
+        yield runtime.context(timeout_s=120)
     finally:
-        context.stop()
+        runtime.stop()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

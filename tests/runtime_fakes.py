@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -293,3 +295,10 @@ class Results:
         with self._changed:
             self._changed.wait_for(lambda: len(self.rows(stream_id, attempt)) >= count, timeout_s)
         return self.rows(stream_id, attempt)
+
+
+@contextmanager
+def silent_listener() -> Iterator[tuple[str, int]]:
+    """Yields the address of a mnode that takes connections and never says anything."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield listener.getsockname()[:2]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,10 +20,15 @@ ROWS = pa.table({"n": pa.array([1, 2, 3], pa.int32())})
 
 @dataclass
 class ScriptedConnection:
-    """Answers `select` with three rows, refuses `fail`, and remembers what it was asked."""
+    """Answers `select` with three rows, refuses `fail`, and remembers what it was asked.
+
+    `long` ends when `finish` is set.
+    """
 
     session: SessionState = field(default_factory=lambda: SessionState("UTC"))
     statements: list[str] = field(default_factory=list)
+    begun: threading.Event = field(default_factory=threading.Event)
+    finish: threading.Event = field(default_factory=threading.Event)
 
     def cursor(self) -> ScriptedCursor:
         return ScriptedCursor(self)
@@ -46,8 +52,9 @@ class ScriptedCursor:
             raise NotFoundError("no such thing", position=Position(1, 6, "thing"))
         if statement.startswith("defect"):
             raise ZeroDivisionError("division by zero")
-        if statement.startswith("interrupt"):
-            raise KeyboardInterrupt
+        if statement.startswith("long"):
+            self.connection.begun.set()
+            self.connection.finish.wait()
         is_query = statement.lower().startswith(("select", "show"))
         self.description = [("n",)] if is_query else None
         self.rowcount = 3 if is_query else 2

@@ -138,3 +138,23 @@ def test_installed_command_works() -> None:
         [sys.executable, "-m", "penstock", "--version"], capture_output=True, text=True, check=True, timeout=60
     )
     assert answer.stdout.startswith("penstock ")
+
+
+def readme_blocks() -> list[str]:
+    return re.findall(r"^```(?:python)?\n(.*?)^```", page("README.md"), flags=re.MULTILINE | re.DOTALL)
+
+
+def test_readme_shows_the_example_script() -> None:
+    """The script in the README is the file that it names."""
+    script = page("examples/minutes.py").split('"""\n\n', 1)[1]
+    assert readme_blocks()[0] == script
+
+
+@pytest.mark.slow
+def test_readme_output_is_real(tmp_path: Path) -> None:
+    """What the README says the script prints, it prints."""
+    answer = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "minutes.py")],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
+    )
+    assert answer.stdout == readme_blocks()[1], answer.stderr

@@ -163,6 +163,7 @@ def test_float_equals_the_literal_it_was_written_as() -> None:
     assert rows_where("k between 8 and 8.001", data) == [0, 1]
     assert rows_where("k <> 8.001", data) == [1, 2]
     assert rows_where("k < 1e300", data) == [0, 1, 2]
+    assert rows_where("k = '8.001'", data) == [0]
 
 
 def test_timestamps_compare_with_texts_and_integers() -> None:
@@ -213,6 +214,15 @@ def test_json_values_compare_by_their_own_type() -> None:
     assert rows_where("j->'k' in ('femail', 5)", data) == [0, 1]
     assert rows_where("j->'q' = 'a\"b'", data) == [2]
     assert rows_where("j->'missing' = 1", data) == []
+
+
+def test_bytes_compare_with_texts() -> None:
+    """VARBINARY meets a text as its bytes, or as the bytes that '\\x..' spells."""
+    data = {"v": (DataType(Kind.VARBINARY, 8), [b"ab", b"\x7f\xff", None])}
+    assert rows_where("v = 'ab'", data) == [0]
+    assert rows_where("v = '\\x7fff'", data) == [1]
+    assert column_values("cast('ab' as varbinary(8)) = v", data) == [True, False, None]
+    assert column_values("length(v)", data) == [2, 2, None]
 
 
 def test_constants_are_known_while_planning() -> None:

@@ -112,6 +112,23 @@ def test_columns_that_do_not_fit_are_left_out_in_the_middle() -> None:
     assert lines[-1] == "4 of 12 columns fit into the terminal; \\G shows all"
 
 
+@given(
+    st.lists(st.integers(1, 80), min_size=1, max_size=12), st.integers(60, 200), st.lists(st.booleans(), min_size=12)
+)
+def test_tables_fit_into_the_terminal(widths: list[int], terminal_width: int, numbers: list[bool]) -> None:
+    """Whatever the columns, no line is wider than the terminal; texts are cut before columns are left out."""
+    columns = [
+        pa.array([10 ** min(width - 1, 17)] if number else ["x" * width])
+        for width, number in zip(widths, numbers, strict=False)
+    ]
+    names = [f"c{index}" for index in range(len(columns))]
+    table = pa.Table.from_arrays(columns, names=names)
+    lines = format_table(table, "box", Style(terminal_width=terminal_width)).splitlines()
+    assert all(len(line) <= terminal_width for line in lines)
+    if sum(min(max(width, 3), 23) + 3 for width in widths) + 1 <= terminal_width and not any(numbers[: len(widths)]):
+        assert "of" not in lines[-1]
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_empty_results_have_a_form_in_each_mode(mode: str) -> None:
     """No rows is not an error in any mode."""

@@ -253,7 +253,8 @@ def test_a_wrong_transition_raises_with_the_story(machine: GroupMachine) -> None
 
 def test_every_state_is_reachable_and_only_gone_is_final() -> None:
     """The transition tables have no dead ends and no islands."""
-    for table, first in ((groups.GROUP_TRANSITIONS, GroupState.WAITING), (groups.STREAM_TRANSITIONS, StreamState.WAITING)):
+    tables = ((groups.GROUP_TRANSITIONS, GroupState.WAITING), (groups.STREAM_TRANSITIONS, StreamState.WAITING))
+    for table, first in tables:
         reached, todo = {first}, [first]
         while todo:
             for state in table[todo.pop()]:  # type: ignore[index]

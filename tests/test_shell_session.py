@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from pathlib import Path
 
 import pytest
@@ -75,11 +77,20 @@ def test_defects_show_no_traceback_unless_asked() -> None:
 
 
 def test_interrupt_ends_the_wait_not_the_shell() -> None:
-    """Ctrl+C during a statement gives the prompt back."""
+    """Ctrl+C during a statement gives the prompt back; the statement itself isn't torn apart."""
     shell = make_shell(interactive=True)
-    assert not shell.session.run_text("interrupt")
+
+    def press_ctrl_c() -> None:
+        shell.connection.begun.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    presser = threading.Thread(target=press_ctrl_c)
+    presser.start()
+    assert not shell.session.run_text("long statement")
+    presser.join()
     assert "no longer waits" in shell.errors.getvalue()
     assert shell.session.run_text("select 1")
+    shell.connection.finish.set()
 
 
 def test_vertical_rows_and_modes(shell: Shell) -> None:

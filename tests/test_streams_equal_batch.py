@@ -183,6 +183,16 @@ def test_window_close_equals_batch(
         kit.close()
 
 
+def test_a_row_that_moves_between_groups_within_one_block(kits: Any) -> None:
+    """A key that is written and rewritten into another group before the stream reads it counts once."""
+    kit = kits("create stream s trigger at_once ignore expired 0 ignore update 0 into o tags(note varchar(20)) as "
+               f"select _wstart, {AGGREGATES}, note from meters partition by note interval(10s)")
+    kit.insert([(0, 1_000, 1, 1.0, "x")])
+    kit.insert([(0, 1_000, 1, 1.0, "y")])
+    kit.run()
+    assert_same(stream(kit, "note"), batch(kit, "note,"))
+
+
 def newest_per_vnode(kit: StreamKit, steps: list[tuple[str, Any]]) -> dict[int, int]:
     """The newest time ever inserted into each vnode that has any."""
     newest: dict[int, int] = {}

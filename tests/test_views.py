@@ -152,9 +152,10 @@ def test_views_sql_does_the_same_in_any_duckdb(engine: Engine) -> None:
     with duckdb.connect() as connection:
         connection.execute(engine.paths.views_sql.read_text())
         assert connection.execute(READ).fetchall() == [("d1", 10, 1, 1.0)]
-    script = (f"import duckdb; c = duckdb.connect(); c.execute(\"ATTACH '{engine.paths.views_duckdb}' AS p (READ_ONLY)\");"
+    script = ("import duckdb, sys; c = duckdb.connect(); c.execute(f\"ATTACH '{sys.argv[1]}' AS p (READ_ONLY)\");"
               "print(c.execute('SELECT current FROM p.power.meters').fetchall())")
-    printed = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    command = [sys.executable, "-c", script, str(engine.paths.views_duckdb)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert printed.strip() == "[(1.0,)]"
     engine.dnode.close()
 

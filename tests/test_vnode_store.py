@@ -41,7 +41,7 @@ def rows(*keys: tuple[int, int], value: int | None = 0) -> pa.RecordBatch:
 
 def open_vnode(directory: Path, fs: Fs | None = None, clock: ManualClock | None = None, **options: Any) -> Vnode:
     """Opens a vnode with the test table defined."""
-    vnode = Vnode.open(directory, VnodeOptions(1, **options), fs=fs or OsFs(), clock=clock or ManualClock())
+    vnode = Vnode.open(directory, VnodeOptions(1, **options), fs=fs or FaultyFs(), clock=clock or ManualClock())
     vnode.define_table(TABLE, SCHEMA, 1)
     return vnode
 

@@ -14,6 +14,7 @@ I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.intp]
 
+_FEW = 16  # up to so many searches one by one are faster than all at once
 TS_MIN = int(np.iinfo(np.int64).min)
 TS_MAX = int(np.iinfo(np.int64).max)
 
@@ -86,6 +87,12 @@ def find_ranges(tuid: U64, ts: I64, wanted_tuid: U64, first: I64, last: I64) -> 
     high = np.searchsorted(tuid, wanted_tuid, "right")
     if not len(ts):
         return low, low
+    if len(wanted_tuid) <= _FEW:
+        for i, (begin, end) in enumerate(zip(low.tolist(), high.tolist(), strict=True)):
+            times = ts[begin:end]
+            low[i] = begin + times.searchsorted(first[i], "left")
+            high[i] = begin + times.searchsorted(last[i], "right")
+        return low, np.maximum(low, high)
     start = _search(ts, low, high, first, behind_equal=False)
     stop = _search(ts, low, high, last, behind_equal=True)
     return start, np.maximum(start, stop)

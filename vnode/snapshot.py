@@ -39,15 +39,17 @@ class Snapshot:
     """All rows of one table as of one version. Immutable; its files stay readable while it lives."""
 
     def __init__(self, *, table_uid: int, schema: pa.Schema, key_columns: int, version: int, runs: Sequence[Run],
-                 parts: Sequence[PartHandle], tombstones: Sequence[Tombstone], cache: PartCache) -> None:
+                 parts: Sequence[PartHandle], tombstones: Sequence[Tombstone], index: TombstoneIndex | None,
+                 cache: PartCache) -> None:
+        """`index`: that of `tombstones`, if all of them count as of `version`."""
         self.table_uid = table_uid
         self.version = version
         self.schema = schema
         self._key_names: list[str] = schema.names[:key_columns]
         self._runs = [run for run in runs if run.min_version <= version]
         self._parts = [part for part in parts if part.info.min_version <= version]
-        self._tombstones = [t for t in tombstones if t.hides_for(version)]
-        self._index: TombstoneIndex | None = None
+        self._tombstones = tombstones if index is not None else [t for t in tombstones if t.hides_for(version)]
+        self._index = index
         self._cache = cache
 
     @property

@@ -20,6 +20,7 @@ from penstock.vnode.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, with_key_columns
 
 APPEND, LATE, UPDATE = 0, 1, 2
+_RECENT_TOMBSTONES = 256
 
 
 class PartHandle:
@@ -60,6 +61,7 @@ class TableState:
         # Child tables whose row at the newest time is known to be there: a rewrite of it needs no lookup.
         self._certain: set[int] = set()
         self._index: TombstoneIndex | None = None
+        self._base: tuple[int, TombstoneIndex] | None = None  # over so many of the oldest tombstones
         self.set_schema(schema, key_columns)
 
     def set_schema(self, schema: pa.Schema, key_columns: int) -> None:
@@ -84,14 +86,18 @@ class TableState:
 
     @property
     def tombstone_index(self) -> TombstoneIndex:
+        """All deletes, ready to be applied; the base is kept over many deletes, since building it takes long."""
         if self._index is None:
-            self._index = TombstoneIndex(self.tombstones)
+            if self._base is None or len(self.tombstones) - self._base[0] > _RECENT_TOMBSTONES:
+                self._base = (len(self.tombstones), TombstoneIndex(self.tombstones))
+            count, base = self._base
+            self._index = TombstoneIndex(self.tombstones[count:], base) if count < len(self.tombstones) else base
         return self._index
 
     def set_tombstones(self, tombstones: Iterable[Tombstone]) -> None:
         """Replaces the deletes."""
         self.tombstones = tuple(tombstones)
-        self._index = None
+        self._index = self._base = None
 
     def runs(self) -> tuple[Run, ...]:
         """Returns all runs, oldest first."""
@@ -202,7 +208,8 @@ class TableState:
 
     def delete(self, tombstone: Tombstone) -> None:
         """Hides rows. The newest times stay: a row is an append only if it is newer than all before."""
-        self.set_tombstones((*self.tombstones, tombstone))
+        self.tombstones = (*self.tombstones, tombstone)
+        self._index = None
         if tombstone.tuids is None:
             self._certain.clear()
         else:

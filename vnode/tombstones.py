@@ -38,7 +38,9 @@ class Tombstone:
 class TombstoneIndex:
     """An immutable set of tombstones, ready to be applied to sorted rows."""
 
-    def __init__(self, tombstones: Sequence[Tombstone]) -> None:
+    def __init__(self, tombstones: Sequence[Tombstone], base: TombstoneIndex | None = None) -> None:
+        """Indexes `tombstones` on top of those of `base`."""
+        self._base = base
         every = [t for t in tombstones if t.tuids is None]
         self._all = [(t.first_ts, t.last_ts, np.uint64(t.version)) for t in every]
         some = [(uid, t.first_ts, t.last_ts, t.version) for t in tombstones for uid in t.tuids or ()]
@@ -50,20 +52,29 @@ class TombstoneIndex:
         self._version: U64 = np.array(version, np.uint64)
 
     def __bool__(self) -> bool:
-        return bool(self._all) or len(self._tuid) > 0
+        return bool(self._all) or len(self._tuid) > 0 or bool(self._base)
+
+    def _near(self, tuid: U64, first_ts: int, last_ts: int) -> Bools:
+        near: Bools = ((self._first <= last_ts) & (self._last >= first_ts)
+                       & (self._tuid >= tuid[0]) & (self._tuid <= tuid[-1]))
+        return near
 
     def hidden(self, tuid: U64, ts: I64, version: U64) -> Bools:
         """Returns which of the rows, sorted by (tuid, ts), are hidden."""
         hidden = np.zeros(len(tuid), np.bool_)
         if not len(tuid):
             return hidden
+        if self._base is not None:
+            hidden = self._base.hidden(tuid, ts, version)
         for first, last, limit in self._all:
             hidden |= (ts >= first) & (ts <= last) & (version < limit)
-        if len(self._tuid):
-            start, stop = find_ranges(tuid, ts, self._tuid, self._first, self._last)
+        near = self._near(tuid, int(ts.min()), int(ts.max())) if len(self._tuid) else None
+        if near is not None and near.any():
+            start, stop = find_ranges(tuid, ts, self._tuid[near], self._first[near], self._last[near])
+            limits = self._version[near]
             for index in np.flatnonzero(stop > start).tolist():
                 rows = slice(start[index], stop[index])
-                hidden[rows] |= version[rows] < self._version[index]
+                hidden[rows] |= version[rows] < limits[index]
         return hidden
 
 

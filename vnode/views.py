@@ -43,24 +43,24 @@ def view_sql(paths: DataPaths, table: ViewTable) -> str:
     vnodes = paths.root.absolute() / "vnode"
     parts = text_literal(f"{vnodes}/*/store/parts/{uid}/*.parquet")
     tombstones = text_literal(f"{vnodes}/*/store/tombstones/{uid}/*.parquet")
-    keys = ["_tuid", *(quoted(physical) for _, physical in table.columns[:table.key_columns])]
     ts = quoted(table.columns[0][1])
-    columns = ", ".join(f"r.{quoted(physical)} AS {quoted(name)}" for name, physical in table.columns)
-    tbname, join = "", ""
+    keys = ["r._tuid", *(f"r.{quoted(physical)}" for _, physical in table.columns[:table.key_columns])]
+    shown = [f"r.{quoted(physical)} AS {quoted(name)}" for name, physical in table.columns]
+    join = ""
     if table.kind == "super":
-        taken = {name for name, _ in (*table.columns, *table.tags)}
-        tbname = "" if "tbname" in taken else ", c.name AS tbname"
-        tbname += "".join(f", c.{quoted(stored)} AS {quoted(name)}" for name, stored in table.tags)
-        join = f"\n  JOIN read_parquet({text_literal(str(paths.children(uid).absolute()))}) AS c ON c.uid = r._tuid"
+        child = {name: f"c.{quoted(stored)}" for name, stored in (("tbname", "name"), *table.tags)}
+        shown += [f"{value} AS {quoted(name)}" for name, value in child.items()]
+        # They depend on _tuid, and stand here only so that DuckDB pushes conditions on them below the window.
+        keys += child.values()
+        join = f"\nJOIN read_parquet({text_literal(str(paths.children(uid).absolute()))}) AS c ON c.uid = r._tuid"
     return f"""CREATE OR REPLACE VIEW {quoted(table.database)}.{quoted(table.name)} AS
-SELECT {columns}{tbname}
+SELECT {', '.join(shown)}
 FROM (
-  SELECT * FROM read_parquet({parts}, union_by_name = true)
-  QUALIFY row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY _ver DESC) = 1
+  SELECT * FROM read_parquet({parts}, union_by_name = true) AS p
+  ANTI JOIN read_parquet({tombstones}) AS d
+  ON d._tuid = p._tuid AND p._ver < d._ver AND p.{ts} BETWEEN d.first_ts AND d.last_ts
 ) AS r{join}
-WHERE NOT EXISTS (
-  SELECT 1 FROM read_parquet({tombstones}) AS d
-  WHERE d._tuid = r._tuid AND r._ver < d._ver AND r.{ts} BETWEEN d.first_ts AND d.last_ts);"""
+QUALIFY row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY r._ver DESC) = 1;"""
 
 
 def views_sql(paths: DataPaths, tables: Sequence[ViewTable]) -> str:

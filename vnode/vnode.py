@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import weakref
 from collections.abc import Sequence
@@ -41,7 +42,9 @@ from penstock.wal.segment import segment_name
 from penstock.wal.writer import Recovery, WalWriter
 
 _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stored at every flush
-_TIER = 8  # parts of a tier have up to 8 times the rows of the tier below
+_TIER_BITS = 3  # parts of a tier have up to 8 times the rows of the tier below
+_MAX_TOMBSTONES = 2000  # beyond that, parts are rewritten without the hidden rows before their tier is full
+_RETENTION_INTERVAL_S = 5.0
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
 
 
@@ -128,6 +131,7 @@ class Vnode:
         self._tombstone_files: dict[int, tuple[str, tuple[Tombstone, ...]]] = {}
         self._generation = 0
         self._last_flush = clock.monotonic()
+        self._last_retention = -math.inf
         self._rows_written = self._flushes = self._compactions = 0
         self._closed = False
 
@@ -283,7 +287,7 @@ class Vnode:
         `schema`: the physical columns, the primary timestamp first; `key_columns`: 1, or 2 for a composite key.
         Raises InvalidStatementError when the key or the type of a column would change.
         """
-        schema = schema.remove_metadata()
+        schema = pa.schema([(field.name, field.type) for field in schema])
         if key_columns not in (1, 2) or len(schema) < key_columns or not pa.types.is_timestamp(schema.field(0).type):
             raise InvalidStatementError(f"table {table_uid} needs a timestamp first and 1 or 2 key columns")
         reserved = {TUID_COLUMN, VERSION_COLUMN, CHANGE_COLUMN, LAST_COLUMN} & set(schema.names)
@@ -461,13 +465,18 @@ class Vnode:
             if version < table.floor:
                 raise SnapshotTooOldError(f"table {table_uid} of vnode {self._options.vgroup_id} can be read as of "
                                           f"version {table.floor} or later, not {version}")
+            current = next((t.version for t in reversed(table.tombstones) if not t.dropped), 0) <= version
             return Snapshot(table_uid=table_uid, schema=table.schema, key_columns=table.key_columns, version=version,
-                            runs=table.runs(), parts=table.parts, tombstones=table.tombstones, cache=self._cache)
+                            runs=table.runs(), parts=table.parts, tombstones=table.tombstones,
+                            index=table.tombstone_index if current else None, cache=self._cache)
 
     # Pins
 
     def set_pin(self, owner: str, version: int) -> None:
-        """Keeps the log from `version` on, and row versions that a reader as of `version` or later needs."""
+        """Keeps the log from `version` on, and row versions that a reader as of `version` or later needs.
+
+        Pins survive a restart; a moved one may come back as it was at the last flush.
+        """
         with self._lock:
             if owner in self._pins:
                 self._pins[owner] = version  # saved with the next flush: an older pin only keeps more
@@ -621,19 +630,21 @@ class Vnode:
 
     def _publish_tombstones(self, table: TableState) -> None:
         """Writes the deletes for readers of other processes, when they changed."""
-        with self._lock:
-            current = tuple(t for t in table.tombstones if t.dropped or t.version <= self._persisted)
-            known = self._tombstone_files.get(table.uid)
-            if self._tables.get(table.uid) is not table or current == (known[1] if known else ()):
-                return
-            name = self._new_name()
-            children = list(table.newest)
-        directory = self._store / "tombstones" / str(table.uid)
-        self._fs.write_atomic(directory / name, parquet_bytes(to_table(current, table.time_type, children)))
-        with self._lock:
-            self._tombstone_files[table.uid] = (name, current)
-            if known is not None:
-                self._replaced.append(_Replaced(directory / known[0], self._clock.monotonic(), None, table.uid, None))
+        with self._store_lock:
+            with self._lock:
+                current = tuple(t for t in table.tombstones if t.dropped or t.version <= self._persisted)
+                known = self._tombstone_files.get(table.uid)
+                if self._tables.get(table.uid) is not table or current == (known[1] if known else ()):
+                    return
+                name = self._new_name()
+                children = list(table.newest)
+            directory = self._store / "tombstones" / str(table.uid)
+            self._fs.write_atomic(directory / name, parquet_bytes(to_table(current, table.time_type, children)))
+            with self._lock:
+                self._tombstone_files[table.uid] = (name, current)
+                if known is not None:
+                    self._replaced.append(
+                        _Replaced(directory / known[0], self._clock.monotonic(), None, table.uid, None))
 
     # Compaction
 
@@ -649,7 +660,7 @@ class Vnode:
                 tables = list(self._tables.values())
             for table in tables:
                 chosen = list(table.parts) if full else self._choose(table)
-                if len(chosen) > 1 or (full and chosen and self._improvable(table, chosen[0])):
+                if len(chosen) > 1 or (chosen and self._improvable(table, chosen[0])):
                     self._merge(table, chosen)
                     replaced += len(chosen)
                 self._drop_applied_tombstones(table)
@@ -659,18 +670,21 @@ class Vnode:
         tiers: dict[int, list[PartHandle]] = {}
         for part in table.parts:
             if part.info.rows < MAX_PART_ROWS // 2:
-                tiers.setdefault(max(part.info.rows, 1).bit_length() // 3, []).append(part)
-        # A few larger strays must not keep many small ones apart: each tier takes along all below it.
+                tiers.setdefault(max(part.info.rows, 1).bit_length() // _TIER_BITS, []).append(part)
         chosen: list[PartHandle] = []
         for tier in sorted(tiers):
             chosen += tiers[tier]
-            if len(chosen) >= self._options.compact_min_parts:
+            # Only a full tier is merged, or the same rows would be written again and again; strays below come along.
+            if len(tiers[tier]) >= self._options.compact_min_parts:
                 return chosen
+        if len(table.tombstones) > _MAX_TOMBSTONES:
+            return [part for part in table.parts if self._improvable(table, part)]
         return []
 
     def _improvable(self, table: TableState, part: PartHandle) -> bool:
-        return part.info.updates is not None or any(
-            t.version > part.info.purged_version and t.touches(part.info.min_ts, part.info.max_ts)
+        info = part.info
+        return info.updates is not None or any(
+            t.version > max(info.purged_version, info.min_version) and t.touches(info.min_ts, info.max_ts)
             for t in table.tombstones)
 
     def _merge(self, table: TableState, chosen: Sequence[PartHandle]) -> None:
@@ -762,7 +776,10 @@ class Vnode:
             self.flush()
             self.compact()
         self._delete_replaced()
-        self._apply_retention()
+        now = self._clock.monotonic()
+        if now - self._last_retention >= _RETENTION_INTERVAL_S:
+            self._last_retention = now
+            self._apply_retention()
 
     def _delete_replaced(self) -> None:
         now = self._clock.monotonic()

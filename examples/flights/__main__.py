@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from examples.flights.check import EXPECTATIONS, Verdict, check
 from examples.flights.data import TIME_ZONE, Feed, batches, load_feeds
-from examples.flights.display import REFRESHES_PER_SECOND, Display, TaskLine
+from examples.flights.display import REFRESHES_PER_SECOND, Display, TaskLine, read_tasks
 from rich.console import Console
 
 import penstock
@@ -47,7 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console.print(f"[bold red]ERROR: {error}[/]")
         return 1
     if options.keep:
-        console.print(f"Look around: penstock --data {options.data} -c 'select * from nyc.worst_delay_per_day limit 5'")
+        query = "select * from nyc.worst_delay_per_day order by ts limit 5"
+        console.print(f'Look around: penstock --data {options.data} -c "{query}"', soft_wrap=True)
     else:
         shutil.rmtree(options.data)
     return 0 if matches else 1
@@ -75,12 +76,15 @@ def _run(options: argparse.Namespace, console: Console, clock: Clock) -> bool:
     started = clock.monotonic()
     feeds = load_feeds(options.seed, months=2 if options.fast else 12)
     with penstock.connect(str(options.data), CONFIG) as connection:
-        console.print("Starting three streams (Spark takes a few seconds) ...")
-        _create_streams(connection)
+        with console.status("Starting three streams; Spark takes a few seconds ...") as status:
+            _create_streams(connection)
+            _wait_until_running(connection, clock)
+            status.stop()
+        console.print(f"Three streams run after {clock.monotonic() - started:.1f} s.")
         rows = sum(len(feed.frame) for feed in feeds)
         with Display(connection, rows, console) as display:
             _insert(connection, feeds, display, clock)
-            display.say(f"{rows:,} rows inserted after {clock.monotonic() - started:.1f} s; waiting for the streams")
+            display.say(f"{rows:,} rows inserted after {clock.monotonic() - started:.1f} s; the streams finish ...")
             _wait_until_caught_up(connection, display, clock)
         verdicts = _check_until_all_match(connection, feeds, str(options.data), clock)
         for verdict in verdicts:
@@ -96,6 +100,18 @@ def _create_streams(connection: Connection) -> None:
         for piece in split_all(script):
             assert isinstance(piece, SqlText), "the script holds statements only"
             cursor.execute(piece.text)
+
+
+def _wait_until_running(connection: Connection, clock: Clock) -> None:
+    deadline = clock.monotonic() + CATCH_UP_S
+    while {line.stream for line in read_tasks(connection) if _runs(line)} != {each.stream for each in EXPECTATIONS}:
+        if clock.monotonic() > deadline:
+            raise PenstockError(f"the streams don't run after {CATCH_UP_S:.0f} s", hint="see the log")
+        clock.wait(threading.Event(), 1 / REFRESHES_PER_SECOND)
+
+
+def _runs(line: TaskLine) -> bool:
+    return line.state in ("RUNNING", "IDLE")
 
 
 def _insert(connection: Connection, feeds: list[Feed], display: Display, clock: Clock) -> None:
@@ -153,7 +169,8 @@ def _show_some_results(path: str, console: Console) -> None:
     console.print("\nThe days with the worst delays, read by plain DuckDB from Parquet:")
     with penstock.duckdb(path) as views:
         rows = views.sql(
-            "SELECT ts, carrier, worst_delay, flights FROM nyc.worst_delay_per_day ORDER BY worst_delay DESC LIMIT 5"
+            f"SELECT timezone('{TIME_ZONE}', ts::TIMESTAMPTZ)::DATE AS day, carrier, worst_delay, flights "
+            "FROM nyc.worst_delay_per_day ORDER BY worst_delay DESC LIMIT 5"
         )
         console.print(str(rows))
 

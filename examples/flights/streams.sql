@@ -1,4 +1,4 @@
-CREATE DATABASE nyc VGROUPS 2 PRECISION 'ms';
+CREATE DATABASE nyc VGROUPS 2 KEEP 36500d;
 USE nyc;
 
 CREATE STABLE flights (ts TIMESTAMP, dep_delay DOUBLE, arr_delay DOUBLE, distance INT, flight INT, dest VARCHAR(3))

@@ -34,6 +34,9 @@ def connect(path: str = "./penstock-data", config: Any = None) -> Connection:
 
 def duckdb(path: str = "./penstock-data") -> Any:
     """Returns a DuckDB connection with one view per table of the data directory `path`; needs no engine."""
+    from pathlib import Path
+
+    from penstock.common.paths import DataPaths
     from penstock.vnode.views import open_duckdb
 
-    return open_duckdb(path)
+    return open_duckdb(DataPaths(Path(path)).views_duckdb)

@@ -1,0 +1,232 @@
+"""The state of one SELECT while it is planned, and the steps that all kinds of SELECT share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from penstock.planner.binder import (
+    Builder,
+    Relation,
+    RelColumn,
+    Tree,
+    is_pseudo,
+    qualifier_of,
+)
+from penstock.planner.bounds import time_bounds, time_constant
+from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.limits import OrderTerm, Output
+from penstock.planner.limits import finish as finish_sql
+from penstock.planner.plan import PlanNode, SqlExpr
+from penstock.planner.query_parts import (
+    Item,
+    Planned,
+    column_reference,
+    order_node,
+    ordinal,
+    over_node,
+    text_of,
+)
+from penstock.planner.scopes import (
+    NOT_ALLOWED_FUNCTION,
+    TIME_NAMES,
+    Bounds,
+    Key,
+    RowScope,
+    fingerprint,
+    key_of,
+    unwrapped,
+    vector_calls,
+    with_placeholders,
+)
+from penstock.sql.statements import (
+    PartitionItem,
+    Select,
+)
+
+EXPANDING = ("first", "last", "last_row")
+
+
+class QueryContext:
+    """One SELECT on its way through its steps: the relation it has come to, and what names mean there.
+
+    `items` is the SELECT list with stars expanded, `calls` are the calls of functions over several rows in it, in
+    HAVING and in ORDER BY. `keys` are partition and group keys, which are columns of `relation`; `constants` are
+    columns that have one value per group. `bounds` is the range of time that WHERE leaves.
+    """
+
+    def __init__(self, select: Select, builder: Builder, relation: Relation, items: Sequence[Item]) -> None:
+        self.select = select
+        self.builder = builder
+        self.relation = relation
+        self.items = list(items)
+        self.keys: list[Key] = []
+        self.constants: list[RelColumn] = []
+        self.bounds: Bounds = (None, None)
+        self.scope = RowScope(relation, builder, "the SELECT list")
+        self.calls = [call for node in self.result_nodes() for call in vector_calls(node)]
+
+    @property
+    def functions(self) -> set[str]:
+        """The names of all calls."""
+        return {str(call.this) for call in self.calls}
+
+    def result_nodes(self) -> list[exp.Expression]:
+        """The expressions that are computed for result rows."""
+        nodes = [item.expression for item in self.items]
+        if self.select.having is not None:
+            nodes.append(self.select.having)
+        return [*nodes, *(item.expression for item in self.select.order_by)]
+
+    def read_rows(self) -> None:
+        """Filters the rows and adds the partition and group keys as columns."""
+        select, builder, relation = self.select, self.builder, self.relation
+        scope = RowScope(relation, builder, "WHERE")
+        self.bounds = self._time_bounds(scope, relation.time)
+        self.scope = RowScope(relation, builder, "WHERE", self.bounds)
+        condition = compile_condition(select.where, self.scope) if select.where is not None else None
+        for time, slot in relation.times:
+            if slot is not None:
+                slot.first_ts, slot.last_ts = self._time_bounds(scope, time)
+        columns = ["*"]
+        for item in (*select.partition_by, *select.group_by):
+            columns.append(self._key(item))
+        tree = relation.tree
+        if condition is not None:
+            text = text_of(select.where) if select.where is not None else ""
+            tree = over_node(tree, "Filter", ("condition", text))
+        if condition is not None or len(columns) > 1:
+            where = f" WHERE {condition}" if condition is not None else ""
+            name = builder.step("rows", f"SELECT {', '.join(columns)} FROM {relation.name}{where}")
+            self.relation = relation.over(name, tree)
+        self.scope = RowScope(self.relation, builder, "the SELECT list", self.bounds)
+        self.constants = self._constant_columns()
+
+    def _time_bounds(self, scope: RowScope, time: RelColumn | None) -> Bounds:
+        if time is None:
+            return None, None
+
+        def constant(node: exp.Expression) -> float | int | None:
+            if next(node.find_all(exp.Column), None) is not None:
+                return None
+            return time_constant(compile_expression(node, scope), scope.precision, scope.session)
+
+        return time_bounds(self.select.where, lambda node: scope.find(node) is time, constant)
+
+    def _key(self, item: PartitionItem) -> str:
+        node = item.expression
+        position = ordinal(node, len(self.items), self.builder)
+        if position is not None:
+            node = self.items[position].expression
+        elif isinstance(node, exp.Column) and qualifier_of(node) is None and not any(
+                column.name == node.name for column in self.relation.columns) and not is_pseudo(node, *TIME_NAMES):
+            node = next((other.expression for other in self.items if other.alias == node.name), node)
+        scope = self.scope.within("PARTITION BY" if item in self.select.partition_by else "GROUP BY")
+        value = compile_expression(node, scope)
+        column = f'"#g{len(self.keys)}"'
+        is_time = self.relation.time is not None and scope.find(unwrapped(node)) is self.relation.time
+        self.keys.append(Key(column, value.type, fingerprint(node, scope), item.alias, item.text, is_time))
+        return f"{value.sql} AS {column}"
+
+    def _constant_columns(self) -> list[RelColumn]:
+        """The columns that have one value per group: the tags where a group is of one table, and driving rows."""
+        relation, table = self.relation, self.relation.table
+        if relation.driver is not None:
+            side = '"#l' if relation.time is not None and relation.time.sql.startswith('"#l') else '"#r'
+            return [column for column in relation.columns if column.sql.startswith(side)]
+        if table is None or table.kind == "system":
+            return []
+        name = fingerprint(column_reference("tbname"), self.scope)
+        if table.kind in ("child", "normal") or any(key.mark == name for key in self.keys):
+            return [column for column in relation.columns if column.role in ("tag", "tbname")]
+        return []
+
+    @property
+    def key_columns(self) -> list[str]:
+        """SQL of the columns that tell groups apart."""
+        return [key.column for key in self.keys]
+
+    # -- results ---------------------------------------------------------------------------------------------
+
+    def output(self, item: Item, scope: RowScope, compiled: SqlExpr) -> Output:
+        """Returns the result column of an item, given its value."""
+        return Output(item.name, compiled, is_time=self.is_time(item.expression, scope))
+
+    def is_time(self, node: exp.Expression, scope: RowScope) -> bool:
+        """Whether a result column is a time line that a query around this one can use."""
+        node = unwrapped(node)
+        if is_pseudo(node, "_wstart", "_wend", "_irowts"):
+            return True
+        if isinstance(node, exp.Anonymous) and node.this in EXPANDING and len(node.expressions) == 1:
+            return self.is_time(node.expressions[0], scope)
+        if not isinstance(node, exp.Column):
+            return False
+        key = key_of(node.name, self.keys)
+        if key is not None:
+            return key.is_time
+        return self.relation.time is not None and self.scope.find(node) is self.relation.time
+
+    def order_terms(
+        self, outputs: Sequence[Output], compile_: Callable[[exp.Expression], SqlExpr]
+    ) -> list[OrderTerm]:
+        """Returns what orders the result: its columns by position, alias or text, or expressions of their own."""
+        marks = [fingerprint(item.expression, self.scope) for item in self.items]
+        terms = []
+        for item in self.select.order_by:
+            node = unwrapped(item.expression)
+            position = ordinal(node, len(outputs), self.builder)
+            if position is None and isinstance(node, exp.Column) and qualifier_of(node) is None:
+                position = next((index for index, other in enumerate(self.items) if other.alias == node.name), None)
+            if position is None:
+                mark = fingerprint(node, self.scope)
+                position = marks.index(mark) if mark in marks else None
+            hidden = compile_(node) if position is None else None
+            if hidden is not None and self.select.distinct:
+                raise self.builder.error("ORDER BY of SELECT DISTINCT must name a column of the result", node,
+                                         code=0x260B)
+            terms.append(OrderTerm(position, hidden, item.descending, item.nulls_first))
+        return terms
+
+    def finish(
+        self, name: str, outputs: Sequence[Output], terms: Sequence[OrderTerm], tree: Tree, *,
+        default: Sequence[str] = (), having: str | None = None, sort: bool = False,
+    ) -> Planned:
+        """Returns the planned query whose result rows are those of the relation `name`; see `limits.finish`."""
+        select = self.select
+        sql = finish_sql(
+            self.builder, name, outputs, terms, distinct=select.distinct, having=having, limit=select.limit,
+            slimit=select.slimit, partition=self.key_columns, per_partition=bool(select.partition_by),
+            default=default, sort=sort)
+        names = " ".join(output.name for output in outputs)
+
+        def node() -> PlanNode:
+            inner = tree()
+            if having is not None and select.having is not None:
+                inner = PlanNode("Filter", (("having", text_of(select.having)),), (inner,))
+            inner = PlanNode("Project", (("columns", names),), (inner,))
+            if select.distinct:
+                inner = PlanNode("Distinct", (), (inner,))
+            if select.slimit is not None:
+                inner = PlanNode("PartitionLimit", (("count", str(select.slimit.count)),
+                                                    ("offset", str(select.slimit.offset))), (inner,))
+            return order_node(select.order_by, select.limit, inner)
+
+        return Planned(sql, tuple(outputs), self.scope.precision, node)
+
+    def compiled(self, node: exp.Expression, scope: RowScope) -> SqlExpr:
+        """Compiles an expression in which parts that are keys stand for the keys."""
+        return compile_expression(with_placeholders(node, self.keys, self.scope), scope)
+
+    def only_calls(self, calls: Sequence[exp.Anonymous], names: set[str]) -> None:
+        """Raises if a function stands next to ones that give other rows."""
+        for call in calls:
+            if call.this not in names:
+                others = next(other for other in calls if other.this in names)
+                raise self.builder.error(f"{call.this}() cannot stand next to {others.this}()", call,
+                                         code=NOT_ALLOWED_FUNCTION)
+
+    def move(self, relation: Relation) -> None:
+        """Goes on with another relation, whose columns include those of the old one."""
+        self.relation = relation
+        self.scope = RowScope(relation, self.builder, "the SELECT list", self.bounds)

@@ -1,0 +1,93 @@
+"""Queries with INTERP."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError
+from penstock.planner.bounds import time_constant
+from penstock.planner.expressions import compile_expression
+from penstock.planner.fill import (
+    FILL_RANGE,
+    MAX_FILLED,
+)
+from penstock.planner.grouping import distinct_calls
+from penstock.planner.interp import AT, InterpGrid, InterpValue, interp_sql
+from penstock.planner.plan import SqlExpr
+from penstock.planner.query_context import QueryContext
+from penstock.planner.query_parts import (
+    Planned,
+    over_node,
+)
+from penstock.planner.result_scopes import InterpScope
+from penstock.planner.scopes import (
+    NO_TIME_LINE,
+    NOT_ALLOWED_FUNCTION,
+    RowScope,
+    fingerprint,
+)
+from penstock.planner.timeseries import checked_call
+
+
+def plan_interp(query: QueryContext) -> Planned:
+    select, builder, relation = query.select, query.builder, query.relation
+    calls = distinct_calls(query.calls, query.scope)
+    query.only_calls(calls, {"interp"})
+    if select.window is not None or select.group_by:
+        raise builder.error("interp() cannot be used with a window or GROUP BY", calls[0],
+                            code=NOT_ALLOWED_FUNCTION, hint="use PARTITION BY")
+    if relation.time is None:
+        raise builder.error("interp() needs a time line", calls[0], code=NO_TIME_LINE)
+    grid = _interp_grid(query)
+    checked = [checked_call(call, query.scope.within("an argument")) for call in calls]
+    assert select.fill is not None
+    mode = select.fill.mode
+    types = [call.type for call in checked]
+    constants: list[str] = []
+    if select.fill.values:
+        value_fill = replace(select, fill=replace(select.fill, mode="value"))
+        constants = _SelectPlanner(value_fill, builder)._fill_values(types, query.scope)
+    values = [InterpValue(call.arguments[0].sql, call.type, call.integer(1) == 1,
+                          constants[index] if constants else None) for index, call in enumerate(checked)]
+    ts = relation.order[0]
+    name = builder.step("interp", interp_sql(relation.name, ts, query.key_columns, values, grid, mode))
+    known = {fingerprint(call, query.scope): SqlExpr(f'"#i{index}"', checked[index].type)
+             for index, call in enumerate(calls)}
+    scope = InterpScope(query.scope, query.keys, known)
+    outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
+    terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
+    tree = over_node(relation.tree, "Interp", ("fill", mode), ("grid", f"{grid.first}..{grid.last}/{grid.step}"))
+    return query.finish(name, outputs, terms, tree, default=[*query.key_columns, AT], sort=True)
+
+
+def _interp_grid(query: QueryContext) -> InterpGrid:
+    select, precision = query.select, query.scope.precision
+    if select.range is None or select.fill is None:
+        raise InvalidStatementError("INTERP needs RANGE and FILL", code=NOT_ALLOWED_FUNCTION,
+                                    hint="write RANGE(first, last) EVERY(step) FILL(mode)")
+    first = _instant(query, select.range.first)
+    last = first if select.range.last is None else _instant(query, select.range.last)
+    reach = select.range.near.in_units(precision) if select.range.near is not None else None
+    if select.every is None:
+        if select.range.last is not None and first != last:
+            raise InvalidStatementError("INTERP over a range needs EVERY", hint="write EVERY(1s), for example")
+        return InterpGrid(first, first, 1, reach)
+    step = 0 if select.every.is_calendar else select.every.in_units(precision)
+    if step <= 0:
+        raise InvalidStatementError(f"EVERY({select.every}) must be a fixed time of at least one unit",
+                                    code=0x2615)
+    if (last - first) // step > MAX_FILLED:
+        raise InvalidStatementError(f"INTERP would make more than {MAX_FILLED:,} rows", code=FILL_RANGE)
+    return InterpGrid(first, last, step, reach)
+
+
+def _instant(query: QueryContext, node: exp.Expression) -> int:
+    scope = RowScope(None, query.builder, "RANGE")
+    scope.precision = query.scope.precision
+    value = time_constant(compile_expression(node, scope), scope.precision, scope.session)
+    if value is None:
+        raise query.builder.error("RANGE needs instants", node, code=0x2635,
+                                 hint="write '2024-01-01 00:00:00' or a number")
+    return int(value)

@@ -1,0 +1,116 @@
+"""Queries whose result rows are rows of the source: projections, and functions that pick rows or run along them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from penstock.planner.binder import (
+    Relation,
+    Tree,
+)
+from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.grouping import distinct_calls
+from penstock.planner.limits import OrderTerm, Output
+from penstock.planner.plan import PlanNode, SqlExpr
+from penstock.planner.query_context import QueryContext
+from penstock.planner.query_parts import (
+    Item,
+    Planned,
+    is_star,
+    over_node,
+)
+from penstock.planner.result_scopes import CalledScope, RowResultScope
+from penstock.planner.scopes import (
+    NOT_ALLOWED_FUNCTION,
+    RowScope,
+    fingerprint,
+    with_placeholders,
+)
+from penstock.planner.timeseries import ROW_RULES, checked_call, picked_rows, time_series
+from penstock.planner.window_steps import assign_windows
+from penstock.sql.statements import (
+    JoinSource,
+)
+
+GROUP_LACKS_EXPRESSION = 0x260A
+
+
+def plan_constants(query: QueryContext) -> Planned:
+    """SELECT without FROM."""
+    select, builder = query.select, query.builder
+    query.items = [Item(item.expression, item.name, item.alias) for item in select.items]
+    for item in query.items:
+        if is_star(item.expression):
+            raise builder.error("* needs FROM", item.expression)
+    scope = RowScope(None, builder, "a query without FROM")
+    query.scope = scope
+    condition = compile_condition(select.where, scope) if select.where is not None else None
+    outputs = [Output(item.name, compile_expression(item.expression, scope)) for item in query.items]
+    terms = query._plain_order(outputs, scope)
+    name = builder.step("one", "SELECT 1 AS \"#one\"")
+    sql = finish(builder, name, outputs, terms, distinct=select.distinct, having=condition, limit=select.limit)
+    names = " ".join(output.name for output in outputs)
+    return Planned(sql, tuple(outputs), "ms", lambda: PlanNode("Project", (("columns", names),)))
+
+
+def _plain_order(self, outputs: Sequence[Output], scope: RowScope) -> list[OrderTerm]:
+    query.relation_free = True
+    return query.order_terms(outputs, lambda node: compile_expression(node, scope))
+
+
+def plan_rows(query: QueryContext) -> Planned:
+    """No function over several rows: one result row per row."""
+    scope = RowResultScope(query.scope, query.keys)
+    if query.select.having is not None:
+        raise query.builder.error("HAVING needs an aggregate", query.select.having, code=GROUP_LACKS_EXPRESSION)
+    outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
+    terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
+    joined = isinstance(query.select.source, JoinSource)
+    default = [*query.key_columns, *query.relation.order] if query.select.partition_by or joined else []
+    return query.finish(query.relation.name, outputs, terms, query.relation.tree, default=default, sort=joined)
+
+
+def plan_series(query: QueryContext) -> Planned:
+    """DIFF, CSUM and their kin."""
+    calls = distinct_calls(query.calls, query.scope)
+    query.only_calls(calls, set(ROW_RULES))
+    arguments = query.scope.within("an argument")
+    checked = [checked_call(call, arguments) for call in calls]
+    relation, values = time_series(checked, query.relation, query.key_columns, query.builder, arguments)
+    names = " ".join(call.name for call in checked)
+    return _plan_called(query, calls, values, relation, over_node(relation.tree, "Series", ("functions", names)))
+
+
+def plan_picked(query: QueryContext) -> Planned:
+    """TOP, UNIQUE and their kin: rows are picked per group or window, and shown."""
+    calls = distinct_calls(query.calls, query.scope)
+    if len(calls) > 1:
+        raise query.builder.error(
+            f"{calls[0].this}() gives several rows and cannot stand next to {calls[1].this}()", calls[1],
+            code=NOT_ALLOWED_FUNCTION)
+    call = checked_call(calls[0], query.scope.within("an argument"))
+    keys = query.key_columns
+    if query.select.window is not None:
+        keys = assign_windows(query, borders=True)
+        call = checked_call(calls[0], query.scope.within("an argument"))
+    relation, value = picked_rows(call, query.relation, keys, query.builder, query.builder.session.now_ms)
+    tree = over_node(relation.tree, "Pick", ("function", call.name))
+    return _plan_called(query, calls, [value], relation, tree)
+
+
+def _plan_called(
+    query: QueryContext, calls: Sequence[exp.Anonymous], values: Sequence[SqlExpr], relation: Relation, tree: Tree
+) -> Planned:
+    known = {fingerprint(call, query.scope): value for call, value in zip(calls, values, strict=True)}
+    query.relation = relation
+    query.scope = RowScope(relation, query.builder, "the SELECT list", query.bounds)
+    scope = CalledScope(query.scope, query.keys, known, windowed=query.select.window is not None)
+    outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
+    terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
+    having = None
+    if query.select.having is not None:
+        having = compile_condition(with_placeholders(query.select.having, query.keys, query.scope), scope)
+    default = [*query.key_columns, *(['"#ws"'] if query.select.window else []), *relation.order]
+    return query.finish(relation.name, outputs, terms, tree, default=default, having=having, sort=True)

@@ -1,0 +1,78 @@
+"""The SELECT list: what `*`, `last(*)` and COLS stand for."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.planner.binder import (
+    Builder,
+    Relation,
+    qualifier_of,
+)
+from penstock.planner.query_parts import (
+    Item,
+    call_of,
+    is_star,
+    marked,
+    text_of,
+)
+from penstock.planner.scopes import (
+    unwrapped,
+)
+from penstock.sql.statements import (
+    Select,
+)
+
+EXPANDING = ("first", "last", "last_row")
+
+
+def expand_items(select: Select, relation: Relation, builder: Builder) -> list[Item]:
+    """Returns the SELECT list with one item per result column."""
+    items: list[Item] = []
+    for item in select.items:
+        node = item.expression
+        if isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star)):
+            items += _expand_star(node, relation, builder)
+            continue
+        call = unwrapped(node)
+        name = str(call.this) if isinstance(call, exp.Anonymous) else ""
+        if name in EXPANDING and (len(call.expressions) > 1 or any(map(is_star, call.expressions))):
+            items += _expand_call(call, name, relation)
+        elif name == "cols" and len(call.expressions) > 1:
+            items += _expand_cols(call)
+        else:
+            plain = node.name if isinstance(node, exp.Column) else None
+            items.append(Item(node, item.name, item.alias if item.alias is not None else plain))
+    return items
+
+
+def _expand_star(node: exp.Expression, relation: Relation, builder: Builder) -> list[Item]:
+    qualifier = qualifier_of(node)
+    if qualifier is not None and qualifier not in relation.qualifiers:
+        raise builder.error(f"there is no table {qualifier} in FROM", node, code=0x2603)
+    return [Item(marked(index, node), column.name, column.name)
+            for index, column in enumerate(relation.star) if qualifier in (None, column.qualifier)]
+
+
+def _expand_call(call: exp.Expression, name: str, relation: Relation) -> list[Item]:
+    items = []
+    for argument in call.expressions:
+        if not is_star(argument):
+            text = text_of(argument)
+            items.append(Item(call_of(name, [argument], call), f"{name}({text})", None))
+            continue
+        qualifier = qualifier_of(argument)
+        for index, column in enumerate(relation.star):
+            if column.role == "column" and qualifier in (None, column.qualifier):
+                items.append(Item(call_of(name, [marked(index, argument)], call), f"{name}({column.name})", None))
+    return items
+
+
+def _expand_cols(call: exp.Expression) -> list[Item]:
+    items = []
+    for argument in call.expressions[1:]:
+        alias = argument.alias if isinstance(argument, exp.Alias) else None
+        value = argument.this if isinstance(argument, exp.Alias) else argument
+        name = alias if alias is not None else text_of(value)
+        items.append(Item(call_of("cols", [call.expressions[0], value], call), name, name))
+    return items

@@ -1,0 +1,136 @@
+"""What sink tasks write: children on the way, upserts and deletes, stale attempts refused, reads as of a version."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from embedded import Embedded
+
+from penstock.common.errors import AlreadyExistsError, NotFoundError, StaleAttemptError
+from penstock.mnode.results import DELETE, UPSERT, ResultStore
+from penstock.tasks.environment import RowsRequest
+from penstock.tasks.messages import ResultChild, ResultWrite, TaskId
+
+T0 = 1_700_000_000_000
+STREAM = 77
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Embedded]:
+    embedded = Embedded(tmp_path)
+    embedded.all("CREATE DATABASE d VGROUPS 3", "USE d",
+                 "CREATE STABLE out (`_wstart` timestamp, `sum(v)` double) TAGS (group_id bigint unsigned)")
+    embedded.engine.results.fence(STREAM, 1)
+    yield embedded
+    embedded.close()
+
+
+def write(
+    db: Embedded,
+    rows: Sequence[tuple[int, int, int, float | None]],
+    children: Sequence[str] = ("g0", "g1", "g2"),
+    attempt: int = 1,
+) -> None:
+    """Writes rows of (child, operation, ts, value) as sink task 0 would."""
+    target = db.engine.catalog.table("d", "out")
+    assert target is not None
+    child, operation, ts, value = (list(column) for column in zip(*rows, strict=True))
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array(child, pa.int32()), pa.array(operation, pa.uint8()), pa.array(ts, pa.int64()),
+         pa.array(value, pa.float64())], names=["_child", "_op", "_wstart", "sum(v)"])
+    results: ResultStore = db.engine.results
+    results.write_results(ResultWrite(
+        STREAM, attempt, TaskId(STREAM, "sink", 0), target.uid,
+        tuple(ResultChild(name, (number,)) for number, name in enumerate(children)), batch))
+
+
+def rows(db: Embedded) -> list[tuple[object, ...]]:
+    query = "SELECT tbname, cast(`_wstart` AS bigint), `sum(v)` FROM out ORDER BY tbname, `_wstart`"
+    return [(name, ts - T0, value) for name, ts, value in db.run(query)]
+
+
+def test_children_come_into_being_with_their_rows(db: Embedded) -> None:
+    """Missing children are created with their tags in whatever vnode their name belongs to."""
+    write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (2, UPSERT, T0, 3.0), (0, UPSERT, T0 + 1, 4.0)])
+    assert rows(db) == [("g0", 0, 1.0), ("g0", 1, 4.0), ("g1", 0, 2.0), ("g2", 0, 3.0)]
+    assert sorted(db.run("SELECT TAGS tbname, group_id FROM out")) == [("g0", 0), ("g1", 1), ("g2", 2)]
+
+
+def test_writing_again_changes_nothing(db: Embedded) -> None:
+    """A write that is replayed after a restart leaves the same rows."""
+    batch = [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (1, DELETE, T0 + 5, None)]
+    write(db, batch)
+    write(db, batch)
+    assert rows(db) == [("g0", 0, 1.0), ("g1", 0, 2.0)]
+
+
+def test_the_order_within_a_write_counts(db: Embedded) -> None:
+    """Deleted and written again is there; written and deleted again is not."""
+    write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 1.0)])
+    write(db, [(0, DELETE, T0, None), (0, UPSERT, T0, 2.0), (1, UPSERT, T0, 2.0), (1, DELETE, T0, None),
+               (2, UPSERT, T0, 9.0)])
+    assert rows(db) == [("g0", 0, 2.0), ("g2", 0, 9.0)]
+
+
+def test_nulls_replace_values(db: Embedded) -> None:
+    """A result column that became NULL is NULL, not what it was."""
+    write(db, [(0, UPSERT, T0, 1.0)])
+    write(db, [(0, UPSERT, T0, None)])
+    assert rows(db) == [("g0", 0, None)]
+
+
+def test_older_attempts_are_fenced_off(db: Embedded) -> None:
+    """Once attempt 2 is known, attempt 1 may not write; a forgotten stream may not at all."""
+    results: ResultStore = db.engine.results
+    results.fence(STREAM, 2)
+    with pytest.raises(StaleAttemptError):
+        write(db, [(0, UPSERT, T0, 1.0)], attempt=1)
+    results.fence(STREAM, 1)
+    with pytest.raises(StaleAttemptError):
+        write(db, [(0, UPSERT, T0, 1.0)], attempt=1)
+    write(db, [(0, UPSERT, T0, 2.0)], attempt=2)
+    results.forget(STREAM)
+    with pytest.raises(StaleAttemptError):
+        write(db, [(0, UPSERT, T0, 3.0)], attempt=2)
+    assert rows(db) == [("g0", 0, 2.0)]
+
+
+def test_names_of_other_tables_are_not_taken_over(db: Embedded) -> None:
+    """A child's name that belongs to another super table fails the write, and says so."""
+    db.all("CREATE STABLE other (ts timestamp, v int) TAGS (a int)", "CREATE TABLE g1 USING other TAGS (1)")
+    with pytest.raises(AlreadyExistsError, match="other"):
+        write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 1.0)])
+    assert rows(db) == []
+
+
+def test_a_dropped_result_table_is_told(db: Embedded) -> None:
+    """Writing into a table that is gone is an error, not a new table."""
+    target = db.engine.catalog.table("d", "out")
+    assert target is not None
+    db.execute("DROP STABLE out")
+    batch = pa.RecordBatch.from_pydict({"_child": pa.array([], pa.int32()), "_op": pa.array([], pa.uint8())})
+    with pytest.raises(NotFoundError):
+        db.engine.results.write_results(
+            ResultWrite(STREAM, 1, TaskId(STREAM, "sink", 0), target.uid, (), batch))
+
+
+def test_rows_are_read_as_of_a_version(db: Embedded) -> None:
+    """Recalculation sees the rows of the version it asks for, not later ones."""
+    write(db, [(0, UPSERT, T0, 1.0)], children=("g0",))
+    found = db.engine.catalog.child("d", "g0")
+    assert found is not None
+    table_uid, child = found
+    version = db.engine.storage.wal_version(child.vgroup_id)
+    assert version is not None
+    write(db, [(0, UPSERT, T0, 2.0), (0, UPSERT, T0 + 1, 3.0)], children=("g0",))
+
+    def read(as_of: int, last_ts: int = T0 + 10) -> list[float]:
+        request = RowsRequest(child.vgroup_id, table_uid, pa.array([child.uid], pa.uint64()), T0, last_ts, as_of)
+        return db.engine.results.read_rows(request).column("sum(v)").to_pylist()
+
+    assert read(version) == [1.0]
+    assert read(version + 1) == [2.0, 3.0]
+    assert read(version + 1, last_ts=T0) == [2.0]

@@ -1,0 +1,202 @@
+"""Worker groups on a real Spark: start, blocks across processes, killed workers, cancelled groups, dead engines."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import astuple
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import runtime_fakes
+from runtime_fakes import FakePlan, Results, build_fakes
+
+from penstock.common.clock import SystemClock
+from penstock.common.config import CONF_DIRECTORY
+from penstock.common.fs import OsFs
+from penstock.common.paths import DataPaths
+from penstock.mnode.checkpoints import CheckpointSettings
+from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
+from penstock.mnode.groups import GroupSettings
+from penstock.mnode.service import DnodeService
+from penstock.tasks.spark import SparkRuntime
+from penstock.tasks.task import TaskSettings
+from penstock.tasks.worker import WorkerSpec
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+
+SECRET = b"k" * 32
+PLAN = FakePlan(blocks=10, rows=10)
+
+
+@pytest.fixture(scope="module")
+def runtime() -> SparkRuntime:
+    from pyspark import cloudpickle
+
+    # Spark's workers can't import the tests' modules.
+    cloudpickle.register_pickle_by_value(runtime_fakes)
+    return SparkRuntime({}, CONF_DIRECTORY)
+
+
+class Engine:
+    """A controller on Spark with what it needs."""
+
+    def __init__(self, root: Path, runtime: SparkRuntime) -> None:
+        self.results = Results()
+        self.service = DnodeService(SECRET, self.results.write, lambda request: None)  # type: ignore[arg-type]
+        self.attempts: dict[int, int] = {}
+        settings = ControllerSettings(
+            GroupSettings(restart_delay_min_s=0.05), CheckpointSettings(), heartbeat_interval_s=0.1
+        )
+        self.controller = StreamController(
+            DataPaths(root), OsFs(), SystemClock(), settings, runtime, self.service.address, SECRET,
+            lambda stream_id, versions: None, build_fakes,
+        )  # fmt: skip
+
+    def start(self, stream_id: int) -> None:
+        def next_attempt() -> int:
+            self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
+            return self.attempts[stream_id]
+
+        self.controller.start(
+            RunningStream(
+                stream_id=stream_id,
+                name=f"s{stream_id}",
+                database="db",
+                plan=astuple(PLAN),  # type: ignore[arg-type]
+                vgroup_ids=(2, 3),
+                start_versions=(0, 0),
+                children=lambda: (b"", b""),
+                next_attempt=next_attempt,
+                settings=TaskSettings(queue_bytes=1 << 20),
+            )
+        )
+
+    def close(self) -> None:
+        self.controller.close(final_checkpoint=False)
+        self.service.shutdown()
+
+
+@pytest.fixture
+def engine(tmp_path: Path, runtime: SparkRuntime) -> Iterator[Engine]:
+    engine = Engine(tmp_path, runtime)
+    yield engine
+    engine.close()
+
+
+EXPECTED = sorted(list(range(100)) * 2)
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
+    """Returns the first truthy value of `condition`."""
+    clock, never = SystemClock(), threading.Event()
+    deadline = clock.monotonic() + timeout_s
+    while not (value := condition()):
+        assert clock.monotonic() < deadline, "it never came true"
+        clock.wait(never, 0.02)
+    return value
+
+
+def test_streams_run_on_spark_and_share_its_workers(engine: Engine) -> None:
+    """Blocks cross between processes, results arrive complete; a second stream uses the same two processes."""
+    engine.start(1)
+    assert engine.results.wait_rows(1, 200) == EXPECTED
+    engine.start(2)
+    assert engine.results.wait_rows(2, 200) == EXPECTED
+    assert list(engine.controller.worker_pids()) == ["db-1.1"]
+    record = engine.controller.checkpoint_now(1, wait=True)
+    assert record is not None
+    assert record.versions == ((2, 10), (3, 10))
+    engine.controller.stop(1)
+    assert list(engine.controller.stream_states()) == [2]
+
+
+def test_a_killed_worker_brings_all_streams_back_as_new_attempts(engine: Engine) -> None:
+    """kill -9 of one Python worker: the group starts again, each stream runs as attempt 2, none is lost."""
+    for stream_id in (1, 2):
+        engine.start(stream_id)
+        engine.results.wait_rows(stream_id, 200)
+    os.kill(engine.controller.worker_pids()["db-1.1"][1], signal.SIGKILL)
+    for stream_id in (1, 2):
+        assert engine.results.wait_rows(stream_id, 200, attempt=2, timeout_s=60) == EXPECTED
+    states = engine.controller.stream_states()
+    assert {report.group for report in states.values()} == {"db-1.2"}
+    assert {report.attempt for report in states.values()} == {2}
+
+
+def test_no_process_outlives_its_engine_part(engine: Engine) -> None:
+    """When the controller closes, the workers' processes are given back and host nothing more."""
+    engine.start(1)
+    engine.results.wait_rows(1, 200)
+    pids = list(engine.controller.worker_pids()["db-1.1"].values())
+    engine.controller.close(final_checkpoint=False)
+    wait_until(lambda: all(not busy(pid) for pid in pids))
+
+
+def busy(pid: int) -> bool:
+    """Tells whether a worker process still has threads of streams."""
+    try:
+        return psutil.Process(pid).num_threads() > 30
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_cancelled_group_ends_with_that_reason(runtime: SparkRuntime, tmp_path: Path) -> None:
+    """A group whose workers hang can be cancelled from outside."""
+    ended: list[str | None] = []
+    door = threading.Event()
+    with runtime_fakes.silent_listener() as address:
+        spec = WorkerSpec("hanging", address, "127.0.0.1:1", SECRET, str(tmp_path))
+        handle = runtime.submit_group(
+            spec, 2, "a group that hangs", lambda reason: (ended.append(reason), door.set())  # type: ignore[func-returns-value]
+        )
+        context = runtime.context()
+        wait_until(lambda: context.statusTracker().getActiveJobsIds())
+        handle.cancel()
+        assert door.wait(30)
+    assert ended == ["cancelled"]
+    assert handle.wait(0)
+
+
+ENGINE_PROGRAM = """
+import sys
+sys.path.insert(0, {tests!r})
+import threading
+from pathlib import Path
+from penstock.common.config import CONF_DIRECTORY, load_config
+from penstock.tasks.spark import SparkRuntime
+import runtime_fakes
+import test_spark_runtime
+from pyspark import cloudpickle
+cloudpickle.register_pickle_by_value(runtime_fakes)
+runtime = SparkRuntime(load_config().spark_properties(), CONF_DIRECTORY, Path({log!r}))
+engine = test_spark_runtime.Engine(Path({root!r}), runtime)
+engine.start(1)
+engine.results.wait_rows(1, 200, timeout_s=120)
+sys.stdout.write("running\\n")
+sys.stdout.flush()
+threading.Event().wait()
+"""
+
+
+def test_a_killed_engine_leaves_no_process_behind(tmp_path: Path) -> None:
+    """kill -9 of the engine's process: Java, the daemon and all workers end by themselves."""
+    program = ENGINE_PROGRAM.format(
+        tests=str(Path(__file__).parent), log=str(tmp_path / "spark.log"), root=str(tmp_path / "data")
+    )
+    engine = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert engine.stdout is not None
+    with engine.stdout:
+        assert engine.stdout.readline() == "running\n"
+        children = psutil.Process(engine.pid).children(recursive=True)
+        assert len(children) >= 4  # Java, the daemon, two workers
+        engine.kill()
+        engine.wait()
+    _, alive = psutil.wait_procs(children, timeout=15)
+    assert alive == []
