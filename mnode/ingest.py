@@ -67,7 +67,7 @@ class _Rows:
     batch: pa.RecordBatch
     uid: int | None = None
     vgroup_id: int | None = None
-    names: pa.Array | None = None
+    names: pa.DictionaryArray | None = None
     tags: dict[str, tuple[TagValue, ...]] = field(default_factory=dict)
 
 
@@ -228,7 +228,7 @@ class Ingest:
             return _Rows(database, parent, batch, table.uid, table.vgroup_id)
         if child_tags:
             (name,) = child_tags
-            names = pa.repeat(pa.scalar(name, pa.string()), batch.num_rows)
+            names = pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), [name])
             return _Rows(database, table, batch, names=names, tags=child_tags)
         if TBNAME not in columns:
             raise InvalidStatementError(
@@ -238,14 +238,14 @@ class Ingest:
     def _super_rows(
         self, database: Database, table: Table, columns: Sequence[Column], batch: pa.RecordBatch
     ) -> _Rows:
-        names = batch.column(columns.index(TBNAME))
-        first_rows: dict[str, int] = {}
-        for row, name in enumerate(names.to_pylist()):
-            if name not in first_rows:
-                first_rows[check_child_name(name)] = row
+        names = batch.column(columns.index(TBNAME)).dictionary_encode()
+        if names.null_count:
+            check_child_name(None)
+        known, first_rows = np.unique(names.indices.to_numpy(), return_index=True)
         tags: dict[str, tuple[TagValue, ...]] = {}
         tag_columns = {tag.name: batch.column(tag.physical) for tag in table.tags if tag in columns}
-        for name, row in first_rows.items():
+        for place, row in zip(known.tolist(), first_rows.tolist(), strict=True):
+            name = check_child_name(names.dictionary[place].as_py())
             if self._catalog.child(database.name, name) is not None:
                 tags[name] = ()
                 continue
@@ -319,12 +319,11 @@ class Ingest:
 
 
 def place(
-    batch: pa.RecordBatch, names: pa.Array, children: dict[str, ChildTable]
+    batch: pa.RecordBatch, names: pa.DictionaryArray, children: dict[str, ChildTable]
 ) -> list[tuple[int, pa.RecordBatch]]:
     """Splits rows over the vgroups of their child tables: (vgroup, batch with `_tuid`), in order within a vgroup."""
-    encoded = names.dictionary_encode()
-    known = [children[name] for name in encoded.dictionary.to_pylist()]
-    return place_by_index(batch, encoded.indices.to_numpy(), known)
+    known = [children[name] for name in names.dictionary.to_pylist()]
+    return place_by_index(batch, names.indices.to_numpy(), known)
 
 
 def place_by_index(

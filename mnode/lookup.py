@@ -26,11 +26,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 
 def database_of(name: Name, session: Session, catalog: Catalog, text: str = "") -> Database:
     """Returns the database that a table name belongs to: its prefix, or the one in use."""
-    database = name.database or session.database
-    if database is None:
+    wanted = name.database or session.database
+    if wanted is None:
         raise InvalidStatementError(
             f"no database is in use, and {name} names none", code=NO_DATABASE, hint="USE a database, or write db.table")
-    return require_database(database, catalog, position(text, name.offset, len(str(name))) if text else None)
+    database = catalog.database(wanted)
+    # Positions are only computed for errors: to find the line of a late name, a long statement is read as a whole.
+    return database if database is not None else require_database(wanted, catalog, _position(name, text))
 
 
 def require_database(name: str, catalog: Catalog, at: Position | None = None) -> Database:
@@ -58,9 +60,9 @@ def find_table(name: Name, session: Session, catalog: Catalog, text: str = "") -
 def table_missing(name: Name, session: Session, catalog: Catalog, text: str = "") -> NotFoundError:
     """Returns the error for a table that doesn't exist."""
     database = database_of(name, session, catalog, text)
-    at = position(text, name.offset, len(str(name))) if text else None
-    return NotFoundError(f"table {database.name}.{name.name} does not exist", code=TABLE_MISSING, position=at,
-                         hint=did_you_mean(name.name, catalog.table_names(database.name)))
+    return NotFoundError(
+        f"table {database.name}.{name.name} does not exist", code=TABLE_MISSING, position=_position(name, text),
+        hint=did_you_mean(name.name, catalog.table_names(database.name)))
 
 
 def require_column(name: str, columns: Iterable[Column], table: Table, what: str = "column") -> Column:
@@ -71,3 +73,7 @@ def require_column(name: str, columns: Iterable[Column], table: Table, what: str
             f"{what} {name} does not exist in {table.name}", code=TAG_MISSING if what == "tag" else COLUMN_MISSING,
             hint=did_you_mean(name, known))
     return known[name]
+
+
+def _position(name: Name, text: str) -> Position | None:
+    return position(text, name.offset, len(str(name))) if text else None

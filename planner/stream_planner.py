@@ -27,7 +27,7 @@ from penstock.planner.windows import (
     interval_end_sql,
     interval_start_sql,
 )
-from penstock.sql.dialect import source_range
+from penstock.sql.dialect import Penstock, source_range
 from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
@@ -185,7 +185,8 @@ class _Planner:
             compiled = compile_expression(item.expression, rows)
             if compiled.constant is not None or isinstance(item.expression, exp.Literal):
                 continue
-            names = (item.alias,) if item.alias else (item.text, *_column_name(item.expression))
+            names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
+                     item.expression.sql(dialect=Penstock))
             self.keys.append(Key(Field(f"k{len(self.keys)}", compiled.type), compiled.sql, names, True))
         if (self.query.window is None and self.table.kind == "super"
                 and not any(key.sql == "tbname" for key in self.keys)):
@@ -249,8 +250,20 @@ class _Planner:
                 expanded += [SelectItem(exp.column(exp.to_identifier(name, quoted=True)), name, name)
                              for name in names]
             else:
-                expanded.append(replace(item, expression=item.expression.transform(_without_group_key)))
+                expanded.append(replace(item, expression=item.expression.transform(self._key_reference)))
         return expanded
+
+    def _key_reference(self, node: exp.Expression) -> exp.Expression:
+        """Replaces `_group_key(x)` by x, and what PARTITION BY computes by a reference to that key."""
+        if isinstance(node, exp.Anonymous) and str(node.this) == "_group_key" and len(node.expressions) == 1:
+            node = node.expressions[0]
+        if isinstance(node, (exp.Column, exp.Identifier, exp.Literal)):
+            return node
+        text = node.sql(dialect=Penstock)
+        for key in self.keys:
+            if text in key.names and key.partitions:
+                return exp.column(exp.to_identifier(text, quoted=True))
+        return node
 
     # -- aggregates ------------------------------------------------------------------------------------------
 
@@ -733,14 +746,6 @@ def quoted(name: str) -> str:
 def escaped(text: str) -> str:
     """Returns the text for use inside a DuckDB string literal."""
     return text.replace("'", "''")
-
-
-def _without_group_key(node: exp.Expression) -> exp.Expression:
-    """`_group_key(x)` is TDengine's way to name a partition key in the select list: the key itself."""
-    if isinstance(node, exp.Anonymous) and str(node.this) == "_group_key" and len(node.expressions) == 1:
-        argument: exp.Expression = node.expressions[0]
-        return argument
-    return node
 
 
 def _renamed(partial: Partial, old: str, new: str) -> Partial:

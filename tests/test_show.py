@@ -94,9 +94,9 @@ def test_every_system_table_can_be_queried(db: Embedded) -> None:
 
 def test_everything_that_can_be_shown_is_shown(db: Embedded) -> None:
     """Each SHOW returns rows in its own columns; what Penstock has none of is refused by name."""
-    for what in ("STREAMS", "STREAM TASKS", "QUEUES", "CHECKPOINTS", "WATERMARKS", "VNODES", "SNODES", "DNODES",
-                 "MNODES", "CLUSTER", "USERS", "FUNCTIONS", "VARIABLES", "LOCAL VARIABLES", "CONNECTIONS", "QUERIES", "VGROUPS",
-                 "INDEXES FROM meters", "TABLE DISTRIBUTED meters"):
+    for what in ("STREAMS", "STREAM TASKS", "QUEUES", "CHECKPOINTS", "WATERMARKS", "VNODES", "SNODES",
+                 "DNODES", "MNODES", "CLUSTER", "USERS", "FUNCTIONS", "VARIABLES", "LOCAL VARIABLES", "CONNECTIONS",
+                 "QUERIES", "VGROUPS", "INDEXES FROM meters", "TABLE DISTRIBUTED meters"):
         assert db.execute(f"SHOW {what}").table is not None
     with pytest.raises(PenstockError, match="TOPICS"):
         db.execute("SHOW TOPICS")
