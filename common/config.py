@@ -95,7 +95,6 @@ class Config:
     worker_start_timeout: float = field(metadata=_key("workers", "duration", 1, HOUR))
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))
-    stall_timeout: float = field(metadata=_key("workers", "duration", 1, DAY))
 
     log_level: str = field(metadata=_key("log", "choice", choices=("debug", "info", "warning", "error")))
     log_dir: Path = field(metadata=_key("log", "path"))

@@ -31,6 +31,7 @@ class Children:
     def ensure(self, parent: Table, wanted: Mapping[str, tuple[TagValue, ...]]) -> dict[str, ChildTable]:
         """Returns the child tables of these names, creating those that don't exist with the tag values given.
 
+        Tag values () stand for a child that was there a moment ago: it is not created.
         `AlreadyExistsError` if a name belongs to a table that is no child of `parent`; then none is created.
         """
         found = {name: child for name in wanted if (child := self._find(parent, name)) is not None}
@@ -38,6 +39,9 @@ class Children:
             return found
         with self._lock:
             missing = [(name, tags) for name, tags in wanted.items() if self._find(parent, name) is None]
+            gone = next((name for name, tags in missing if len(tags) != len(parent.tags)), None)
+            if gone is not None:
+                raise NotFoundError(f"child table {gone} was dropped meanwhile", code=TABLE_MISSING)
             self._create(parent.uid, missing)
         return {name: self._require(parent, name) for name in wanted}
 

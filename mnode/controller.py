@@ -82,6 +82,7 @@ class ControllerSettings:
     wal_poll_interval_s: float = 0.0005
     close_timeout_s: float = 10.0
     log_level: str = "warning"
+    host: str = "127.0.0.1"
 
     @classmethod
     def from_config(cls, config: Config) -> ControllerSettings:
@@ -99,6 +100,7 @@ class ControllerSettings:
             heartbeat_timeout_s=config.heartbeat_timeout,
             wal_poll_interval_s=config.wal_poll_interval,
             log_level=config.log_level,
+            host=config.host,
         )
 
 
@@ -215,7 +217,7 @@ class StreamController:
         self._flag = threading.Event()
         self._stopping = False
         self._helpers = ThreadPoolExecutor(4, thread_name_prefix="controller helper")
-        self._door = WorkerDoor(secret, self._hello, self._message, self._lost)
+        self._door = WorkerDoor(secret, self._hello, self._message, self._lost, settings.host)
         self._thread = threading.Thread(target=self._run, name="stream controller", daemon=True)
         self._thread.start()
 

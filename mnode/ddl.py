@@ -241,8 +241,8 @@ class Ddl:
                 return None
             raise AlreadyExistsError(f"table {database.name}.{child.name.name} already exists", code=_TABLE_EXISTS)
         check_name(child.name.name, "table")
-        if child.ttl_days:
-            raise NotSupportedError("tables with a TTL are not supported", hint="leave TTL out")
+        if child.ttl_days or child.comment is not None:
+            raise NotSupportedError("child tables have no TTL and no comment", hint="comment on the super table")
         return parent, tag_values
 
     # --- DROP TABLE --------------------------------------------------------------------------------------------
@@ -320,6 +320,7 @@ class Ddl:
             assert statement.type is not None
             check_name(name, "column")
             self._refuse_taken(table, name)
+            self._refuse_if_target(table)
             columns.append(self._new_column(table, name, statement.type))
         else:
             column = require_column(name, columns, table)
@@ -356,6 +357,7 @@ class Ddl:
             assert statement.type is not None
             check_name(name, "tag")
             self._refuse_taken(table, name)
+            self._refuse_if_target(table)
             tags.append(self._new_column(table, name, statement.type))
             children = {child.uid: (*child.tag_values, None) for child in self._catalog.children(table.uid)}
         else:
@@ -455,13 +457,17 @@ class Ddl:
             if stream.target_uid == table.storage_uid and table.kind != "child":
                 raise _in_use(table, stream, "writes")
 
+    def _refuse_if_target(self, table: Table) -> None:
+        for stream in self._catalog.streams():
+            if stream.target_uid == table.uid:
+                raise _in_use(table, stream, "writes")
+
     def _refuse_if_column_streamed(self, table: Table, column: Column) -> None:
+        self._refuse_if_target(table)
         for stream in self._catalog.streams():
             if stream.source_uid == table.uid and column.physical in stream.source_columns:
                 raise InUseError(f"column {column.name} of {table.name} is read by stream {stream.name}",
                                  hint=f"DROP STREAM {stream.name} first")
-            if stream.target_uid == table.uid:
-                raise _in_use(table, stream, "writes")
 
     def _user_database(self, name: str) -> Database:
         if name in SYSTEM_DATABASES:

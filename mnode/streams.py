@@ -7,6 +7,7 @@ table, its start cut, its record in the catalog and its hold on the WAL.
 from __future__ import annotations
 
 import shutil
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
@@ -44,7 +45,8 @@ MAX_STREAMS_PER_DATABASE = 61
 """TDengine refuses when there are more than 60 already."""
 
 _EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
-_STOP_TIMEOUT_S = 10.0
+_STOP_TIMEOUT_S = 1.5
+_STOP_LATER_S = 60.0
 
 _log = logger(__name__)
 
@@ -148,19 +150,30 @@ class Streams:
         self._catalog.drop_stream(stream.id)
         self._plans.pop(stream.id, None)
         self._failed.pop(stream.id, None)
-        ended = True
-        if self._controller is not None:
-            try:
-                self._controller.stop(stream.id, _STOP_TIMEOUT_S)
-            except UnavailableError as error:
-                _log.warning("stream %s is dropped, but %s", stream.name, error)
-                ended = False
+        if self._end_tasks(stream, _STOP_TIMEOUT_S):
+            shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
+        else:
+            # Whoever drops a stream doesn't wait for a worker that hangs; its state goes when it has ended.
+            threading.Thread(target=self._remove_later, args=(stream,), name="penstock-drop", daemon=True).start()
         for vgroup_id, _ in stream.start_cut:
             try:
                 self._storage.vnode(vgroup_id).release_pin(_pin(stream.id))
             except PenstockError as error:
                 _log.warning("the WAL pin of stream %s stays in vnode %d: %s", stream.name, vgroup_id, error)
-        if ended:
+
+    def _end_tasks(self, stream: StreamRecord, timeout_s: float) -> bool:
+        """Returns whether no task of the stream is left."""
+        if self._controller is None:
+            return True
+        try:
+            self._controller.stop(stream.id, timeout_s)
+        except UnavailableError as error:
+            _log.warning("stream %s is dropped, but %s", stream.name, error)
+            return False
+        return True
+
+    def _remove_later(self, stream: StreamRecord) -> None:
+        if self._end_tasks(stream, _STOP_LATER_S):
             shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
 
     def pause(self, statement: PauseStream) -> Result:

@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.common.config import Config, keys
 from penstock.common.errors import NotFoundError
+from penstock.mnode.activity import Activity
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
@@ -51,6 +52,7 @@ class SystemTables:
         catalog: Catalog,
         vnodes: VnodesView,
         streams: StreamsView,
+        activity: Activity,
         config: Config,
         clock: Clock,
         version: str,
@@ -59,6 +61,7 @@ class SystemTables:
         self._catalog = catalog
         self._vnodes = vnodes
         self._streams = streams
+        self._activity = activity
         self._config = config
         self._clock = clock
         self._version = version
@@ -82,8 +85,8 @@ class SystemTables:
             "ins_streams": self._stream_rows,
             "ins_stream_tasks": self._task_rows,
             "ins_stream_checkpoints": self._checkpoint_rows,
-            "perf_connections": list,
-            "perf_queries": list,
+            "perf_connections": self._connections,
+            "perf_queries": self._queries,
         }
 
     def read(self, database: str, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -218,6 +221,15 @@ class SystemTables:
         units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}
         for name, value in self._config.items():
             yield (name, value, units.get(name), None)
+
+    def _connections(self) -> Iterator[Row]:
+        for connection in self._activity.connections():
+            yield (connection.id, connection.user, "penstock", connection.login_ms, connection.last_access_ms)
+
+    def _queries(self) -> Iterator[Row]:
+        for statement, microseconds in self._activity.running():
+            yield (f"{statement.id:x}", statement.connection_id, statement.started_ms, microseconds,
+                   statement.text[:1024])
 
     # --- streams -----------------------------------------------------------------------------------------------
 

@@ -113,11 +113,15 @@ class ScanSlot:
 
 @dataclass(slots=True)
 class Builder:
-    """Collects the CTEs, scans and constant tables of one statement."""
+    """Collects the CTEs, scans and constant tables of one statement.
+
+    `text` is the statement's, `base` where it begins in the text that expressions were parsed from.
+    """
 
     catalog: CatalogView
     session: Session
     text: str
+    base: int = 0
     scans: list[ScanSlot] = field(default_factory=list)
     tables: list[tuple[str, pa.Table]] = field(default_factory=list)
     _steps: list[tuple[str, Callable[[], str]]] = field(default_factory=list)
@@ -142,7 +146,7 @@ class Builder:
     def position(self, node: exp.Expression) -> Position | None:
         """Returns where an expression stands in the statement, if it was parsed from it."""
         start, end = source_range(node)
-        return position(self.text, start, end - start) if end > start else None
+        return position(self.text, start - self.base, end - start) if end > start else None
 
     def error(self, message: str, node: exp.Expression | None = None, *, code: int | None = None,
               hint: str | None = None) -> InvalidStatementError:
@@ -160,7 +164,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def resolve_table(name: Name, builder: Builder) -> Table:
     """Returns the table that `name` means; raises NotFoundError, or InvalidStatementError without a database."""
     database = name.database or builder.session.database
-    at = position(builder.text, name.offset, len(str(name))) if builder.text else None
+    at = position(builder.text, name.offset - builder.base, len(str(name))) if builder.text else None
     if database is None:
         raise InvalidStatementError(f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=at,
                                     hint="USE a database, or write database.table")

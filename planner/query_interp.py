@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bounds import time_constant
 from penstock.planner.expressions import compile_expression
-from penstock.planner.fill import (
-    FILL_RANGE,
-    MAX_FILLED,
-)
+from penstock.planner.fill import FILL_RANGE, MAX_FILLED
 from penstock.planner.grouping import distinct_calls
 from penstock.planner.interp import AT, InterpGrid, InterpValue, interp_sql
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_context import QueryContext
-from penstock.planner.query_parts import (
-    Planned,
-    over_node,
-)
+from penstock.planner.query_groups import fill_values
+from penstock.planner.query_parts import Planned, over_node
 from penstock.planner.result_scopes import InterpScope
-from penstock.planner.scopes import (
-    NO_TIME_LINE,
-    NOT_ALLOWED_FUNCTION,
-    RowScope,
-    fingerprint,
-)
+from penstock.planner.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, RowScope, fingerprint
 from penstock.planner.timeseries import checked_call
 
 
@@ -45,10 +33,7 @@ def plan_interp(query: QueryContext) -> Planned:
     assert select.fill is not None
     mode = select.fill.mode
     types = [call.type for call in checked]
-    constants: list[str] = []
-    if select.fill.values:
-        value_fill = replace(select, fill=replace(select.fill, mode="value"))
-        constants = _SelectPlanner(value_fill, builder)._fill_values(types, query.scope)
+    constants = fill_values(select.fill, types, query.scope)
     values = [InterpValue(call.arguments[0].sql, call.type, call.integer(1) == 1,
                           constants[index] if constants else None) for index, call in enumerate(checked)]
     ts = relation.order[0]

@@ -8,10 +8,7 @@ from penstock.common.errors import InvalidStatementError
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.query_context import QueryContext
 from penstock.planner.row_windows import WINDOW_ID, count_sql, event_sql, session_sql, state_sql
-from penstock.planner.scopes import (
-    NO_TIME_LINE,
-    unwrapped,
-)
+from penstock.planner.scopes import NO_TIME_LINE, unwrapped
 from penstock.planner.windows import (
     auto_offset,
     check_interval,
@@ -19,13 +16,7 @@ from penstock.planner.windows import (
     interval_end_sql,
     interval_start_sql,
 )
-from penstock.sql.statements import (
-    CountWindow,
-    EventWindow,
-    IntervalWindow,
-    SessionWindow,
-    StateWindow,
-)
+from penstock.sql.statements import CountWindow, EventWindow, IntervalWindow, SessionWindow, StateWindow
 from penstock.sql.types import INTEGERS, STRINGS, Kind
 
 STATE_TYPE = 0x2628

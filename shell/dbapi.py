@@ -191,6 +191,7 @@ class Connection:
     def __init__(self, lease: EngineLease, time_zone: str) -> None:
         self._lease: EngineLease | None = lease
         self._session = SessionState(time_zone)
+        self._session.connection_id = lease.engine.activity.login(self._session.user)
         self._lock = threading.Lock()
 
     @property
@@ -225,6 +226,7 @@ class Connection:
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:
+            lease.engine.activity.logout(self._session.connection_id)
             try:
                 lease.release()
             except errors.PenstockError as error:
