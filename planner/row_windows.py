@@ -41,19 +41,21 @@ def state_sql(rows: str, keys: Sequence[str], order: Sequence[str], state: str) 
 def event_sql(rows: str, keys: Sequence[str], order: Sequence[str], start: str, end: str) -> str:
     """A window goes from the first row that starts one to the next row that ends it, which may be the same row.
 
-    After any row that fulfils the end condition no window is open. So the rows between two such rows (the second
-    included) hold at most one window: from the first row that fulfils the start condition on.
+    After any row that fulfils the end condition no window is open. So a row is in a window if a start came after the
+    newest end before the row, and if an end follows; the number of ends before it tells windows apart.
     """
     before = " ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
-    until_here = " ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
-    marked = f"SELECT *, coalesce({start}, false) AS \"#start\", coalesce({end}, false) AS \"#end\" FROM {rows}"
-    numbered = (f"SELECT *, coalesce(count(*) FILTER (\"#end\") {_over(keys, order, before)}, 0) AS {WINDOW_ID} "
-                f"FROM ({marked})")
-    part = ", ".join((*keys, WINDOW_ID))
-    opened = (f"SELECT *, bool_or(\"#start\") OVER (PARTITION BY {part} ORDER BY {', '.join(order)}{until_here}) "
-              f"AS \"#open\", bool_or(\"#end\") OVER (PARTITION BY {part}) AS \"#closed\" FROM ({numbered})")
-    return (f"SELECT * EXCLUDE (\"#start\", \"#end\", \"#open\", \"#closed\") FROM ({opened}) "
-            f"WHERE \"#open\" AND \"#closed\"")
+    partition = f"PARTITION BY {', '.join(keys)}" if keys else ""
+    marked = (f"SELECT *, row_number() {_over(keys, order)} AS \"#row\", coalesce({start}, false) AS \"#start\", "
+              f"coalesce({end}, false) AS \"#end\" FROM {rows}")
+    along = ['"#row"']
+    numbered = (
+        f"SELECT *, count(*) FILTER (\"#end\") {_over(keys, along, before)} AS {WINDOW_ID}, "
+        f"max(\"#row\") FILTER (\"#start\") {_over(keys, along, _SO_FAR)} AS \"#started\", "
+        f"max(\"#row\") FILTER (\"#end\") {_over(keys, along, before)} AS \"#ended\", "
+        f"count(*) FILTER (\"#end\") OVER ({partition}) AS \"#ends\" FROM ({marked})")
+    return (f"SELECT * EXCLUDE (\"#row\", \"#start\", \"#end\", \"#started\", \"#ended\", \"#ends\") FROM ({numbered}) "
+            f"WHERE \"#started\" > coalesce(\"#ended\", 0) AND {WINDOW_ID} < \"#ends\"")
 
 
 def count_sql(

@@ -15,6 +15,8 @@ from penstock.planner.windows import (
     expand_windows_sql,
     interval_end_sql,
     interval_start_sql,
+    is_local,
+    window_table_sql,
 )
 from penstock.sql.statements import CountWindow, EventWindow, IntervalWindow, SessionWindow, StateWindow
 from penstock.sql.types import INTEGERS, STRINGS, Kind
@@ -63,11 +65,17 @@ def _assign_intervals(query: QueryContext, window: IntervalWindow, *, borders: b
     window = resolved_interval(query, window)
     assert query.relation.time is not None
     ts, precision, zone = query.relation.time.use().sql, query.scope.precision, query.scope.session.time_zone
-    if window.sliding is None:
-        start = interval_start_sql(ts, window, precision, zone)
+    rows = query.relation.name
+    if is_local(window, zone):
+        table = query.builder.step("calendar", window_table_sql(rows, ts, window, precision, zone))
+        join = f"ASOF JOIN {table} w ON r.{ts} >= w.s" if window.sliding is None else (
+            f"JOIN {table} w ON r.{ts} >= w.s AND r.{ts} < w.e")
+        sql = f"SELECT r.*, w.s AS \"#ws\" FROM {rows} r {join}"
+    elif window.sliding is None:
+        sql = f"SELECT *, {interval_start_sql(ts, window, precision, zone)} AS \"#ws\" FROM {rows}"
     else:
-        start = f"unnest({expand_windows_sql(ts, window, precision, zone)})"
-    name = query.builder.step("windowed", f"SELECT *, {start} AS \"#ws\" FROM {query.relation.name}")
+        sql = f"SELECT *, unnest({expand_windows_sql(ts, window, precision, zone)}) AS \"#ws\" FROM {rows}"
+    name = query.builder.step("windowed", sql)
     if borders:
         end = interval_end_sql('"#ws"', window, precision, zone)
         name = query.builder.step("windowed", f"SELECT *, {end} AS \"#we\" FROM {name}")

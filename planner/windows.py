@@ -133,9 +133,8 @@ def grid_of(window: IntervalWindow, precision: Precision, time_zone: str) -> Gri
     offset_units = offset.in_units(precision) if offset and not offset_months else 0
     if not step_months and not offset_months:
         offset_units %= step
-    local = interval.unit in ("d", "w", "n", "y") and time_zone not in _UTC_NAMES
     return Grid(step, step_months, width, width_months, offset_units, offset_months, precision,
-                time_zone if local else None)
+                time_zone if is_local(window, time_zone) else None)
 
 
 def pane_of(window: IntervalWindow, precision: Precision) -> IntervalWindow:
@@ -211,6 +210,27 @@ def expand_windows_sql(ts_sql: str, window: IntervalWindow, precision: Precision
     starts = f"list_transform(range({first}, {last}), lambda k: {_utc(_cell_local('k', grid), grid)})"
     inside = f"list_filter({starts}, lambda s: s <= {ts_sql} AND {_end('s', grid)} > {ts_sql})"
     return f"list_sort(list_distinct({inside}))"
+
+
+def is_local(window: IntervalWindow, time_zone: str) -> bool:
+    """Tells whether windows lie on a grid of local times, so that changes of the clock matter."""
+    return window.interval.unit in ("d", "w", "n", "y") and time_zone not in _UTC_NAMES
+
+
+def window_table_sql(rows: str, ts_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
+    """Returns a SELECT of the starts `s` and ends `e` of all windows between the least and the greatest `ts_sql`.
+
+    For many rows in few windows, joining with it is far cheaper than asking for each row's windows where the grid is
+    one of local time.
+    """
+    grid = grid_of(window, precision, time_zone)
+    slack = grid.longest + (0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[precision])
+    low, high = _local("lo", grid), _local("hi", grid)
+    first = f"{_cell_number(f'({low} - {slack})', grid)} - 1"
+    last = f"{_cell_number(f'({high} + {slack})', grid)} + 2"
+    starts = f"list_distinct(list_transform(range({first}, {last}), lambda k: {_utc(_cell_local('k', grid), grid)}))"
+    ends = f"(SELECT min({ts_sql}) AS lo, max({ts_sql}) AS hi FROM {rows})"
+    return f"SELECT s, {_end('s', grid)} AS e FROM (SELECT unnest({starts}) AS s FROM {ends})"
 
 
 def starts_between_sql(first: int, last: int, window: IntervalWindow, precision: Precision, time_zone: str) -> str:

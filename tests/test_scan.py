@@ -64,7 +64,8 @@ def test_rows_are_the_same_however_they_are_read(db: Embedded, steps: list[tuple
     for action, child, at, value in steps:
         ts = T0 * 1000 + at
         if action == "insert":
-            db.execute(f"INSERT INTO m{child} USING m TAGS ({child}, {ts}) VALUES ({ts}, {value}, {ts + value}, 'x{value}')")
+            db.execute(f"INSERT INTO m{child} USING m TAGS ({child}, {ts}) "
+                       f"VALUES ({ts}, {value}, {ts + value}, 'x{value}')")
             model[child, ts] = [value, ts + value, f"x{value}"]
         elif action == "partial":
             db.execute(f"INSERT INTO m (tbname, ts, v, a) VALUES ('m{child}', {ts}, {value}, {child})")
@@ -113,8 +114,8 @@ def test_another_duckdb_reads_the_same(tmp_path: Path) -> None:
                "CREATE STABLE m (ts timestamp, v int, `Group` varchar(4)) TAGS (site varchar(9), since timestamp)",
                "CREATE TABLE n (ts timestamp, a int)",
                f"INSERT INTO m1 USING m TAGS ('x', {T0}) VALUES ({T0}, 1, 'g') ({T0 + 1}, 2, NULL) n VALUES ({T0}, 5)",
-               f"INSERT INTO m2 USING m TAGS (NULL, NULL) VALUES ({T0}, 3, 'h')", f"INSERT INTO m1 VALUES ({T0}, 9, 'k')",
-               f"DELETE FROM m1 WHERE ts = {T0 + 1}")
+               f"INSERT INTO m2 USING m TAGS (NULL, NULL) VALUES ({T0}, 3, 'h')",
+               f"INSERT INTO m1 VALUES ({T0}, 9, 'k')", f"DELETE FROM m1 WHERE ts = {T0 + 1}")
         db.engine.flush()
         with penstock.duckdb(str(tmp_path)) as reader:
             query = 'SELECT tbname, v, "Group", site, epoch_ms(since) FROM d.m ORDER BY tbname'
