@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 
 from penstock.common.clock import Clock
-from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError
+from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
 from penstock.mnode import meta
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.lookup import TABLE_MISSING
@@ -55,16 +55,24 @@ class Children:
         self._unannounced |= names
         try:
             created = self._catalog.create_children(super_uid, children, self._clock.now_ms())
-            by_vgroup: dict[int, list[ChildTable]] = {}
-            for child in created:
-                by_vgroup.setdefault(child.vgroup_id, []).append(child)
-            for vgroup_id, members in by_vgroup.items():
-                self._storage.write_meta(vgroup_id, meta.create_children(super_uid, members))
+            try:
+                self._announce(super_uid, created)
+            except PenstockError:
+                # Streams would never learn of a child without its record: the next try makes another one.
+                self._catalog.drop_children(super_uid, [child.uid for child in created])
+                raise
         finally:
             self._unannounced -= names
         if created:
             self._changed(super_uid)
         return created
+
+    def _announce(self, super_uid: int, created: Sequence[ChildTable]) -> None:
+        by_vgroup: dict[int, list[ChildTable]] = {}
+        for child in created:
+            by_vgroup.setdefault(child.vgroup_id, []).append(child)
+        for vgroup_id, members in by_vgroup.items():
+            self._storage.write_meta(vgroup_id, meta.create_children(super_uid, members))
 
     def _find(self, parent: Table, name: str) -> ChildTable | None:
         found = self._catalog.child(parent.database, name)

@@ -80,6 +80,7 @@ class ControllerSettings:
     heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 15.0
     wal_poll_interval_s: float = 0.0005
+    stall_timeout_s: float = 30.0
     close_timeout_s: float = 10.0
     log_level: str = "warning"
     host: str = "127.0.0.1"
@@ -207,7 +208,7 @@ class StreamController:
         self._records = CommitRecords(paths, fs, settings.checkpoints_kept)
         self._machine = GroupMachine(settings.groups)
         self._checkpoints = CheckpointMachine(settings.checkpoints)
-        self._monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0))
+        self._monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0), settings.stall_timeout_s)
         self._entries: dict[int, _Entry] = {}
         self._workers: dict[str, dict[int, _Worker]] = {}
         self._handles: dict[str, Handle] = {}
@@ -216,6 +217,7 @@ class StreamController:
         self._inbox: deque[Callable[[], None]] = deque()
         self._flag = threading.Event()
         self._stopping = False
+        self._gone: Future[None] | None = None
         self._helpers = ThreadPoolExecutor(4, thread_name_prefix="controller helper")
         self._door = WorkerDoor(secret, self._hello, self._message, self._lost, settings.host)
         self._thread = threading.Thread(target=self._run, name="stream controller", daemon=True)
@@ -440,15 +442,14 @@ class StreamController:
         return future
 
     def _close_all(self) -> Future[None]:
-        self._gone: Future[None] = Future()
+        gone = self._gone = Future()
         self._handle(groups.CloseAll())
         self._see_whether_gone()
-        return self._gone
+        return gone
 
     def _see_whether_gone(self) -> None:
-        gone: Future[None] | None = getattr(self, "_gone", None)
-        if gone is not None and not gone.done() and not self._machine.groups:
-            gone.set_result(None)
+        if self._gone is not None and not self._gone.done() and not self._machine.groups:
+            self._gone.set_result(None)
 
     def _cut_off(self) -> None:
         for group in list(self._handles):

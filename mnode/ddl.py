@@ -16,6 +16,7 @@ from penstock.common.errors import (
     InvalidStatementError,
     NotFoundError,
     NotSupportedError,
+    PenstockError,
 )
 from penstock.mnode import meta
 from penstock.mnode.catalog import Catalog, StreamRecord, physical_name
@@ -31,7 +32,7 @@ from penstock.mnode.lookup import (
 )
 from penstock.mnode.options import change_options, resolve_options
 from penstock.mnode.session import Result, SessionState
-from penstock.mnode.storage import Storage, oldest_allowed
+from penstock.mnode.storage import Storage, oldest_allowed, vgroups_of
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.mnode.tag_values import read_tags
 from penstock.sql.schema import Column, Database, Session, Table, TagValue
@@ -115,7 +116,12 @@ class Ddl:
                 return Result()
             raise AlreadyExistsError(f"database {statement.name} already exists", code=0x0381)
         database = self._catalog.create_database(statement.name, options, self._clock.now_ms())
-        self._storage.add_database(database)
+        try:
+            self._storage.add_database(database)
+        except PenstockError:
+            self._catalog.drop_database(database.name)
+            self._storage.drop_database(database)
+            raise
         return Result()
 
     def alter_database(self, statement: AlterDatabase) -> Result:
@@ -198,7 +204,11 @@ class Ddl:
         """Returns a new super or normal table with its place in the vnodes; what the names allow is not checked."""
         table = self._catalog.create_table(
             database.name, name, columns, tags, super_table=super_table, now_ms=self._clock.now_ms(), comment=comment)
-        self._storage.define_table(database, table)
+        try:
+            self._storage.define_table(database, table)
+        except PenstockError:
+            self._catalog.drop_table(table.uid)
+            raise
         self._schema_changed()
         return table
 
@@ -430,13 +440,21 @@ class Ddl:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _store(self, table: Table, children: dict[int, tuple[TagValue, ...]] | None = None) -> None:
+        """Stores a changed table; if the vnodes refuse, everything is as before."""
         database = require_database(table.database, self._catalog)
+        before = self._catalog.table_by_uid(table.uid)
+        assert before is not None
+        tags_before = {child.uid: child.tag_values for child in self._catalog.children(table.uid)} if children else None
         changed = self._catalog.replace_table(table, children)
-        self._storage.define_table(database, changed)
-        for vgroup_id in database.vgroup_ids:
-            if table.vgroup_id in (None, vgroup_id):
+        try:
+            self._storage.define_table(database, changed)
+            for vgroup_id in vgroups_of(database, changed):
                 self._storage.write_meta(vgroup_id, meta.alter_table(changed))
-        self._schema_changed()
+        except PenstockError:
+            self._catalog.replace_table(before, tags_before)
+            raise
+        finally:
+            self._schema_changed()
 
     def _new_column(self, table: Table, name: str, kind: DataType) -> Column:
         physical = physical_name(name, self._catalog.used_physical_names(table.uid))

@@ -34,7 +34,6 @@ from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.view_keeper import ViewKeeper
-from penstock.planner.plan import render_tree
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
@@ -63,6 +62,7 @@ from penstock.sql.statements import (
     TrimDatabase,
     UseDatabase,
 )
+from penstock.tasks.explain import explain_stream
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
 FORMAT_VERSION = 1
@@ -246,7 +246,9 @@ class Engine:
     def _explain(self, statement: Explain, session: Session) -> Result:
         if isinstance(statement.statement, CreateStream):
             plan = self._streams.plan(statement.statement, session)
-            return text_result("Query Plan", render_tree(plan.tree))
+            source = self.catalog.database(plan.source_database)
+            assert source is not None
+            return text_result("Query Plan", explain_stream(plan, source.vgroup_ids))
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 

@@ -5,6 +5,7 @@ Spark places workers, ships code, notices lost processes and kills; nothing of t
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -213,7 +214,9 @@ def _warm_up(context: SparkContext) -> None:
 def _output(log_file: Path | None) -> IO[bytes]:
     """Returns where the output of Spark's processes goes."""
     if log_file is None:
-        return open(sys.__stderr__.fileno() if sys.__stderr__ else subprocess.DEVNULL, "wb", closefd=False)
+        if sys.__stderr__ is None:
+            return open(os.devnull, "wb")
+        return open(sys.__stderr__.fileno(), "wb", closefd=False)
     log_file.parent.mkdir(parents=True, exist_ok=True)
     return log_file.open("ab")
 
