@@ -255,7 +255,7 @@ class Engine:
     def _start_controller(self) -> StreamController:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
         self._service = DnodeService(
-            self._secret, self.results.write_results, self.results.read_rows, self.config.host)
+            self._secret, self.results.write_results, self.results.read, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.fs, self.clock, ControllerSettings.from_config(self.config), self._runtime,

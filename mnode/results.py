@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,12 @@ from penstock.mnode.ingest import place_by_index
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.storage import Storage
 from penstock.sql.schema import ChildTable, Table, TagValue
-from penstock.tasks.environment import RowsRequest
+from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultChild, ResultWrite
 
 CHILD, OPERATION = "_child", "_op"
 UPSERT, DELETE = 0, 1
+_SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
 _Index = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -70,9 +72,15 @@ class ResultStore:
         if len(upserted):
             self._upsert(target, children, write.rows, index, upserted)
 
-    def read_rows(self, request: RowsRequest) -> pa.Table:
-        """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`."""
+    def read(self, request: RowsRequest | SpanRequest) -> pa.Table:
+        """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
+
+        For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where there is nothing.
+        """
         snapshot = self._storage.snapshot(request.vgroup_id, request.table_uid, as_of=request.as_of)
+        if isinstance(request, SpanRequest):
+            span = snapshot.span(request.first_ts, request.last_ts)
+            return pa.Table.from_pylist([] if span is None else [asdict(span)], schema=_SPAN)
         return snapshot.to_arrow(None, request.tuids, request.first_ts, request.last_ts)
 
     # --- inside ------------------------------------------------------------------------------------------------

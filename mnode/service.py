@@ -13,7 +13,7 @@ import pyarrow.flight as flight
 
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
-from penstock.tasks.environment import ACK_OK, RowsRequest, WriteHeader
+from penstock.tasks.environment import ACK_OK, RowsRequest, SpanRequest, WriteHeader
 from penstock.tasks.messages import ResultWrite
 from penstock.tasks.wire import TokenServerFactory, decode, encode_error, flight_error
 
@@ -23,7 +23,7 @@ _log = logger(__name__)
 class DnodeService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
     """Serves until `shutdown`. The callbacks are called by many threads at once.
 
-    `write_results` returns once the write is acknowledged by the vnodes; `read_rows` returns the rows asked for.
+    `write_results` returns once the write is acknowledged by the vnodes; `read` returns the rows asked for.
     What they raise is raised in the caller's process, PenstockErrors in their own class.
     """
 
@@ -31,13 +31,13 @@ class DnodeService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         self,
         secret: bytes,
         write_results: Callable[[ResultWrite], None],
-        read_rows: Callable[[RowsRequest], pa.Table],
+        read: Callable[[RowsRequest | SpanRequest], pa.Table],
         host: str = "127.0.0.1",
     ) -> None:
         super().__init__(f"grpc://{host}:0", middleware={"token": TokenServerFactory(secret)})
         self.address = f"{host}:{self.port}"
         self._write_results = write_results
-        self._read_rows = read_rows
+        self._read = read
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Performs the writes of one sink task, one after the other, and answers each."""
@@ -49,10 +49,10 @@ class DnodeService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
             writer.write(self._perform(chunk))
 
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
-        """Returns the rows that a RowsRequest asks for."""
+        """Returns the rows that a RowsRequest asks for, or what a SpanRequest does."""
         try:
-            request: RowsRequest = decode(ticket.ticket, (RowsRequest,))
-            return flight.RecordBatchStream(self._read_rows(request))
+            request: RowsRequest | SpanRequest = decode(ticket.ticket, (RowsRequest, SpanRequest))
+            return flight.RecordBatchStream(self._read(request))
         except PenstockError as error:
             raise flight_error(error) from error
         except Exception as error:

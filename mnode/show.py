@@ -54,11 +54,11 @@ _WHOLE: dict[str, tuple[str, str]] = {
 _STREAM_LINE = (
     "stream_name", "state", "reason", "since", "source_db", "target_db", "target_table", "trigger", "rows_in",
     "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id", "checkpoint_time", "blocked_by",
-    "attempt", "restarts", "create_time", "status", "sql",
+    "attempt", "restarts", "history", "create_time", "status", "sql",
 )
 _TASK_LINE = (
     "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "rows_in", "rows_out",
-    "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "status",
+    "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "status", "history",
 )
 _QUEUE_LINE = (
     "stream_name", "task_id", "state", "blocked_by", "input_bytes", "input_capacity", "input_peak", "output_bytes",

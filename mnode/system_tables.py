@@ -16,6 +16,7 @@ from penstock.common.config import Config, keys
 from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
 from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.history_text import history_text
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
@@ -250,9 +251,12 @@ class SystemTables:
             blocked = next((r.status.blocked_by for r in reports if r.status.blocked_by), None)
             marks = [status.watermark for status in sources if status.watermark is not None and not status.idle]
             all_marks = marks or [status.watermark for status in sources if status.watermark is not None]
+            history = [status.history for status in sources if status.history is not None]
+            filling = any(not progress.done for progress in history)
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
-                stream.name, stream.created_ms, f"0x{stream.id:x}", None, stream.text[:1024],
+                stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
+                stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
                 target.database if target else None, target.name if target else None, info.watermark,
                 info.trigger.replace("_", " "), "0", interval, "none", "100a", info.reason or None, info.state,
@@ -261,6 +265,7 @@ class SystemTables:
                 sum(status.late_rows for status in sources), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
+                history_text(history, precision),
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -337,20 +342,25 @@ def _task_row(
         info = f"{status.processed_version} [{(start or 0) + 1}, {status.wal_version}]"
     elif level == "sink":
         info = f"{status.bytes_out / _MIB:.2f} MiB"
+    history = status.history
+    filling = history is not None and not history.done
+    paused = status.state == "PAUSED"
     used = 100.0 * status.input_bytes / status.input_capacity if status.input_capacity else 0.0
     is_sink = level == "sink"
     return (
-        stream.name, str(status.task), "vnode", vgroup, level, _task_status(status.state), stream.attempt,
+        stream.name, str(status.task), "vnode", vgroup, level, "scan-history" if filling and not paused else _task_status(status.state), stream.attempt,
         f"{status.input_bytes / _MIB:.2f} MiB ({used:.2f}%)", f"{status.bytes_in / _MIB:.2f} MiB",
         f"{report.bytes_in_rate / 1024:.2f} KiB/s", None if is_sink else f"{status.bytes_out / _MIB:.2f} MiB",
         None if is_sink else f"{report.bytes_out_rate / 1024:.2f} KiB/s", info, status.since_ms or None,
-        stream.attempt, start, status.checkpoint_time_ms, status.checkpoint_id, None, None, "none", None, None, None,
+        stream.attempt, start, status.checkpoint_time_ms, status.checkpoint_id, None, None, "none", None,
+        f"{status.task}-history" if filling else None,
+        None if not filling else "paused" if paused else "scan-history",
         status.state, status.reason or None, status.since_ms or None, status.blocked_by, stream.attempt,
         status.input_bytes, status.input_capacity, status.input_peak, status.output_bytes, status.output_capacity,
         status.output_peak, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out,
         status.processed_version, status.wal_version, report.lag, _to_ms(status.watermark, precision),
         _to_ms(status.max_event_time, precision), status.idle, status.late_rows, status.windows_open,
-        status.state_bytes,
+        status.state_bytes, history_text([history], precision) if history is not None else None,
     )
 
 

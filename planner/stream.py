@@ -114,6 +114,17 @@ class SinkPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class History:
+    """FILL_HISTORY 1: rows from before the stream that it computes too, by inclusive bounds of the primary timestamp.
+
+    The bounds are what WHERE implies, None where it implies none.
+    """
+
+    first_ts: int | None
+    last_ts: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One planned stream.
 
@@ -134,6 +145,7 @@ class StreamPlan:
     sink: SinkPlan
     colocated: bool
     tree: PlanNode
+    history: History | None = None
 
     @property
     def result_fields(self) -> tuple[Field, ...]:

@@ -17,10 +17,20 @@ from penstock.common.errors import (
     Position,
 )
 from penstock.planner.aggregates import aggregate_sql
+from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
-from penstock.planner.stream import AggPlan, Field, SinkPlan, SourceColumn, SourcePlan, StreamPlan, Trigger
+from penstock.planner.stream import (
+    AggPlan,
+    Field,
+    History,
+    SinkPlan,
+    SourceColumn,
+    SourcePlan,
+    StreamPlan,
+    Trigger,
+)
 from penstock.planner.windows import (
     check_interval,
     expand_windows_sql,
@@ -134,7 +144,7 @@ class _Planner:
             source_database=self.table.database, source_table=self.table.name, trigger=trigger, watermark=watermark,
             ignore_expired=ignore_expired, ignore_update=ignore_update, time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
-            colocated=by_table, tree=PlanNode("Stream"),
+            colocated=by_table, tree=PlanNode("Stream"), history=self._history(),
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -172,10 +182,24 @@ class _Planner:
         if mode not in ("at_once", "window_close"):
             raise NotSupportedError(f"TRIGGER {mode.upper()} is not supported yet",
                                     hint="use AT_ONCE or WINDOW_CLOSE")
-        if options.fill_history:
-            raise NotSupportedError("FILL_HISTORY 1 is not supported yet",
-                                    hint="create the stream before the rows are written")
         return "at_once" if mode == "at_once" else "window_close"
+
+    def _history(self) -> History | None:
+        """Returns which older rows FILL_HISTORY asks for, if it does."""
+        if not self.statement.options.fill_history:
+            return None
+        names = (self.table.time_column.name, "_rowts", "_c0")
+        scope = RowScope(self)
+
+        def is_time(node: exp.Expression) -> bool:
+            return isinstance(node, exp.Column) and node.name in names
+
+        def constant(node: exp.Expression) -> float | int | None:
+            if next(node.find_all(exp.Column), None) is not None:
+                return None
+            return time_constant(compile_expression(node, scope), self.precision, self.session)
+
+        return History(*time_bounds(self.query.where, is_time, constant))
 
     # -- groups ----------------------------------------------------------------------------------------------
 
@@ -569,6 +593,7 @@ class _Planner:
         return PlanNode("Stream", (
             ("trigger", plan.trigger), ("watermark", f"{plan.watermark}{self.precision}"),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
+            *((("history", "filled"),) if plan.history is not None else ()),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))
 
     def position(self, node: exp.Expression) -> Position | None:

@@ -20,6 +20,7 @@ from penstock.common.paths import DataPaths
 from penstock.tasks.messages import ResultChild, ResultWrite, TaskCheckpoint, TaskId
 from penstock.tasks.task import ResultWriter
 from penstock.tasks.wire import call_options, decode_error, encode, error_of_flight
+from penstock.vnode.snapshot import TimeSpan
 
 if TYPE_CHECKING:
     from penstock.wal.reader import WalReader
@@ -38,6 +39,17 @@ class RowsRequest:
     vgroup_id: int
     table_uid: int
     tuids: pa.UInt64Array | None
+    first_ts: int
+    last_ts: int
+    as_of: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRequest:
+    """The ticket of a question: where in [first_ts, last_ts] a table of a vnode has rows, as of a WAL version."""
+
+    vgroup_id: int
+    table_uid: int
     first_ts: int
     last_ts: int
     as_of: int
@@ -77,6 +89,14 @@ class DnodeClient:
             return self._connected().do_get(ticket, call_options(self._secret)).read_all()
         except flight.FlightError as error:
             raise error_of_flight(error, f"reading rows of vnode {request.vgroup_id} failed") from error
+
+    def time_span(self, request: SpanRequest) -> TimeSpan | None:
+        """Returns where there are rows; raises as `read_rows` does."""
+        try:
+            answer = self._connected().do_get(flight.Ticket(encode(request)), call_options(self._secret)).read_all()
+        except flight.FlightError as error:
+            raise error_of_flight(error, f"asking vnode {request.vgroup_id} for its time span failed") from error
+        return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
 
     def open_write(self, schema: pa.Schema) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
         """Opens a stream of result writes whose rows have `schema`."""
@@ -266,6 +286,11 @@ class WorkerEnvironment:
         as_of: int,
     ) -> pa.Table:
         return self._dnode.read_rows(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of))
+
+    def time_span(
+        self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
+    ) -> TimeSpan | None:
+        return self._dnode.time_span(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
 
     def result_writer(self, task: TaskId) -> ResultWriter:
         writer = FlightResultWriter(self._dnode, str(task), self._wake)

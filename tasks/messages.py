@@ -164,6 +164,23 @@ TaskState = Literal[
 
 
 @dataclass(frozen=True, slots=True)
+class HistoryProgress:
+    """How far a source task is with its vnode's history (FILL_HISTORY 1). Times in units of the source's precision.
+
+    `first_ts`, `last_ts`: the range, None before it is known; `reached_ts`: everything up to it is read. `share` is
+    the part of the range's event time that is read, 0 to 1. `remaining_ms` is an estimate, None where there is none.
+    """
+
+    first_ts: int | None
+    last_ts: int | None
+    reached_ts: int | None
+    rows: int
+    share: float
+    remaining_ms: int | None
+    done: bool
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level."""
 
@@ -192,3 +209,4 @@ class TaskStatus:
     state_bytes: int | None = None
     checkpoint_id: int | None = None
     checkpoint_time_ms: int | None = None
+    history: HistoryProgress | None = None

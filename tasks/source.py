@@ -22,6 +22,7 @@ from penstock.tasks.compute import (
     result_schema,
     with_operation,
 )
+from penstock.tasks.history import HistoryReader
 from penstock.tasks.messages import (
     Barrier,
     Block,
@@ -42,6 +43,7 @@ from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.window_table import ADD, REPLACE
+from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
 
 UPDATED = 2
@@ -111,10 +113,14 @@ class SourceTask:
         self._checkpoint_id = deployment.checkpoint_id
         self._checkpoint_time_ms: int | None = None
         self._version = deployment.start_versions[index]
+        self._history = None if plan.history is None else HistoryReader(
+            plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
         meta = self._store.restore(deployment.checkpoint_id)
         if meta is not None:
             self._version, self._max_ts = meta["version"], meta["max_ts"]
             self._idle, self._late_rows = meta["idle"], meta["late_rows"]
+            if self._history is not None:
+                self._history.restore(meta["history"])
         self._wal = environment.open_wal(self._vgroup_id, self._version)
         if plan.agg is not None:
             self._schema = partial_schema(plan.keys, plan.agg.fields)
@@ -140,6 +146,8 @@ class SourceTask:
         if self._paused:
             self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
             return progressed
+        if self._history is not None and not self._history.done:
+            return self._read_history(self._history)
         read = self._read_ahead()
         item = self.input.take(self.id)
         if isinstance(item, WalBlock):
@@ -171,6 +179,7 @@ class SourceTask:
             wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
             idle=self._idle, late_rows=self._late_rows, checkpoint_id=self._checkpoint_id,
             checkpoint_time_ms=self._checkpoint_time_ms, state_bytes=self._store.used_bytes,
+            history=None if self._history is None else self._history.progress(),
         )
 
     def close(self) -> None:
@@ -220,6 +229,21 @@ class SourceTask:
         self._bytes_in += size
         return True
 
+    def _read_history(self, history: HistoryReader) -> bool:
+        """Processes the next rows from before the stream; they are never late."""
+        self._tracker.enter("RUNNING", "reads the history of its vnode")
+        rows = history.read()
+        if rows is not None and rows.num_rows:
+            if self._source.needs_children:
+                self._computer.register("children", self._children.table())
+            self._rows_in += rows.num_rows
+            self._bytes_in += rows.nbytes
+            self._send(ADD, self._computer.run(self._source.sql, self._schema, rows=rows))
+            self._advance(pc.max(rows.column(self._source.time_column)).as_py())
+        self._quiet_since = self._clock.monotonic()
+        self._outbox.flush()
+        return True
+
     @property
     def _tells_idleness(self) -> bool:
         """Only a downstream task with several inputs needs to know that this one is idle."""
@@ -258,10 +282,13 @@ class SourceTask:
             self._rows_in += len(judged.ts)
         self._emit(judged, deletes, before=records[0].version - 1, after=records[-1].version)
         if judged is not None:
-            self._idle = False
-            newest = int(judged.ts.max())
-            self._max_ts = newest if self._max_ts is None else max(newest, self._max_ts)
-            self._send_watermark()
+            self._advance(int(judged.ts.max()))
+
+    def _advance(self, newest: int) -> None:
+        """Takes note of the greatest event time of rows that were sent."""
+        self._idle = False
+        self._max_ts = newest if self._max_ts is None else max(newest, self._max_ts)
+        self._send_watermark()
 
     def _judge(self, records: Sequence[RowsRecord]) -> Judged:
         """Returns the rows of some records, each with what its vnode and table had seen before its record."""
@@ -364,6 +391,12 @@ class SourceTask:
             self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
         return source_rows(stored, self._plan)
 
+    def _read_range(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+        return self._read_rows(None, first_ts, last_ts, as_of)
+
+    def _time_span(self, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
+        return self._environment.time_span(self._vgroup_id, self._source.storage_uid, first_ts, last_ts, as_of)
+
     # -- sending ---------------------------------------------------------------------------------------------
 
     def _send(self, operation: int, batch: pa.RecordBatch) -> None:
@@ -393,13 +426,20 @@ class SourceTask:
 
     def _checkpoint(self, checkpoint_id: int) -> None:
         started = time.perf_counter()
-        meta = {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows}
+        meta = {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows,
+                "history": None if self._history is None else self._history.save()}
         stored = self._store.checkpoint(checkpoint_id, meta)
         self._outbox.signal(Barrier(checkpoint_id))
         self._outbox.flush()
         duration_ms = (time.perf_counter() - started) * 1000
         self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, self._version, stored.digest))
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, self._needed_version(), stored.digest))
+
+    def _needed_version(self) -> int:
+        """Returns the version that WAL and store must still be readable from for a restart from now."""
+        if self._history is None or self._history.done:
+            return self._version
+        return min(self._version, self._history.as_of)
 
 
 def source_rows(table: pa.Table, plan: StreamPlan) -> pa.Table:

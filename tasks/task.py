@@ -14,6 +14,7 @@ from penstock.tasks.queues import ChannelQueue
 
 if TYPE_CHECKING:
     from penstock.planner.stream import StreamPlan
+    from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
 
 
@@ -85,6 +86,12 @@ class TaskEnvironment(Protocol):
 
         Columns: `_tuid`, the physical columns, `_ver`; for recalculation.
         """
+        ...
+
+    def time_span(
+        self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
+    ) -> TimeSpan | None:
+        """Returns where the rows that `read_rows` would give lie, and about how many they are; None: there are none."""
         ...
 
     def result_writer(self, task: TaskId) -> ResultWriter: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from penstock.tasks.build import build_tasks, task_edges
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.runner import LocalLink, drive_once
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskSettings
+from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
 from penstock.wal.reader import WalReader
 
@@ -101,6 +102,9 @@ class MemoryEnvironment:
         snapshot = self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of)
         return snapshot.to_arrow(None, tuids, first_ts, last_ts)
 
+    def time_span(self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
+        return self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of).span(first_ts, last_ts)
+
     def result_writer(self, task: TaskId) -> MemoryWriter:
         return MemoryWriter(self.kit.results, self.kit.writes)
 
@@ -118,7 +122,8 @@ class StreamKit:
     """One stream over some vnodes. `insert`, `delete` write; `run` drives the tasks until all rest."""
 
     def __init__(self, root: Path, sql: str, *, vnodes: int = 1, tables: int = 4,
-                 settings: TaskSettings | None = None) -> None:
+                 settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None) -> None:
+        """`before` writes what is there when the stream is created."""
         self.root = root
         self.fs = OsFs()
         self.clock = ManualClock()
@@ -142,6 +147,10 @@ class StreamKit:
         self.committed: int | None = None
         self.checkpoints = 0
         self.attempt = 0
+        self.tasks: list[StreamTask] = []
+        if before is not None:
+            before(self)
+        self.start_versions = tuple(vnode.acknowledged_version for vnode in self.vnodes.values())
         self.start()
 
     def start(self) -> None:
@@ -161,10 +170,10 @@ class StreamKit:
                 writer.write_table(table)
             children.append(buffer.getvalue().to_pybytes())
         deployment = StreamDeployment(
-            1, "s", self.attempt, self.plan, tuple(self.vnodes), tuple(0 for _ in self.vnodes), self.committed,
+            1, "s", self.attempt, self.plan, tuple(self.vnodes), self.start_versions, self.committed,
             tuple(children), self.settings)
         environment = MemoryEnvironment(self)
-        self.tasks: list[StreamTask] = []
+        self.tasks = []
         for index in range(len(self.vnodes)):
             self.tasks += build_tasks(deployment, index, environment)
         by_id = {task.id: task for task in self.tasks}
@@ -187,6 +196,11 @@ class StreamKit:
             for task in self.tasks:
                 task.input.validate()
 
+    def run_steps(self, rounds: int) -> None:
+        """Gives each task a few steps."""
+        for _ in range(rounds):
+            drive_once(self.tasks, self.links)
+
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
         self.run()
@@ -208,6 +222,17 @@ class StreamKit:
             self.committed = number
             self.post(CheckpointCommitted(number))
             self.run()
+
+    def checkpoint_amid(self) -> None:
+        """Takes and commits a checkpoint while the tasks are in the middle of their work: no more than it takes."""
+        self.checkpoints += 1
+        number = self.checkpoints
+        self.post(StartCheckpoint(number), "source")
+        wanted = {task.id for task in self.tasks}
+        while {ack.task for ack in self.acknowledged if ack.checkpoint_id == number} != wanted:
+            assert drive_once(self.tasks, self.links)
+        self.committed = number
+        self.post(CheckpointCommitted(number))
 
     def insert(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str] = ("voltage", "current", "note")) -> None:
         """Inserts rows (table number, ts, values of `columns`), one record per vnode."""

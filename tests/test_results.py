@@ -129,7 +129,7 @@ def test_rows_are_read_as_of_a_version(db: Embedded) -> None:
 
     def read(as_of: int, last_ts: int = T0 + 10) -> list[float]:
         request = RowsRequest(child.vgroup_id, table_uid, pa.array([child.uid], pa.uint64()), T0, last_ts, as_of)
-        return db.engine.results.read_rows(request).column("sum(v)").to_pylist()
+        return db.engine.results.read(request).column("sum(v)").to_pylist()
 
     assert read(version) == [1.0]
     assert read(version + 1) == [2.0, 3.0]

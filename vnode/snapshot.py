@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -35,6 +36,15 @@ class Relation:
     holds: tuple[object, ...] = field(default=(), repr=False)
 
 
+@dataclass(frozen=True, slots=True)
+class TimeSpan:
+    """Where the rows of a range of time lie: none is outside of [first_ts, last_ts]; `rows` is an estimate."""
+
+    first_ts: int
+    last_ts: int
+    rows: int
+
+
 class Snapshot:
     """All rows of one table as of one version. Immutable; its files stay readable while it lives."""
 
@@ -56,6 +66,20 @@ class Snapshot:
     def row_count_estimate(self) -> int:
         """An upper bound of the rows of the whole table: replaced and deleted ones may be counted too."""
         return sum(run.num_rows for run in self._runs) + sum(part.info.rows for part in self._parts)
+
+    def span(self, first_ts: int, last_ts: int) -> TimeSpan | None:
+        """Returns bounds and an estimated count of the rows with first_ts <= ts <= last_ts, None if there are none.
+
+        Cheap: rows themselves aren't looked at, and replaced and deleted ones may be counted too.
+        """
+        pieces = [(run.min_ts, run.max_ts, run.num_rows) for run in self._runs]
+        pieces += [(part.info.min_ts, part.info.max_ts, part.info.rows) for part in self._parts]
+        inside = [(max(low, first_ts), min(high, last_ts), low, high, rows) for low, high, rows in pieces
+                  if low <= last_ts and high >= first_ts]
+        if not inside:
+            return None
+        count = sum(math.ceil(rows * (last - first + 1) / (high - low + 1)) for first, last, low, high, rows in inside)
+        return TimeSpan(min(piece[0] for piece in inside), max(piece[1] for piece in inside), count)
 
     @property
     def _tombstone_index(self) -> TombstoneIndex:

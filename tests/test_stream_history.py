@@ -1,0 +1,202 @@
+"""FILL_HISTORY 1: what was there before the stream and what comes later give the batch answer, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stream_kit import StreamKit
+from test_streams_equal_batch import AGGREGATES, PARTITIONS, STEP, assert_same, batch, play, stream
+
+from penstock.tasks.messages import Pause, Resume
+from penstock.tasks.ranges import PieceReader
+from penstock.tasks.task import TaskSettings
+from penstock.vnode.snapshot import TimeSpan
+
+INTO = {"table": "o tags(tn varchar(20)) ", "tag": "o tags(site varchar(20)) ", "column": "o tags(note varchar(20)) ",
+        "none": "o "}
+WRITES = st.lists(STEP.filter(lambda step: step[0] in ("insert", "partial", "delete")), max_size=8)
+
+
+def small(rows: int) -> TaskSettings:
+    return TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, block_rows_max=rows)
+
+
+def sql_of(partition: str, options: str = "", where: str = "") -> str:
+    clause, key, _ = PARTITIONS[partition]
+    name = f", {key}" if key else ""
+    return (f"create stream s {options} fill_history 1 ignore expired 0 ignore update 0 into {INTO[partition]} as "
+            f"select _wstart, {AGGREGATES}{name} from meters {where} {clause} interval(10s)")
+
+
+def answer(kit: StreamKit, partition: str, where: str = "") -> list[tuple[Any, ...]]:
+    rows = batch(kit, PARTITIONS[partition][2], where)
+    return sorted(rows, key=lambda row: tuple((value is None, value) for value in row[:2]))
+
+
+@pytest.fixture
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Makes kits and closes them."""
+    made: list[StreamKit] = []
+
+    def make(sql: str, **options: Any) -> StreamKit:
+        kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, **options)
+        made.append(kit)
+        return kit
+
+    yield make
+    for kit in made:
+        kit.close()
+
+
+@pytest.mark.parametrize("partition", PARTITIONS)
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(before=WRITES, steps=st.lists(STEP, max_size=10), vnodes=st.integers(1, 4), piece=st.integers(1, 4),
+       first=st.integers(0, 6))
+def test_history_live_and_kills_equal_batch(
+    tmp_path_factory: pytest.TempPathFactory, partition: str, before: list[Any], steps: list[Any], vnodes: int,
+    piece: int, first: int,
+) -> None:
+    """AT_ONCE: rows from before and after the stream's creation, kills and checkpoints in between: nothing is lost,
+    nothing counts twice."""
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql_of(partition, "trigger at_once"), vnodes=vnodes,
+                    settings=small(piece), before=lambda kit: play(kit, before))
+    try:
+        kit.run_steps(first)
+        if steps and steps[0][0] != "run":
+            kit.checkpoint_amid()
+            kit.kill()
+        play(kit, steps)
+        kit.run()
+        assert_same(stream(kit, PARTITIONS[partition][1]), answer(kit, partition))
+    finally:
+        kit.close()
+
+
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(before=WRITES, steps=st.lists(STEP, max_size=8), vnodes=st.integers(1, 3), piece=st.integers(1, 4))
+def test_scalar_streams_fill_history(
+    tmp_path_factory: pytest.TempPathFactory, before: list[Any], steps: list[Any], vnodes: int, piece: int
+) -> None:
+    """Without a window, the result is the source's rows, old and new."""
+    kit = StreamKit(
+        tmp_path_factory.mktemp("stream"),
+        "create stream s trigger at_once fill_history 1 into o subtable(tbname) as "
+        "select ts, voltage, note from meters partition by tbname",
+        vnodes=vnodes, settings=small(piece), before=lambda kit: play(kit, before))
+    try:
+        play(kit, steps)
+        kit.run()
+        got = [(row["_child"].split("_")[0], row["ts"], row["voltage"], row["note"]) for row in _plain(kit)]
+        source = kit.source()
+        want = sorted(zip(*(source.column(name).to_pylist() for name in ("tbname", "ts", "voltage", "note")),
+                          strict=True), key=repr)
+        assert sorted(got, key=repr) == want
+    finally:
+        kit.close()
+
+
+def _plain(kit: StreamKit) -> list[dict[str, Any]]:
+    return [dict(row, ts=round(row["ts"].replace(tzinfo=UTC).timestamp() * 1000)) for row in kit.rows()]
+
+
+def test_old_rows_are_never_late(kits: Any) -> None:
+    """History is read in order of event time, so nothing of it expires, however it was written."""
+
+    def before(kit: StreamKit) -> None:
+        kit.insert([(0, 50_000, 1, 1.0, "x")])
+        kit.insert([(0, 1_000, 2, 1.0, "x")])
+        kit.insert([(0, 11_000, 3, 1.0, "x")])
+
+    kit = kits("create stream s trigger window_close fill_history 1 ignore expired 1 into o as "
+               "select _wstart, sum(voltage) s from meters interval(10s)", before=before)
+    kit.run()
+    assert [row["s"] for row in kit.rows()] == [2, 3]
+    assert all(task.status().late_rows == 0 for task in kit.tasks)
+
+
+def test_where_bounds_what_is_read(kits: Any) -> None:
+    """A condition on the primary timestamp keeps other rows from being read at all."""
+
+    def before(kit: StreamKit) -> None:
+        for second in range(60):
+            kit.insert([(0, second * 1000, 1, 1.0, "x")])
+
+    where = "where ts >= 20000 and ts < 40000 and voltage > 0"
+    kit = kits(sql_of("none", "trigger at_once", where), before=before, settings=small(3))
+    kit.run()
+    progress = next(task for task in kit.tasks if task.id.level == "source").status().history
+    assert (progress.rows, progress.first_ts, progress.last_ts, progress.done) == (20, 20_000, 39_000, True)
+    assert_same(stream(kit, None), answer(kit, "none", "where ts >= 20000 and ts < 40000 and voltage > 0"))
+
+
+def test_progress_tells_share_and_time_left(kits: Any) -> None:
+    """While history is read, the source task says how far it is and how long it will take."""
+
+    def before(kit: StreamKit) -> None:
+        kit.insert([(0, second * 1000, 1, 1.0, "x") for second in range(100)])
+
+    kit = kits(sql_of("none", "trigger at_once"), before=before, settings=small(10))
+    source = next(task for task in kit.tasks if task.id.level == "source")
+    source.step()
+    kit.clock.advance(2)
+    seen = source.status().history
+    assert not seen.done
+    assert 0.05 < seen.share < 0.2
+    assert 15_000 < seen.remaining_ms < 30_000
+    assert seen.rows == 10
+    assert 9_000 <= seen.reached_ts < 10_000
+    kit.run()
+    done = source.status().history
+    assert (done.done, done.share, done.rows, done.remaining_ms) == (True, 1.0, 100, None)
+
+
+def test_pause_stops_history_and_untreated_rows_may_be_skipped(kits: Any) -> None:
+    """PAUSE holds history too; RESUME IGNORE UNTREATED skips what came meanwhile but not history, also after a kill."""
+
+    def before(kit: StreamKit) -> None:
+        kit.insert([(0, second * 1000, 1, 1.0, "x") for second in range(20)])
+
+    kit = kits(sql_of("none", "trigger at_once"), before=before, settings=small(2))
+    kit.run_steps(2)
+    kit.post(Pause(), "source")
+    kit.run()
+    assert next(task for task in kit.tasks if task.id.level == "source").status().state == "PAUSED"
+    kit.insert([(1, 70_000, 5, 1.0, "x")])
+    kit.post(Resume(skip_to_end=True), "source")
+    kit.run_steps(1)
+    kit.checkpoint_amid()
+    source = next(task for task in kit.tasks if task.id.level == "source")
+    assert not source.status().history.done
+    kept = [ack.version for ack in kit.acknowledged if ack.task.level == "source"]
+    assert kept == list(kit.start_versions), "the store must stay readable as of the start cut"
+    kit.kill()
+    kit.run()
+    assert sorted(row["c"] for row in kit.rows()) == [10, 10]
+
+
+def test_pieces_step_over_gaps_and_stay_small() -> None:
+    """Each piece of a range has about as many rows as wanted, and a gap of years costs a few steps only."""
+    times = [*range(1000), *range(10**12, 10**12 + 5000)]
+
+    def spans(first: int, last: int, as_of: int) -> TimeSpan | None:
+        pieces = [part for part in (times[:1000], times[1000:]) if part[0] <= last and part[-1] >= first]
+        found = [(max(part[0], first), min(part[-1], last), part) for part in pieces]
+        if not found:
+            return None
+        rows = sum(-(-len(part) * (high - low + 1) // (part[-1] - part[0] + 1)) for low, high, part in found)
+        return TimeSpan(min(piece[0] for piece in found), max(piece[1] for piece in found), rows)
+
+    reader, sizes, at = PieceReader(100, spans), [], 0
+    while (piece := reader.next(at, 2**62, 1)) is not None:
+        first, last = piece
+        sizes.append(sum(first <= ts <= last for ts in times))
+        reader.learn(sizes[-1])
+        at = last + 1
+    assert sum(sizes) == len(times)
+    assert max(sizes) <= 3200
+    assert len(sizes) < 200
