@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from typing import Any
@@ -21,7 +22,7 @@ from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultChild, ResultWrite
 
 CHILD, OPERATION = "_child", "_op"
-UPSERT, DELETE = 0, 1
+UPSERT, DELETE, REPLACE = 0, 1, 2
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
 _Index = np.ndarray[Any, np.dtype[np.int64]]
@@ -66,7 +67,10 @@ class ResultStore:
         index = np.asarray(write.rows.column(CHILD).to_numpy(zero_copy_only=False), np.int64)
         operations = np.asarray(write.rows.column(OPERATION).to_numpy(zero_copy_only=False), np.uint8)
         deleted = np.flatnonzero(operations == DELETE)
-        upserted = np.flatnonzero(operations == UPSERT)
+        upserted = np.flatnonzero(operations != DELETE)
+        replacing = np.flatnonzero(operations == REPLACE)
+        if len(replacing):
+            self._delete_others(target, children, write.rows, index, replacing)
         if len(deleted):
             upserted = self._delete(target, children, write.rows, index, deleted, upserted)
         if len(upserted):
@@ -113,13 +117,45 @@ class ResultStore:
         last_delete: dict[tuple[int, int], int] = {}
         for row in deleted.tolist():
             last_delete[int(index[row]), int(times[row])] = row
+        self._delete_times(target, children, last_delete)
+        kept = [row for row in upserted.tolist() if last_delete.get((int(index[row]), int(times[row])), -1) < row]
+        return np.array(kept, np.int64)
+
+    def _delete_others(
+        self, target: Table, children: list[ChildTable], rows: pa.RecordBatch, index: _Index, replacing: _Index
+    ) -> None:
+        """Deletes the times at which there is a row with another key than the one that is to be the only one there."""
+        key = target.key_column
+        assert key is not None
+        times = _times(rows, target)
+        keys = rows.column(key.name).to_pylist()
+        wanted = {(children[index[row]].uid, int(times[row])): (int(index[row]), keys[row])
+                  for row in replacing.tolist()}
+        places: dict[int, list[tuple[int, int]]] = {}
+        for (uid, ts), (child, _) in wanted.items():
+            places.setdefault(children[child].vgroup_id, []).append((uid, ts))
+        stale: set[tuple[int, int]] = set()
+        for vgroup_id, found in places.items():
+            uids = pa.array(sorted({uid for uid, _ in found}), pa.uint64())
+            first, last = min(ts for _, ts in found), max(ts for _, ts in found)
+            stored = self._storage.snapshot(vgroup_id, target.uid).to_arrow(
+                [target.time_column.physical, key.physical], uids, first, last)
+            for uid, ts, value in zip(stored.column(0).to_pylist(), stored.column(1).cast(pa.int64()).to_pylist(),
+                                      stored.column(2).to_pylist(), strict=True):
+                child, new = wanted.get((uid, ts), (-1, value))
+                if value != new:
+                    stale.add((child, ts))
+        self._delete_times(target, children, stale)
+
+    def _delete_times(
+        self, target: Table, children: list[ChildTable], keys: Iterable[tuple[int, int]]
+    ) -> None:
+        """Deletes all rows at these (place in `children`, time)."""
         by_time: dict[tuple[int, int], list[int]] = {}
-        for (child, ts), _ in last_delete.items():
+        for child, ts in keys:
             by_time.setdefault((children[child].vgroup_id, ts), []).append(children[child].uid)
         for (vgroup_id, ts), uids in by_time.items():
             self._storage.delete_in(vgroup_id, target, tuple(uids), ts, ts)
-        kept = [row for row in upserted.tolist() if last_delete.get((int(index[row]), int(times[row])), -1) < row]
-        return np.array(kept, np.int64)
 
     def _upsert(
         self, target: Table, children: list[ChildTable], rows: pa.RecordBatch, index: _Index, upserted: _Index

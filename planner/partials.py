@@ -28,9 +28,10 @@ class Partial:
 
 @dataclass(frozen=True, slots=True)
 class RowKey:
-    """SQL that names a row in a group: its primary timestamp and its table."""
+    """SQL that names a row in a group: its primary timestamp, the second part of a composite key, and its table."""
 
     ts: str
+    key: SqlExpr | None = None
     tuid: str = "_tuid"
 
 
@@ -95,24 +96,35 @@ def picked(
     """Returns the split of min, max, first, last or last_row that carries the `companions` of the chosen row along.
 
     The final value is the first field that is not part of the order; companions follow in order. Ties go to the
-    earliest row, then to the lowest table id, so that the choice depends on the rows alone.
+    earliest row, then to the lowest table id, so that the choice depends on the rows alone; first takes the least
+    key among rows of equal time, last the greatest.
     """
     ts, tuid = Field(fresh(), TS), Field(fresh(), UBIGINT)
     carried = tuple(Field(fresh(), companion.type) for companion in companions)
     chosen = Field(fresh(), value.type)
     ascending = name in ("min", "first")
     by_value = name in ("min", "max")
+    fields: tuple[Field, ...]
+    order: tuple[tuple[int, bool], ...]
     if by_value:
         fields = (chosen, ts, tuid, *carried)
         sources = (value.sql, row.ts, row.tuid, *(companion.sql for companion in companions))
         order = ((0, ascending), (1, True), (2, True))
-        rank = (f"row({value.sql}, {row.ts}, {row.tuid})" if ascending
-                else f"row({value.sql}, -({row.ts}), -({row.tuid}::HUGEINT))")
+        parts = ([value.sql, row.ts, row.tuid] if ascending
+                 else [value.sql, f"-({row.ts})", f"-({row.tuid}::HUGEINT)"])
     else:
         fields = (ts, tuid, chosen, *carried)
         sources = (row.ts, row.tuid, value.sql, *(companion.sql for companion in companions))
         order = ((0, ascending), (1, True))
-        rank = (f"row({row.ts}, {row.tuid})" if ascending else f"row({row.ts}, -({row.tuid}::HUGEINT))")
+        parts = [row.ts, row.tuid] if ascending else [row.ts, f"-({row.tuid}::HUGEINT)"]
+    if row.key is not None:
+        place = len(fields)
+        fields, sources = (*fields, Field(fresh(), row.key.type)), (*sources, row.key.sql)
+        # Among values that tie the key decides last, among times before the table.
+        at = len(order) if by_value else 1
+        order = (*order[:at], (place, ascending), *order[at:])
+        parts.insert(at, row.key.sql)
+    rank = f"row({', '.join(parts)})"
     packed = ", ".join(f"{field.name} := {source}" for field, source in zip(fields, sources, strict=True))
     function = "arg_min" if ascending else "arg_max"
     condition = "" if name == "last_row" else f" FILTER ({value.sql} IS NOT NULL)"

@@ -112,6 +112,11 @@ class SinkPlan:
     target_uid: int
     create: bool
 
+    @property
+    def key_column(self) -> Column | None:
+        """The second part of the target's primary key, result column `r1`, or None."""
+        return self.columns[1] if len(self.columns) > 1 and self.columns[1].primary_key else None
+
 
 @dataclass(frozen=True, slots=True)
 class History:

@@ -42,7 +42,7 @@ from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
 from penstock.sql.statements import CreateStream, IntervalWindow, Name, Select, SelectItem, TableSource
-from penstock.sql.types import BIGINT, UBIGINT, VARCHAR, DataType, Kind, timestamp
+from penstock.sql.types import BIGINT, INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
 
 SELECTING = ("min", "max", "first", "last", "last_row")
 DEFAULT_WATERMARK = 0
@@ -170,7 +170,8 @@ class _Planner:
 
     def _trigger(self) -> Trigger:
         options = self.statement.options
-        mode = options.trigger or self.defaults.trigger
+        # Without a window there is nothing to close: such a stream is AT_ONCE unless it says otherwise.
+        mode = options.trigger or (self.defaults.trigger if self.query.window is not None else "at_once")
         if mode == "max_delay":
             delay = options.max_delay
             if delay is not None and delay.in_units("ms") < 5_000:
@@ -316,7 +317,8 @@ class _Planner:
         return SqlExpr(f"({self.partials[key][1].final})", whole.type)
 
     def row_key(self) -> RowKey:
-        return RowKey(self.use(self.table.time_column.name).sql)
+        key = self.table.key_column
+        return RowKey(self.use(self.table.time_column.name).sql, None if key is None else self.use(key.name))
 
     def use(self, name: str) -> SqlExpr:
         """Returns a column or tag of the source row, noting that the source task must supply it."""
@@ -355,6 +357,7 @@ class _Planner:
                     raise InvalidStatementError(
                         f"{len(given)} columns are named, but the query has {expected}", code=0x263F)
                 names = [names[0], *given] if prepended else given
+            key = self._key_place(names)
             types = [value.type if value.type.kind is not Kind.NULL else VARCHAR for _, value in projections]
             types[0] = timestamp(self._target_precision(database))
             types = [replace(kind, length=kind.length or 64) if kind.is_string else kind for kind in types]
@@ -362,15 +365,46 @@ class _Planner:
             if duplicate is not None:
                 raise InvalidStatementError(f"the result has two columns named {duplicate}", code=0x263C,
                                             hint="give one of them an alias")
-            columns = tuple(Column(name, kind, name) for name, kind in zip(names, types, strict=True))
+            columns = tuple(Column(name, kind, name, place == key)
+                            for place, (name, kind) in enumerate(zip(names, types, strict=True)))
             values = [value for _, value in projections]
             tags = self._target_tags()
+        self._check_key(columns)
         casts = [_converted(value, column.type) for value, column in zip(values, columns, strict=True)]
         sink = SinkPlan(database, target.name.name, columns, tags, self._children_sql(target.name, database, tags),
                         existing.uid if existing else 0, existing is None)
         return sink, casts
 
-    def _target_precision(self, database: str) -> str:
+    def _key_place(self, names: list[str]) -> int | None:
+        """Returns which column of a new target is the second part of its key, as the column list or the source says."""
+        flagged = [name for name, is_key in self.statement.target.columns or () if is_key]
+        if len(flagged) > 1:
+            raise InvalidStatementError("only one column besides the timestamp can be a part of the primary key",
+                                        code=0x263F)
+        if flagged:
+            return names.index(flagged[0])
+        return 1 if self.query.window is None and self.table.key_column is not None else None
+
+    def _check_key(self, columns: Sequence[Column]) -> None:
+        """Checks what a composite key needs: that of the source is the second column of a stream without a window."""
+        for place, column in enumerate(columns):
+            if column.primary_key and (place != 1 or column.type.kind not in (*INTEGERS, Kind.VARCHAR)):
+                raise InvalidStatementError(f"column {column.name} cannot be a part of the primary key", code=0x263F,
+                                            hint="only the second column can, if it is an integer or VARCHAR")
+        key = self.table.key_column
+        if self.query.window is not None or key is None:
+            return
+        items = self._expanded(self.query.items)
+        second = _column_name(items[1].expression) if len(items) > 1 else ()
+        if second != (key.name,):
+            raise InvalidStreamError(
+                f"{self.table.name} has a composite primary key: the second column of the query must be {key.name}")
+        if len(columns) < 2 or not columns[1].primary_key:
+            raise InvalidStreamError(
+                f"{self.table.name} has a composite primary key: the second column of the target must be a key too",
+                hint="declare it with PRIMARY KEY")
+
+    def _target_precision(self, database: str) -> Precision:
         found = self.catalog.database(database)
         assert found is not None
         if found.precision != self.precision:
@@ -407,6 +441,9 @@ class _Planner:
                     raise NotFoundError(f"column {name} does not exist in {table.name}", code=0x2602)
             if table.time_column.name not in given:
                 raise InvalidStatementError(f"the primary timestamp {table.time_column.name} is not among the columns",
+                                            code=0x263F)
+            if table.key_column is not None and table.key_column.name not in given:
+                raise InvalidStatementError(f"the key column {table.key_column.name} is not among the columns",
                                             code=0x263F)
             chosen = dict(zip(given, values, strict=True))
             missing = SqlExpr("NULL", DataType(Kind.NULL))
@@ -648,6 +685,7 @@ class ResultScope:
         self.precision = planner.precision
         self.window = window
         self.companions: list[tuple[SqlExpr, Position | None]] = []
+        self._resolved = False
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         key = self.planner.key(name)
@@ -693,7 +731,8 @@ class ResultScope:
                 position=self.companions[0][1], hint="add it to PARTITION BY, or put it into an aggregate")
         key = selecting[0]
         name, partial = planner.partials[key]
-        if len(partial.columns) < 3 + len(self.companions):
+        if not self._resolved:
+            self._resolved = True
             chosen = partial.accumulators[0].fields
             value_type = next(field.type for field in chosen if field.name == partial.final)
             carried = picked(name, SqlExpr(key[1], value_type), [c for c, _ in self.companions],

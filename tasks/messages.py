@@ -134,8 +134,9 @@ class ResultChild:
 class ResultWrite:
     """One write call of a sink task: upserts and deletes in one result table, all acknowledged together.
 
-    `rows` has `_child` int32 (index into `children`), `_op` uint8 (0 upsert, 1 delete), then the target's columns by
-    name, the primary timestamp first (for deletes only the key counts). `attempt` fences: the dnode refuses
+    `rows` has `_child` int32 (index into `children`), `_op` uint8 (0 upsert, 1 delete everything at this time,
+    2 upsert as the only row of its time), then the target's columns by name, the primary timestamp first (for deletes
+    only that counts). `attempt` fences: the dnode refuses
     attempts older than the newest it knows for the stream (`StaleAttemptError`).
     """
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -87,7 +88,10 @@ class Recalculation:
         old = self._partials(self._old_rows(change))
         new = self._partials(self._current_rows(change))
         kept = set(_keys_of(new))
-        gone = [row for row, key in enumerate(_keys_of(old)) if key not in kept]
+        # With a composite key a delete takes all rows of its time along; `new` has those that stay.
+        composite = self._plan.sink.key_column is not None
+        left = set(_keys_of(new, composite))
+        gone = [row for row, key in enumerate(_keys_of(old, composite)) if key not in left]
         result = [(1, old.take(pa.array(gone, pa.int64()))), (0, new)]
         if added is not None:
             changed = set(_keys_of(old)) | kept | self._touched_keys(change)
@@ -117,7 +121,7 @@ class Recalculation:
             chosen |= inside
         return change.rows.filter(pa.array(chosen)) if chosen.any() else None
 
-    def _touched_keys(self, change: Change) -> set[tuple[int, int]]:
+    def _touched_keys(self, change: Change) -> set[tuple[Any, ...]]:
         touched = self._changed_rows(change)
         return set() if touched is None else set(_keys_of(self._partials(touched)))
 
@@ -183,9 +187,10 @@ def _windows_of(partials: pa.RecordBatch) -> list[tuple[int, int]]:
                     strict=True))
 
 
-def _keys_of(results: pa.RecordBatch) -> list[tuple[int, int]]:
-    """(group, primary timestamp) of scalar results."""
-    return list(zip(results.column(GROUP.name).to_pylist(), results.column("r0").to_pylist(), strict=True))
+def _keys_of(results: pa.RecordBatch, composite: bool = False) -> list[tuple[Any, ...]]:
+    """(group, primary timestamp) of scalar results, with `composite` the second part of the key too."""
+    names = [GROUP.name, "r0", "r1"] if composite else [GROUP.name, "r0"]
+    return list(zip(*(results.column(name).to_pylist() for name in names), strict=True))
 
 
 def _only(partials: pa.RecordBatch, windows: Iterable[tuple[int, int]]) -> pa.RecordBatch:

@@ -161,7 +161,7 @@ class SinkTask:
 
     def _write_of(self, blocks: list[pa.RecordBatch]) -> ResultWrite:
         batch = blocks[0] if len(blocks) == 1 else _merged(blocks)
-        batch = _newest_per_key(batch)
+        batch = self._newest(batch)
         gids = self._destinations.learn(batch)
         places: dict[int, int] = {}
         children: list[ResultChild] = []
@@ -180,6 +180,19 @@ class SinkTask:
         rows = pa.RecordBatch.from_arrays(columns, names=names)
         rows = rows.filter(pc.is_valid(rows.column(2)))
         return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid, tuple(children), rows)
+
+    def _newest(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the rows without those that later ones of the batch make void.
+
+        Where the target's key has two parts, a window is the only row of its time, whatever its key was before.
+        """
+        if self._plan.sink.key_column is None:
+            return _newest_per_key(batch)
+        if self._plan.agg is None:
+            return _newest_per_composite_key(batch)
+        batch = _newest_per_key(batch)
+        gone = pc.or_(pc.equal(batch.column(0), 1), pc.is_null(batch.column("r1")))
+        return batch.set_column(0, OPERATION, pc.if_else(gone, pa.scalar(1, pa.uint8()), pa.scalar(2, pa.uint8())))
 
     def _try_write(self) -> bool:
         """Submits the write that is ready if both buckets allow it."""
@@ -248,3 +261,18 @@ def _newest_per_key(batch: pa.RecordBatch) -> pa.RecordBatch:
     if last.all():
         return batch
     return batch.take(pa.array(np.sort(order[last])))
+
+
+def _newest_per_composite_key(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the rows with only the last one per (group, time, key); a delete voids what is before it at its time."""
+    deleted: dict[tuple[int, int], int] = {}
+    kept: dict[tuple[int, int, object], int] = {}
+    keys = zip(batch.column(GROUP.name).to_pylist(), batch.column("r0").cast(pa.int64()).to_pylist(),
+               batch.column("r1").to_pylist(), batch.column(OPERATION.name).to_pylist(), strict=True)
+    for row, (gid, ts, key, operation) in enumerate(keys):
+        if operation == 1:
+            deleted[gid, ts] = row
+        elif key is not None:
+            kept[gid, ts, key] = row
+    rows = [row for (gid, ts, _), row in kept.items() if row > deleted.get((gid, ts), -1)]
+    return batch.take(pa.array(sorted([*rows, *deleted.values()]), pa.int64()))
