@@ -160,6 +160,8 @@ class _Entry:
 
     stream: RunningStream
     paused: bool
+    #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
+    skip_pending: bool = False
     deployment: StreamDeployment | None = None
     tasks: set[TaskId] = field(default_factory=set)
     record: CommitRecord | None = None
@@ -424,7 +426,10 @@ class StreamController:
         self._post_event(stream_id, Pause())
 
     def _resume(self, stream_id: int, skip_to_end: bool) -> None:
-        self._entry(stream_id).paused = False
+        entry = self._entry(stream_id)
+        entry.paused = False
+        stream = self._machine.stream(stream_id)
+        entry.skip_pending = skip_to_end and (stream is None or stream.state is not StreamState.RUNNING)
         self._post_event(stream_id, Resume(skip_to_end))
         if skip_to_end and self._checkpoints.progress(stream_id) is not None:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
@@ -664,7 +669,10 @@ class StreamController:
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:
         entry = self._entries[stream_id]
         self._send(group, control.StartStream(stream_id, attempt))
-        if entry.deployment is not None and entry.deployment.paused != entry.paused:
+        if entry.skip_pending and not entry.paused:
+            self._post_event(stream_id, Resume(skip_to_end=True))
+            entry.skip_pending = False
+        elif entry.deployment is not None and entry.deployment.paused != entry.paused:
             self._post_event(stream_id, Pause() if entry.paused else Resume())
         running = checkpoints.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id

@@ -22,7 +22,10 @@ class StreamInfo:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """One checkpoint of a stream, committed, running or failed. `versions`: (vgroup id, WAL version) pairs."""
+    """One checkpoint of a stream, committed, running or failed. `versions`: (vgroup id, WAL version) pairs.
+
+    `task_bytes`: what each task wrote, by its id as text.
+    """
 
     checkpoint_id: int
     state: str
@@ -31,6 +34,7 @@ class CheckpointInfo:
     bytes_written: int = 0
     versions: tuple[tuple[int, int], ...] = ()
     reason: str = ""
+    task_bytes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

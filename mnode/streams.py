@@ -93,11 +93,26 @@ class Streams:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {plan.sink.database}.{plan.sink.table} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
+        self._refuse_cycle(plan)
         if plan.sink.create:
             check_name(plan.sink.table, "table")
             if len(plan.sink.columns) > 1:
                 check_columns(plan.sink.columns, plan.sink.tags)
         return plan
+
+    def _refuse_cycle(self, plan: StreamPlan) -> None:
+        """Refuses a stream whose results would come back to its source: it would feed itself for ever."""
+        reached = {plan.sink.target_uid}
+        streams = list(self._catalog.streams())
+        while True:
+            further = {stream.target_uid for stream in streams if stream.source_uid in reached} - reached
+            if plan.source.storage_uid in reached:
+                raise InvalidStreamError(
+                    f"{plan.sink.database}.{plan.sink.table} leads back to the source {plan.source_table}: the stream "
+                    "would feed itself", hint="write into another table")
+            if not further:
+                return
+            reached |= further
 
     def create(self, statement: CreateStream, session: Session, ddl: Ddl) -> Result:
         """Creates a stream and returns at once; its tasks start in the background."""
@@ -272,7 +287,8 @@ class Streams:
                 checkpoints[stream.id] = [CheckpointInfo(
                     commit.checkpoint_id, "COMMITTED", commit.started_ms,
                     commit.started_ms + round(commit.duration_ms), sum(task.bytes_written for task in commit.tasks),
-                    commit.versions, state.checkpoint_problem)]
+                    commit.versions, state.checkpoint_problem,
+                    {str(task.task): task.bytes_written for task in commit.tasks})]
         return StreamsSnapshot(infos, tasks, checkpoints)
 
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:

@@ -20,7 +20,7 @@ from penstock.mnode.history_text import history_text
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import StreamsSnapshot
+from penstock.mnode.stream_status import CheckpointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, SCHEMAS
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
@@ -277,7 +277,9 @@ class SystemTables:
             precision = self._precision(source)
             starts = dict(stream.start_cut)
             for report in now.tasks.get(stream.id, ()):
-                yield _task_row(stream, report, vgroups, starts, precision)
+                checkpoint = next(
+                    (c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
+                yield _task_row(stream, report, vgroups, starts, precision, checkpoint)
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
@@ -331,7 +333,8 @@ def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:
 
 
 def _task_row(
-    stream: StreamRecord, report: TaskReport, vgroups: Sequence[int], starts: dict[int, int], precision: Precision
+    stream: StreamRecord, report: TaskReport, vgroups: Sequence[int], starts: dict[int, int], precision: Precision,
+    checkpoint: CheckpointInfo | None,
 ) -> Row:
     status = report.status
     index, level = status.task.index, status.task.level
@@ -352,7 +355,9 @@ def _task_row(
         f"{status.input_bytes / _MIB:.2f} MiB ({used:.2f}%)", f"{status.bytes_in / _MIB:.2f} MiB",
         f"{report.bytes_in_rate / 1024:.2f} KiB/s", None if is_sink else f"{status.bytes_out / _MIB:.2f} MiB",
         None if is_sink else f"{report.bytes_out_rate / 1024:.2f} KiB/s", info, status.since_ms or None,
-        stream.attempt, start, status.checkpoint_time_ms, status.checkpoint_id, None, None, "none", None,
+        stream.attempt, start, status.checkpoint_time_ms, status.checkpoint_id,
+        dict(checkpoint.versions).get(vgroup) if checkpoint is not None and vgroup is not None else None,
+        checkpoint.task_bytes.get(str(status.task)) if checkpoint is not None else None, "none", None,
         f"{status.task}-history" if filling else None,
         None if not filling else "paused" if paused else "scan-history",
         status.state, status.reason or None, status.since_ms or None, status.blocked_by, stream.attempt,
