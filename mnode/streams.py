@@ -34,7 +34,7 @@ from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
 from penstock.mnode.settings import task_settings
 from penstock.mnode.storage import Storage
-from penstock.mnode.stream_status import CheckpointInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
@@ -47,6 +47,8 @@ MAX_STREAMS_PER_DATABASE = 61
 _EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
 _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
+_PAUSE_TIMEOUT_S = 1.5
+_PAUSE_POLL_S = 0.02
 
 _log = logger(__name__)
 
@@ -72,6 +74,7 @@ class Streams:
         self._clock = clock
         self._make_controller = controller
         self._controller: StreamController | None = None
+        self._closing = threading.Event()
         self._plans: dict[int, StreamPlan] = {}
         self._failed: dict[int, tuple[PenstockError, int]] = {}
 
@@ -182,7 +185,24 @@ class Streams:
             self._catalog.set_stream_wanted(stream.id, "paused")
             if self._controller is not None and stream.id not in self._failed:
                 self._controller.pause(stream.id)
+                self._await_sources(self._controller, stream.id, paused=True)
         return Result()
+
+    def _await_sources(self, controller: StreamController, stream_id: int, *, paused: bool) -> None:
+        """Waits, not for long, until all source tasks rest, or none does.
+
+        So rows that are written after PAUSE are not processed, and those after RESUME IGNORE UNTREATED are.
+        """
+        deadline = self._clock.monotonic() + _PAUSE_TIMEOUT_S
+        while self._clock.monotonic() < deadline:
+            state = controller.stream_states().get(stream_id)
+            if state is None or state.state not in ("RUNNING", "PAUSED"):
+                return
+            sources = [status for status in controller.statuses()
+                       if status.task.stream_id == stream_id and status.task.level == "source"]
+            if sources and all((status.state == "PAUSED") is paused for status in sources):
+                return
+            self._clock.wait(self._closing, _PAUSE_POLL_S)
 
     def resume(self, statement: ResumeStream) -> Result:
         stream = self._find(statement.name, if_exists=statement.if_exists)
@@ -192,6 +212,8 @@ class Streams:
                 self._restart(replace(stream, wanted="running"))
             elif self._controller is not None:
                 self._controller.resume(stream.id, statement.ignore_untreated)
+                if statement.ignore_untreated:
+                    self._await_sources(self._controller, stream.id, paused=False)
         return Result()
 
     # --- the engine's start and end ----------------------------------------------------------------------------
@@ -210,6 +232,7 @@ class Streams:
 
     def close(self) -> None:
         """Ends all tasks, after a last checkpoint."""
+        self._closing.set()
         if self._controller is not None:
             self._controller.close()
 
@@ -235,16 +258,17 @@ class Streams:
             if state is None:
                 infos[stream.id] = self._idle_info(stream)
                 continue
-            infos[stream.id] = replace(
-                self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
-                restarts=state.restarts)
+            info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
+                           restarts=state.restarts)
+            infos[stream.id] = judged(info, tasks.get(stream.id, ()))
             if state.checkpoint is not None:
                 commit = state.checkpoint
                 checkpoints[stream.id] = [CheckpointInfo(
                     commit.checkpoint_id, "COMMITTED", commit.started_ms,
                     commit.started_ms + round(commit.duration_ms), sum(task.bytes_written for task in commit.tasks),
                     commit.versions, state.checkpoint_problem)]
-        return StreamsSnapshot(infos, tasks, checkpoints)
+        events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
+        return StreamsSnapshot(infos, tasks, checkpoints, events)
 
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:
         """Returns what is known of a stream that the controller doesn't have."""

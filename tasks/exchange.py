@@ -25,7 +25,7 @@ from penstock.common.logging import logger
 from penstock.tasks.messages import Barrier, Block, End, Signal, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.wire import (
-    TokenServerFactory,
+    BoundedFlightServer,
     call_options,
     decode,
     encode,
@@ -296,12 +296,11 @@ class _Inbox:
             self.changed.wait()
 
 
-class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class ExchangeServer(BoundedFlightServer):
     """The receiving side of a worker. Start it after the fork: gRPC doesn't survive one."""
 
     def __init__(self, secret: bytes, host: str = "127.0.0.1") -> None:
-        super().__init__(f"grpc://{host}:0", middleware={"token": TokenServerFactory(secret)})
-        self.address = f"{host}:{self.port}"
+        super().__init__(secret, host)
         self._inboxes: dict[tuple[TaskId, TaskId], _Inbox] = {}
         self._lock = threading.Lock()
 

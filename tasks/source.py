@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InternalError
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.children import Children
 from penstock.tasks.compute import (
@@ -101,6 +100,7 @@ class SourceTask:
         self._events: deque[TaskEvent] = deque()
         self._checkpoints: deque[int] = deque()
         self._paused = deployment.paused
+        self._read: WalBlock | None = None
         self._max_ts: int | None = None
         self._idle = False
         self._sent_watermark: Watermark | None = None
@@ -202,22 +202,28 @@ class SourceTask:
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
             continue
+        self._read = None
         self._wal.close()
         self._version = self._wal.acknowledged_version
         self._wal = self._environment.open_wal(self._vgroup_id, self._version)
 
     def _read_ahead(self) -> bool:
-        """Reads one block of WAL records into the input queue if there is room for the largest possible one."""
-        if self._paused or not self.input.fits(self.id, self._settings.block_bytes_max):
+        """Reads one block of WAL records into the input queue, or keeps it until there is room."""
+        if self._paused:
             return False
-        records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
-        if not records:
+        if self._read is None:
+            if not self.input.fits(self.id, self._settings.block_bytes_max):
+                return False
+            records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
+            if not records:
+                return False
+            size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
+            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
+            self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
+            self._bytes_in += size
+        if not self.input.try_put(self.id, self._read):
             return False
-        size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
-        block = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
-        if not self.input.try_put(self.id, block):
-            raise InternalError(f"{self.id}: the input queue refused a block it had room for")
-        self._bytes_in += size
+        self._read = None
         return True
 
     @property

@@ -65,6 +65,7 @@ class SparkRuntime:
 
     def context(self, timeout_s: float | None = None) -> SparkContext:
         """Returns the context, starting it if need be; raises UnavailableError if Spark doesn't start."""
+        self._give_up_dead_context()
         self.start()
         if not self._ready.wait(timeout_s):
             raise UnavailableError(f"Spark has not started within {timeout_s} s")
@@ -94,6 +95,18 @@ class SparkRuntime:
         if context is not None:
             with _context_lock:
                 _stop_context(context)
+
+    def _give_up_dead_context(self) -> None:
+        """Forgets the context if its Java process has died, so that another one is started."""
+        with self._lock:
+            if self._context is None or not _has_died(self._context):
+                return
+            _log.error("Spark's Java process has died; it is started again")
+            with _context_lock:
+                _stop_context(self._context)
+            self._context = None
+            self._started = False
+            self._ready.clear()
 
     def _start_context(self) -> None:
         try:
@@ -139,9 +152,13 @@ class GroupHandle:
         return self._ended.wait(timeout_s)
 
     def _cancel_job(self) -> None:
-        context = self._runtime.context()
-        if not self._ended.is_set():
-            context.cancelJobsWithTag(self.tag)
+        try:
+            context = self._runtime.context()
+            if not self._ended.is_set():
+                context.cancelJobsWithTag(self.tag)
+        except Exception as error:  # noqa: BLE001  # py4j raises many kinds
+            # Spark itself is gone or going, and the job with it.
+            _log.warning("group %s could not be cancelled: %s", self._spec.group, error)
 
     def _run(self) -> None:
         reason: str | None = None
@@ -224,10 +241,14 @@ def _output(log_file: Path | None) -> IO[bytes]:
 def _stop_context(context: SparkContext) -> None:
     """Stops the context, and the Java process that this process started for it."""
     gateway = context._gateway
+    died = _has_died(context)
+    if died:
+        context._jsc = None  # there is nothing left to be told
     context.stop()
-    if gateway is not None and getattr(gateway, "proc", None) is not None:
-        type(context)._gateway = None
-        type(context)._jvm = None
+    if _process(context) is not None and gateway is not None:
+        _forget_context(context)
+        if died:
+            return
         gateway.shutdown()
         # It ends by itself once its standard input is closed.
         gateway.proc.stdin.close()
@@ -236,6 +257,27 @@ def _stop_context(context: SparkContext) -> None:
         except subprocess.TimeoutExpired:
             gateway.proc.kill()
             gateway.proc.wait()
+
+
+def _process(context: SparkContext) -> subprocess.Popen[bytes] | None:
+    """Returns the Java process, if this process has started it."""
+    return getattr(context._gateway, "proc", None)
+
+
+def _has_died(context: SparkContext) -> bool:
+    process = _process(context)
+    return process is not None and process.poll() is not None
+
+
+def _forget_context(context: SparkContext) -> None:
+    """Makes PySpark forget a context whose Java process is gone, or is about to go."""
+    kind = type(context)
+    with kind._lock:
+        if kind._active_spark_context is context:
+            kind._active_spark_context = None
+        if kind._gateway is context._gateway:
+            kind._gateway = None
+            kind._jvm = None
 
 
 def _reason(error: BaseException) -> str:
