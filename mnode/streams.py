@@ -27,7 +27,7 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.controller import RunningStream, StreamController
 from penstock.mnode.ddl import Ddl, check_columns, check_name
-from penstock.mnode.lookup import did_you_mean, require_database
+from penstock.mnode.lookup import did_you_mean, find_table, require_database
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
@@ -83,18 +83,19 @@ class Streams:
     def plan(self, statement: CreateStream, session: Session) -> StreamPlan:
         """Returns what CREATE STREAM would run, having checked everything; changes nothing."""
         check_name(statement.name, "stream")
+        target = find_table(statement.target.name, session, self._catalog, statement.text)
+        for stream in self._catalog.streams():
+            if target is not None and stream.target_uid == target.uid:
+                raise InvalidStreamError(
+                    f"stream {stream.name} writes into {target.database}.{target.name} already",
+                    code=_TARGET_TAKEN, hint="give each stream a super table of its own")
         plan = plan_stream(statement, self._catalog, session)
         source_database = require_database(plan.source_database, self._catalog)
-        on_source = [stream for stream in self._catalog.streams() if self._source_database(stream) is source_database]
-        if len(on_source) >= MAX_STREAMS_PER_DATABASE:
+        sources = [self._catalog.table_by_uid(stream.source_uid) for stream in self._catalog.streams()]
+        count = sum(source is not None and source.database == source_database.name for source in sources)
+        if count >= MAX_STREAMS_PER_DATABASE:
             raise InvalidStreamError(
-                f"database {source_database.name} has {len(on_source)} streams, as many as are allowed",
-                code=_TOO_MANY)
-        for stream in self._catalog.streams():
-            if not plan.sink.create and stream.target_uid == plan.sink.target_uid:
-                raise InvalidStreamError(
-                    f"stream {stream.name} writes into {plan.sink.database}.{plan.sink.table} already",
-                    code=_TARGET_TAKEN, hint="give each stream a super table of its own")
+                f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
         if plan.sink.create:
             check_name(plan.sink.table, "table")
             if len(plan.sink.columns) > 1:
@@ -137,7 +138,13 @@ class Streams:
             if plan.sink.create:
                 ddl.discard_table(target_uid)
             raise
-        self._run(record, self._aimed(plan, target_uid))
+        try:
+            self._run(record, self._aimed(plan, target_uid))
+        except PenstockError:
+            self.drop_record(record)
+            if plan.sink.create:
+                ddl.discard_table(target_uid)
+            raise
         return Result()
 
     def drop(self, statement: DropStream) -> Result:
@@ -289,10 +296,6 @@ class Streams:
             raise NotFoundError(f"stream {name} does not exist", code=_MISSING,
                                 hint=did_you_mean(name, (other.name for other in self._catalog.streams())))
         return stream
-
-    def _source_database(self, stream: StreamRecord) -> Database | None:
-        source = self._catalog.table_by_uid(stream.source_uid)
-        return self._catalog.database(source.database) if source is not None else None
 
     def _aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
         return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False))

@@ -20,7 +20,7 @@ from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
 from penstock.mnode.stream_status import StreamsSnapshot, stalled_reason
-from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, SCHEMAS
+from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 
@@ -102,7 +102,7 @@ class SystemTables:
         arrays = {}
         for place, (column, kind) in enumerate(schema):
             if columns is None or column in columns:
-                arrays[column] = _array([row[place] for row in rows], kind)
+                arrays[column] = make_array([row[place] for row in rows], kind)
         wanted = [column for column, _ in schema] if columns is None else list(columns)
         return pa.table({column: arrays[column] for column in wanted})
 
@@ -315,10 +315,6 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Iterator[Ro
 
 def make_array(values: list[Any], kind: DataType) -> pa.Array:
     """Returns values of a system table's column as Arrow; timestamps are given in ms."""
-    return _array(values, kind)
-
-
-def _array(values: list[Any], kind: DataType) -> pa.Array:
     if kind.kind is Kind.TIMESTAMP:
         return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
     return pa.array(values, kind.arrow())
@@ -343,7 +339,8 @@ def _task_row(
         info = f"{status.processed_version} [{(start or 0) + 1}, {status.wal_version}]"
     elif level == "sink":
         info = f"{status.bytes_out / _MIB:.2f} MiB"
-    state, reason = status.state, status.reason
+    state: str = status.state
+    reason = status.reason
     if report.stalled_s is not None:
         state, reason = "STALLED", stalled_reason(report)
     used = 100.0 * status.input_bytes / status.input_capacity if status.input_capacity else 0.0
@@ -377,6 +374,3 @@ def _task_status(state: str) -> str:
     """Returns TDengine's word for a task's state."""
     return {"STARTING": "uninit", "PAUSED": "paused", "STOPPED": "stop", "FAILED": "dropped",
             "ALIGNING": "checkpoint"}.get(state, "ready")
-
-
-__all__ = ["INFORMATION_SCHEMA", "StreamsView", "SystemTables", "VnodesView", "make_array", "tag_rows", "tag_text"]

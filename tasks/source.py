@@ -41,7 +41,7 @@ from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.window_table import ADD, REPLACE
-from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
 
 UPDATED = 2
 _KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
@@ -286,8 +286,8 @@ class SourceTask:
             limits.append(np.full(len(ts), limit, np.int64))
             highest = pc.max(ts).as_py()
             newest = highest if newest is None else max(newest, highest)
-            changes.append(_optional(batch, "_change", np.uint8, 0))
-            lasts.append(_optional(batch, "_last", np.int64, np.iinfo(np.int64).min))
+            changes.append(_verdict(batch, CHANGE_COLUMN))
+            lasts.append(_verdict(batch, LAST_COLUMN))
             tables.append(pa.Table.from_batches([batch]))
         if not tables:
             empty = np.zeros(0, np.int64)
@@ -295,7 +295,7 @@ class SourceTask:
         merged = pa.concat_tables(tables, promote_options="default")
         rows = source_rows(merged, self._plan)
         ts = _as_int64(merged.column(time_name).combine_chunks()).to_numpy()
-        change = np.concatenate(changes)
+        change = np.concatenate(changes).astype(np.uint8)
         plain = not change.any()
         return Judged(rows, ts, None if plain else change, np.concatenate(limits),
                       None if plain else np.concatenate(lasts))
@@ -427,8 +427,8 @@ def _as_int64(array: pa.Array) -> pa.Array:
     return array.view(pa.int64()) if isinstance(array, pa.Array) else array.cast(pa.int64())
 
 
-def _optional(batch: pa.RecordBatch, name: str, dtype: type, default: int) -> npt.NDArray[np.int64]:
+def _verdict(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    """Returns the column `_change` or `_last`: zeros if all rows are appends."""
     if name not in batch.schema.names:
-        return np.full(batch.num_rows, default, dtype)
-    column = batch.column(name)
-    return np.asarray(_as_int64(column) if pa.types.is_timestamp(column.type) else column).astype(dtype)
+        return np.zeros(batch.num_rows, np.int64)
+    return np.asarray(batch.column(name)).astype(np.int64)

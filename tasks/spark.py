@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
+LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[64]"
 APPLICATION_NAME = "penstock"
 
@@ -208,6 +209,8 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
         if name == "spark.driver.extraJavaOptions":
             value = f"{logging_options} {value}"
         conf.set(name, value)
+    # Spark's web page listens on the address of SPARK_LOCAL_IP, and on all of the machine's without it.
+    os.environ.setdefault("SPARK_LOCAL_IP", properties.get("spark.driver.bindAddress", LOOPBACK))
     gateway: Any = None
     if SparkContext._gateway is None:
         with _output(log_file) as output:
