@@ -40,6 +40,8 @@ from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table
 from penstock.sql.statements import CreateStream, DropStream, PauseStream, ResumeStream
+from penstock.tasks.build import task_edges
+from penstock.tasks.messages import TaskStatus
 
 MAX_STREAMS_PER_DATABASE = 61
 """TDengine refuses when there are more than 60 already."""
@@ -49,6 +51,7 @@ _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
+_PIN_PREFIX = "stream-"
 
 _log = logger(__name__)
 
@@ -232,10 +235,22 @@ class Streams:
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
+        self._release_stale_pins({_pin(stream.id) for stream in self._catalog.streams()})
         if self._config.disable_stream:
             return
         for stream in self._catalog.streams():
             self._restart(stream)
+
+    def _release_stale_pins(self, known: set[str]) -> None:
+        """Lets go of WAL that streams held which a crash kept from being dropped completely."""
+        for database in self._catalog.databases():
+            for vgroup_id in database.vgroup_ids:
+                if vgroup_id in self._storage.broken:
+                    continue
+                vnode = self._storage.vnode(vgroup_id)
+                for owner in vnode.stats().pins:
+                    if owner.startswith(_PIN_PREFIX) and owner not in known:
+                        vnode.release_pin(owner)
 
     def close(self) -> None:
         """Ends all tasks, after a last checkpoint."""
@@ -245,6 +260,8 @@ class Streams:
 
     def checkpointed(self, stream_id: int, versions: Mapping[int, int]) -> None:
         """Lets go of the WAL up to a committed checkpoint."""
+        if self._catalog.stream_by_id(stream_id) is None:
+            return  # dropped meanwhile: its pins are released already
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
 
@@ -267,7 +284,8 @@ class Streams:
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
                            restarts=state.restarts)
-            infos[stream.id] = judged(info, tasks.get(stream.id, ()))
+            tasks[stream.id] = self._with_silent_tasks(stream, info, tasks.get(stream.id, []))
+            infos[stream.id] = judged(info, tasks[stream.id])
             if state.checkpoint is not None:
                 commit = state.checkpoint
                 checkpoints[stream.id] = [CheckpointInfo(
@@ -276,6 +294,22 @@ class Streams:
                     commit.versions, state.checkpoint_problem)]
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         return StreamsSnapshot(infos, tasks, checkpoints, events)
+
+    def _with_silent_tasks(
+        self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]
+    ) -> list[TaskReport]:
+        """Returns the reports with one for each task that has not sent a heartbeat yet: it is shown as starting."""
+        plan = self._plans.get(stream.id)
+        database = None if plan is None else self._catalog.database(plan.source_database)
+        if plan is None or database is None:
+            return reports
+        heard = {report.status.task for report in reports}
+        silent = [
+            TaskReport(TaskStatus(edges.task, "STARTING", info.reason, info.since_ms or 0),
+                       0, 0, 0, 0, None, None, None)
+            for edges in task_edges(plan, stream.id, len(database.vgroup_ids)) if edges.task not in heard
+        ]
+        return reports + silent
 
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:
         """Returns what is known of a stream that the controller doesn't have."""
@@ -392,4 +426,4 @@ def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:
 
 
 def _pin(stream_id: int) -> str:
-    return f"stream-{stream_id:x}"
+    return f"{_PIN_PREFIX}{stream_id:x}"

@@ -270,6 +270,7 @@ class _Inbox:
         self.queue = queue
         self.sequence = 0
         self.open = True
+        self.waiting = False
         self.changed = threading.Event()
 
     def put(self, frame: Frame, on_blocked: Callable[[], None]) -> None:
@@ -284,16 +285,21 @@ class _Inbox:
 
     def _put_block(self, block: Block, on_blocked: Callable[[], None]) -> None:
         blocked = False
-        while True:
-            self.changed.clear()
-            if not self.open:
-                raise StaleAttemptError(f"channel {self.channel} was closed by its receiver")
-            if self.queue.try_put(self.channel.upstream, block):
-                return
-            if not blocked:
-                blocked = True
-                on_blocked()
-            self.changed.wait()
+        # Set before the queue is looked at, so that no change in between goes unnoticed.
+        self.waiting = True
+        try:
+            while True:
+                self.changed.clear()
+                if not self.open:
+                    raise StaleAttemptError(f"channel {self.channel} was closed by its receiver")
+                if self.queue.try_put(self.channel.upstream, block):
+                    return
+                if not blocked:
+                    blocked = True
+                    on_blocked()
+                self.changed.wait()
+        finally:
+            self.waiting = False
 
 
 class ExchangeServer(BoundedFlightServer):
@@ -325,7 +331,7 @@ class ExchangeServer(BoundedFlightServer):
     def queue_changed(self, stream_id: int) -> None:
         """Lets blocked channels of the stream look at their queues again. Cheap; any thread."""
         for (_, downstream), inbox in tuple(self._inboxes.items()):
-            if downstream.stream_id == stream_id:
+            if inbox.waiting and downstream.stream_id == stream_id:
                 inbox.changed.set()
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

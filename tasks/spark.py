@@ -5,6 +5,7 @@ Spark places workers, ships code, notices lost processes and kills; nothing of t
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -30,6 +31,7 @@ APPLICATION_NAME = "penstock"
 OnEnd = Callable[[str | None], None]
 
 _context_lock = threading.Lock()
+_tag_numbers = itertools.count(1)
 
 
 class SparkRuntime:
@@ -95,16 +97,20 @@ class SparkRuntime:
             self._ready.clear()
         if context is not None:
             with _context_lock:
-                _stop_context(context)
+                if _is_active(context):
+                    _stop_context(context)
 
     def _give_up_dead_context(self) -> None:
-        """Forgets the context if its Java process has died, so that another one is started."""
+        """Forgets a context that was stopped or whose Java process has died, so that another one is started."""
         with self._lock:
-            if self._context is None or not _has_died(self._context):
+            if self._context is None:
                 return
-            _log.error("Spark's Java process has died; it is started again")
             with _context_lock:
-                _stop_context(self._context)
+                if _is_active(self._context):
+                    if not _has_died(self._context):
+                        return
+                    _log.error("Spark's Java process has died; it is started again")
+                    _stop_context(self._context)
             self._context = None
             self._started = False
             self._ready.clear()
@@ -135,7 +141,8 @@ class GroupHandle:
         self._on_end = on_end
         self._cancelled = threading.Event()
         self._ended = threading.Event()
-        self.tag = f"penstock-{spec.group}"
+        # Engines of one process share Spark, and their groups may have the same names.
+        self._tag = f"penstock-{next(_tag_numbers)}"
 
     def launch(self) -> None:
         """Starts the thread that runs the job."""
@@ -156,7 +163,7 @@ class GroupHandle:
         try:
             context = self._runtime.context()
             if not self._ended.is_set():
-                context.cancelJobsWithTag(self.tag)
+                context.cancelJobsWithTag(self._tag)
         except Exception as error:  # noqa: BLE001  # py4j raises many kinds
             # Spark itself is gone or going, and the job with it.
             _log.warning("group %s could not be cancelled: %s", self._spec.group, error)
@@ -178,7 +185,7 @@ class GroupHandle:
 
     def _run_job(self, context: SparkContext) -> None:
         # Tags and descriptions belong to the thread, which is this group's own.
-        context.addJobTag(self.tag)
+        context.addJobTag(self._tag)
         context.setInterruptOnCancel(True)
         context.setJobDescription(self._description)
         spec = self._spec
@@ -265,6 +272,11 @@ def _stop_context(context: SparkContext) -> None:
 def _process(context: SparkContext) -> subprocess.Popen[bytes] | None:
     """Returns the Java process, if this process has started it."""
     return getattr(context._gateway, "proc", None)
+
+
+def _is_active(context: SparkContext) -> bool:
+    """Tells whether the context is the process's; else somebody has stopped or replaced it."""
+    return type(context)._active_spark_context is context
 
 
 def _has_died(context: SparkContext) -> bool:

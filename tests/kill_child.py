@@ -18,7 +18,8 @@ import penstock
 from penstock.common.clock import SystemClock
 from penstock.shell.script import SqlText, split_all
 
-CONFIG = {"timezone": TIME_ZONE, "idleTimeout": "1h", "checkpointInterval": "10s", "spark.ui.enabled": False}
+CONFIG = {"timezone": TIME_ZONE, "idleTimeout": "1h", "checkpointInterval": "10s",
+          "restartDelayMax": "1s", "spark.ui.enabled": False}
 STREAMS = {
     "worst_delay_per_day": (
         "SELECT carrier, ts, worst_delay, flights FROM nyc.worst_delay_per_day",
