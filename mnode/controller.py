@@ -31,6 +31,7 @@ from penstock.tasks import control
 from penstock.tasks.messages import (
     CheckpointCommitted,
     Pause,
+    Recalculate,
     Resume,
     StartCheckpoint,
     TaskEvent,
@@ -49,6 +50,7 @@ _log = logger(__name__)
 T = TypeVar("T")
 
 _ANSWER_TIMEOUT_S = 2.0
+_ORDER_TIMEOUT_S = 1.5
 _STOP_TIMEOUT_S = 30.0
 _EVENTS_KEPT = 1000
 _SILENCE_CHECK_S = 0.5
@@ -81,7 +83,8 @@ class ControllerSettings:
     heartbeat_timeout_s: float = 15.0
     wal_poll_interval_s: float = 0.0005
     stall_timeout_s: float = 30.0
-    close_timeout_s: float = 10.0
+    final_checkpoint_timeout_s: float = 10.0
+    close_timeout_s: float = 5.0
     log_level: str = "warning"
     host: str = "127.0.0.1"
 
@@ -259,6 +262,17 @@ class StreamController:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
         self._ask(lambda: self._resume(stream_id, skip_to_end))
 
+    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None:
+        """Has a running stream compute a range of time again; returns once a checkpoint holds the order.
+
+        If that takes long the order stands all the same. Raises NotFoundError, or UnavailableError if it doesn't run.
+        """
+        future = self._ask(lambda: self._recalculate(stream_id, first_ts, last_ts))
+        try:
+            future.result(_ORDER_TIMEOUT_S)
+        except FutureTimeoutError:
+            _log.info("stream %x: RECALCULATE is under way, but no checkpoint holds it yet", stream_id)
+
     def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = 30.0) -> CommitRecord | None:
         """Starts a checkpoint of a running stream. With `wait`, returns its record once it is valid.
 
@@ -299,7 +313,7 @@ class StreamController:
         )
 
     def close(self, final_checkpoint: bool = True) -> None:
-        """Ends all streams and workers; takes at most about twice the close timeout.
+        """Ends all streams and workers; takes at most about as long as the two timeouts for it together.
 
         With `final_checkpoint`, running streams are checkpointed first, so that they go on from here next time.
         """
@@ -307,7 +321,7 @@ class StreamController:
             return
         timeout_s = self._settings.close_timeout_s
         if final_checkpoint:
-            self._checkpoint_all(timeout_s)
+            self._checkpoint_all(self._settings.final_checkpoint_timeout_s)
         gone = self._ask(self._close_all)
         try:
             gone.result(timeout_s)
@@ -327,7 +341,9 @@ class StreamController:
         for stream_id, future in zip(running, futures, strict=True):
             try:
                 future.result(max(0.0, deadline - self._clock.monotonic()))
-            except (FutureTimeoutError, UnavailableError) as error:
+            except FutureTimeoutError:
+                _log.warning("stream %x is closed without a last checkpoint: it took too long", stream_id)
+            except UnavailableError as error:
                 _log.warning("stream %x is closed without a last checkpoint: %s", stream_id, error)
 
     # --- the loop ----------------------------------------------------------------------------------------------
@@ -434,6 +450,14 @@ class StreamController:
         if skip_to_end and self._checkpoints.progress(stream_id) is not None:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
             self._handle_checkpoint(checkpoints.Request(stream_id))
+
+    def _recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> Future[CommitRecord]:
+        stream = self._machine.stream(stream_id)
+        self._entry(stream_id)
+        if stream is None or stream.state is not StreamState.RUNNING:
+            raise UnavailableError(f"stream {stream_id:x} isn't running", hint="try again once SHOW STREAMS says so")
+        self._post_event(stream_id, Recalculate(first_ts, last_ts))
+        return self._request_checkpoint(stream_id)
 
     def _request_checkpoint(self, stream_id: int) -> Future[CommitRecord]:
         entry = self._entry(stream_id)
@@ -668,12 +692,13 @@ class StreamController:
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:
         entry = self._entries[stream_id]
-        self._send(group, control.StartStream(stream_id, attempt))
         if entry.skip_pending and not entry.paused:
             self._post_event(stream_id, Resume(skip_to_end=True))
             entry.skip_pending = False
         elif entry.deployment is not None and entry.deployment.paused != entry.paused:
+            # Before the tasks start: a stream that was paused meanwhile must not read a single row.
             self._post_event(stream_id, Pause() if entry.paused else Resume())
+        self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id
         )

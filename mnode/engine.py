@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from penstock.mnode.activity import Activity
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
+from penstock.mnode.controlling import Controller
 from penstock.mnode.ddl import Ddl
 from penstock.mnode.deletes import Deletes
 from penstock.mnode.ingest import Ingest
@@ -50,10 +51,12 @@ from penstock.sql.statements import (
     DropSnode,
     DropStream,
     DropTable,
+    DryRunStream,
     Explain,
     FlushDatabase,
     Insert,
     PauseStream,
+    RecalculateStream,
     ResumeStream,
     Select,
     SetOperation,
@@ -70,6 +73,8 @@ FORMAT_VERSION = 1
 _log = logger(__name__)
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
+ControllerFactory = Callable[["Engine", Callable[[int, Mapping[int, int]], None]], Controller]
+"""(engine, what to call with a stream's id and the versions of its committed checkpoint)"""
 
 
 def spark_runtime(config: Config, root: Path) -> Runtime:
@@ -94,6 +99,7 @@ class Engine:
         clock: Clock | None = None,
         fs: Fs | None = None,
         runtime: RuntimeFactory = spark_runtime,
+        controller: ControllerFactory | None = None,
     ) -> None:
         """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open."""
         self.paths = DataPaths(path)
@@ -101,6 +107,7 @@ class Engine:
         self.clock: Clock = clock or SystemClock()
         self.fs: Fs = fs or OsFs()
         self._runtime_factory = runtime
+        self._controller_factory = controller
         self._runtime: Runtime | None = None
         self._service: DnodeService | None = None
         self._secret = secrets.token_bytes(32)
@@ -207,6 +214,8 @@ class Engine:
                 return self._streams.pause(statement)
             case ResumeStream():
                 return self._streams.resume(statement)
+            case RecalculateStream():
+                return self._streams.recalculate(statement, session)
             case CreateSnode():
                 return self._ddl.create_snode(statement)
             case DropSnode():
@@ -252,8 +261,10 @@ class Engine:
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 
-    def _start_controller(self) -> StreamController:
+    def _start_controller(self) -> Controller:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
+        if self._controller_factory is not None:
+            return self._controller_factory(self, self._streams.checkpointed)
         self._service = DnodeService(
             self._secret, self.results.write_results, self.results.read, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)

@@ -58,7 +58,8 @@ _STREAM_LINE = (
 )
 _TASK_LINE = (
     "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "rows_in", "rows_out",
-    "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "status", "history",
+    "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "status",
+    "history",
 )
 _QUEUE_LINE = (
     "stream_name", "task_id", "state", "blocked_by", "input_bytes", "input_capacity", "input_peak", "output_bytes",

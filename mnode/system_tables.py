@@ -20,8 +20,8 @@ from penstock.mnode.history_text import history_text
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import CheckpointInfo, StreamsSnapshot
-from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, SCHEMAS
+from penstock.mnode.stream_status import CheckpointInfo, StreamsSnapshot, stalled_reason
+from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 
@@ -86,6 +86,7 @@ class SystemTables:
             "ins_streams": self._stream_rows,
             "ins_stream_tasks": self._task_rows,
             "ins_stream_checkpoints": self._checkpoint_rows,
+            "ins_stream_events": self._event_rows,
             "perf_connections": self._connections,
             "perf_queries": self._queries,
         }
@@ -102,7 +103,7 @@ class SystemTables:
         arrays = {}
         for place, (column, kind) in enumerate(schema):
             if columns is None or column in columns:
-                arrays[column] = _array([row[place] for row in rows], kind)
+                arrays[column] = make_array([row[place] for row in rows], kind)
         wanted = [column for column, _ in schema] if columns is None else list(columns)
         return pa.table({column: arrays[column] for column in wanted})
 
@@ -290,6 +291,11 @@ class SystemTables:
                 yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,
                        info.bytes_written, versions or None, info.reason or None)
 
+    def _event_rows(self) -> Iterator[Row]:
+        names = {stream.id: stream.name for stream in self._catalog.streams()}
+        for event in self._streams.snapshot().events:
+            yield (event.at_ms, names.get(event.stream_id, f"0x{event.stream_id:x} (dropped)"), event.text)
+
     def _precision(self, table: Table | None) -> Precision:
         database = self._catalog.database(table.database) if table is not None else None
         return database.precision if database is not None else "ms"
@@ -316,10 +322,6 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Iterator[Ro
 
 def make_array(values: list[Any], kind: DataType) -> pa.Array:
     """Returns values of a system table's column as Arrow; timestamps are given in ms."""
-    return _array(values, kind)
-
-
-def _array(values: list[Any], kind: DataType) -> pa.Array:
     if kind.kind is Kind.TIMESTAMP:
         return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
     return pa.array(values, kind.arrow())
@@ -348,10 +350,15 @@ def _task_row(
     history = status.history
     filling = history is not None and not history.done
     paused = status.state == "PAUSED"
+    state: str = status.state
+    reason = status.reason
+    if report.stalled_s is not None:
+        state, reason = "STALLED", stalled_reason(report)
     used = 100.0 * status.input_bytes / status.input_capacity if status.input_capacity else 0.0
     is_sink = level == "sink"
     return (
-        stream.name, str(status.task), "vnode", vgroup, level, "scan-history" if filling and not paused else _task_status(status.state), stream.attempt,
+        stream.name, str(status.task), "vnode", vgroup, level,
+        "scan-history" if filling and not paused else _task_status(status.state), stream.attempt,
         f"{status.input_bytes / _MIB:.2f} MiB ({used:.2f}%)", f"{status.bytes_in / _MIB:.2f} MiB",
         f"{report.bytes_in_rate / 1024:.2f} KiB/s", None if is_sink else f"{status.bytes_out / _MIB:.2f} MiB",
         None if is_sink else f"{report.bytes_out_rate / 1024:.2f} KiB/s", info, status.since_ms or None,
@@ -360,7 +367,7 @@ def _task_row(
         checkpoint.task_bytes.get(str(status.task)) if checkpoint is not None else None, "none", None,
         f"{status.task}-history" if filling else None,
         None if not filling else "paused" if paused else "scan-history",
-        status.state, status.reason or None, status.since_ms or None, status.blocked_by, stream.attempt,
+        state, reason or None, status.since_ms or None, status.blocked_by, stream.attempt,
         status.input_bytes, status.input_capacity, status.input_peak, status.output_bytes, status.output_capacity,
         status.output_peak, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out,
         status.processed_version, status.wal_version, report.lag, _to_ms(status.watermark, precision),
@@ -383,6 +390,3 @@ def _task_status(state: str) -> str:
     """Returns TDengine's word for a task's state."""
     return {"STARTING": "uninit", "PAUSED": "paused", "STOPPED": "stop", "FAILED": "dropped",
             "ALIGNING": "checkpoint"}.get(state, "ready")
-
-
-__all__ = ["INFORMATION_SCHEMA", "StreamsView", "SystemTables", "VnodesView", "make_array", "tag_rows", "tag_text"]

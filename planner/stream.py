@@ -55,11 +55,11 @@ class SourcePlan:
     The SQL texts read the relation `rows`: `_tuid`, the `columns` by name (timestamps BIGINT), and, where
     `needs_children`, are joined with `children`: `_tuid`, `tbname` and the tags by name.
     `sql` yields blocks: `_gid`, keys, then for windows `_wstart`, `_rows` and the accumulators' fields, or for
-    scalar streams the result columns. `late_sql` is the same for rows that carry `_row` (a number), `_limit` (newest event
-    time of the vnode before the row's record, minus the watermark) and `_last` (newest event time of the row's table
-    before it; both NULL for rows that cannot be late), and leaves out what is expired; `expired_sql` yields `_tuid` and the primary timestamp of rows all of whose
-    windows are. Both are None if late rows are never dropped. `keep_tuid`: the `_tuid` of the only child table that
-    counts, or None. `group_is_table`: `_gid` is the `_tuid`.
+    scalar streams the result columns. `late_sql` is the same for rows that carry `_row` (a number), `_limit` (newest
+    event time of the vnode before the row's record, minus the watermark) and `_last` (newest event time of the row's
+    table before it; both NULL for rows that cannot be late), and leaves out what is expired; `expired_sql` yields
+    `_tuid` and the primary timestamp of rows all of whose windows are. Both are None if late rows are never dropped.
+    `keep_tuid`: the `_tuid` of the only child table that counts, or None. `group_is_table`: `_gid` is the `_tuid`.
     """
 
     storage_uid: int
@@ -134,7 +134,8 @@ class StreamPlan:
     """One planned stream.
 
     `colocated`: source, agg and sink of a vnode form a chain of their own and nothing crosses to another vnode.
-    `agg` is None for scalar streams (no window).
+    `agg` is None for scalar streams (no window). `delete_mark`: windows older than the newest event time by this much
+    may be forgotten (units of the source's precision, as `watermark`).
     """
 
     source_database: str
@@ -151,6 +152,7 @@ class StreamPlan:
     colocated: bool
     tree: PlanNode
     history: History | None = None
+    delete_mark: int = 0
 
     @property
     def result_fields(self) -> tuple[Field, ...]:

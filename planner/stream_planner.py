@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -42,10 +43,21 @@ from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
 from penstock.sql.statements import CreateStream, IntervalWindow, Name, Select, SelectItem, TableSource
-from penstock.sql.types import BIGINT, INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
+from penstock.sql.types import (
+    BIGINT,
+    INTEGERS,
+    UBIGINT,
+    UNITS_PER_SECOND,
+    VARCHAR,
+    DataType,
+    Kind,
+    Precision,
+    timestamp,
+)
 
 SELECTING = ("min", "max", "first", "last", "last_row")
 DEFAULT_WATERMARK = 0
+DEFAULT_DELETE_MARK_DAYS = 3650
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +157,7 @@ class _Planner:
             ignore_expired=ignore_expired, ignore_update=ignore_update, time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
             colocated=by_table, tree=PlanNode("Stream"), history=self._history(),
+            delete_mark=self._delete_mark(),
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -184,6 +197,15 @@ class _Planner:
             raise NotSupportedError(f"TRIGGER {mode.upper()} is not supported yet",
                                     hint="use AT_ONCE or WINDOW_CLOSE")
         return "at_once" if mode == "at_once" else "window_close"
+
+    def _delete_mark(self) -> int:
+        mark = self.statement.options.delete_mark
+        if mark is None:
+            return DEFAULT_DELETE_MARK_DAYS * 86_400 * UNITS_PER_SECOND[self.precision]
+        units = mark.in_units(self.precision)
+        if units <= 0:
+            raise InvalidStreamError("DELETE_MARK must be positive", code=0x03F2)
+        return units
 
     def _history(self) -> History | None:
         """Returns which older rows FILL_HISTORY asks for, if it does."""
@@ -795,10 +817,8 @@ def unknown_column(name: str, table: Table, at: Position | None) -> NotFoundErro
                          hint=_did_you_mean(name, names))
 
 
-def _did_you_mean(name: str, known: Sequence[str] | object) -> str | None:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), 1)  # type: ignore[call-overload]
+def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {close[0]}?" if close else None
 
 
@@ -842,6 +862,3 @@ def _converted(value: SqlExpr, target: DataType) -> str:
     if target.is_string and target.length is not None:
         return f"left(({value.sql})::VARCHAR, {target.length})"
     return f"TRY_CAST(({value.sql}) AS {target.duckdb()})"
-
-
-Builder = Callable[[CreateStream, CatalogView, Session], StreamPlan]

@@ -20,7 +20,9 @@ from penstock.sql.statements import (
     CreateStream,
     DropSnode,
     DropStream,
+    DryRunStream,
     PauseStream,
+    RecalculateStream,
     ResumeStream,
     Select,
     Statement,
@@ -160,6 +162,36 @@ def parse_resume(cursor: Cursor) -> Statement:
     if_exists = take_if_exists(cursor)
     ignore_untreated = cursor.take("IGNORE", "UNTREATED")
     return ResumeStream(cursor.name("a stream name"), if_exists, ignore_untreated)
+
+
+def parse_recalculate(cursor: Cursor) -> Statement:
+    """Parses what follows RECALCULATE STREAM."""
+    if_exists = take_if_exists(cursor)
+    name = cursor.name("a stream name")
+    cursor.expect("FROM")
+    first = parse_expression(cursor)
+    last = parse_expression(cursor) if cursor.take("TO") else None
+    return RecalculateStream(name, first, last, if_exists)
+
+
+def parse_dry_run(cursor: Cursor) -> Statement:
+    """Parses what follows DRY RUN."""
+    start = cursor.token
+    cursor.expect("CREATE", "STREAM")
+    stream = parse_create_stream(cursor, start.start)
+    assert isinstance(stream, CreateStream)
+    if not cursor.take("ON", "SAMPLE"):
+        raise cursor.fail("ON SAMPLE (FROM ... TO ...) or ON SAMPLE (FILE '...') is expected")
+    cursor.expect_operator("(")
+    if cursor.take("FILE"):
+        statement = DryRunStream(stream, file=cursor.string("the path of a CSV file"))
+    else:
+        cursor.expect("FROM")
+        first = parse_expression(cursor)
+        cursor.expect("TO")
+        statement = DryRunStream(stream, first, parse_expression(cursor))
+    cursor.expect_operator(")")
+    return statement
 
 
 def parse_create_snode(cursor: Cursor) -> Statement:

@@ -27,7 +27,9 @@ from penstock.sql.parse_stream import (
     parse_create_stream,
     parse_drop_snode,
     parse_drop_stream,
+    parse_dry_run,
     parse_pause,
+    parse_recalculate,
     parse_resume,
 )
 from penstock.sql.statements import Explain, Statement
@@ -116,7 +118,7 @@ _NOT_SUPPORTED = (
     *(("DROP", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "FUNCTION", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("ALTER", noun) for noun in ("USER", "DNODE", "LOCAL", "CLUSTER", "VIEW")),
     ("CREATE", "OR"), ("DROP", "CONSUMER"), ("GRANT",), ("REVOKE",), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
-    ("SPLIT",), ("REDISTRIBUTE",), ("RESET",), ("RECOVER",), ("RECALCULATE",),
+    ("SPLIT",), ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
 )
 
 _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
@@ -141,6 +143,8 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("DROP", "SNODE"): _plain(parse_drop_snode),
     ("PAUSE",): _plain(parse_pause),
     ("RESUME",): _plain(parse_resume),
+    ("RECALCULATE", "STREAM"): _plain(parse_recalculate),
+    ("DRY", "RUN"): _plain(parse_dry_run),
     ("EXPLAIN",): _parse_explain,
     ("FLUSH",): _plain(parse_flush),
     ("TRIM",): _plain(parse_trim),

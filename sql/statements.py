@@ -443,6 +443,29 @@ class ResumeStream(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class RecalculateStream(Statement):
+    """RECALCULATE STREAM name FROM first [TO last]: both are constant expressions for instants, inclusive."""
+
+    name: str
+    first: exp.Expression
+    last: exp.Expression | None = None
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunStream(Statement):
+    """DRY RUN CREATE STREAM ... ON SAMPLE (FROM first TO last | FILE 'path').
+
+    The sample is a range of the source's rows by constant expressions, or a CSV `file` as INSERT ... FILE takes it.
+    """
+
+    stream: CreateStream
+    first: exp.Expression | None = None
+    last: exp.Expression | None = None
+    file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class CreateSnode(Statement):
     dnode_id: int
 

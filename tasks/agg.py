@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,15 @@ from penstock.planner.stream import StreamPlan
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.compute import OPERATION, Computer, result_schema
 from penstock.tasks.destinations import Destinations
+from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import (
     Barrier,
     Block,
     CheckpointCommitted,
+    Cleared,
     End,
+    Settled,
     TaskCheckpoint,
     TaskEvent,
     TaskId,
@@ -68,6 +71,7 @@ class AggTask:
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()
         self._open: set[int] = set()
+        self._held = HeldWindows()
         self._rows_in = 0
         self._bytes_in = 0
         self._checkpoint_id = deployment.checkpoint_id
@@ -108,6 +112,11 @@ class AggTask:
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._checkpoint(checkpoint_id)
+            case Cleared(first, last):
+                source = self._inputs[channel]
+                self._held.clear(source, first, last, self._table.clear(first, last, source))
+            case Settled():
+                self._show(self._held.settle(self._inputs[channel]))
             case End():
                 self._watermarks.update(self._inputs[channel], None, True)
         self._outbox.flush()
@@ -138,8 +147,13 @@ class AggTask:
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
+        self._show({start: groups for start, groups in touched.items() if not self._held.hold(start, groups)})
+        self._table.spill(self._settings.state_memory_bytes, self._watermarks.current)
+
+    def _show(self, touched: Mapping[int, Slots]) -> None:
+        """Emits what changed in windows, as the trigger says."""
         until = self._watermarks.current
-        emitted = []
+        emitted: list[tuple[int, Slots | None]] = []
         for start, groups in touched.items():
             closed = until is not None and self._table.end(start) <= until
             if not closed:
@@ -147,7 +161,6 @@ class AggTask:
             if self._plan.trigger == "at_once" or closed:
                 emitted.append((start, groups))
         self._emit(emitted)
-        self._table.spill(self._settings.state_memory_bytes, until)
 
     def _close_windows(self) -> None:
         """Emits, under WINDOW_CLOSE, the windows that the new watermark closes."""
@@ -193,12 +206,19 @@ class AggTask:
 
     def _checkpoint(self, checkpoint_id: int) -> None:
         started = time.perf_counter()
+        self._forget_old_windows()
         meta = {"table": self._table.save(), "watermarks": self._watermarks.save()}
         stored = self._store.checkpoint(checkpoint_id, meta)
         self._outbox.signal(Barrier(checkpoint_id))
         duration_ms = (time.perf_counter() - started) * 1000
         self._environment.acknowledge(TaskCheckpoint(
             self.id, checkpoint_id, stored.bytes_written, duration_ms, None, stored.digest))
+
+    def _forget_old_windows(self) -> None:
+        """Drops the state of closed windows that are older than DELETE_MARK."""
+        until = self._watermarks.current
+        if until is not None:
+            self._table.forget(min(until, until + self._plan.watermark - self._plan.delete_mark))
 
     def _restore(self, meta: dict[str, Any]) -> None:
         self._watermarks.restore(meta["watermarks"])

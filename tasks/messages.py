@@ -63,11 +63,24 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class Cleared:
+    """What the sender had contributed to windows that start in [first, last] is void; what follows takes its place."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What follows `Cleared` is complete: the windows can be emitted again."""
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Nothing more will come on this channel."""
 
 
-Signal = Watermark | Barrier | End
+Signal = Watermark | Barrier | Cleared | Settled | End
 Item = Block | Signal
 
 
@@ -100,7 +113,15 @@ class Resume:
     skip_to_end: bool = False
 
 
-TaskEvent = StartCheckpoint | CheckpointCommitted | Pause | Resume
+@dataclass(frozen=True, slots=True)
+class Recalculate:
+    """To source tasks: compute [first_ts, last_ts] again (units of the source's precision; the last may be TS_MAX)."""
+
+    first_ts: int
+    last_ts: int
+
+
+TaskEvent = StartCheckpoint | CheckpointCommitted | Pause | Resume | Recalculate
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InternalError
 from penstock.planner.stream import StreamPlan
+from penstock.planner.windows import end_of, grid_of
 from penstock.tasks.children import Children
 from penstock.tasks.compute import (
     GROUP,
+    ROWS,
+    WINDOW_START,
     Computer,
     partial_schema,
     result_schema,
@@ -27,8 +29,11 @@ from penstock.tasks.messages import (
     Barrier,
     Block,
     CheckpointCommitted,
+    Cleared,
     Pause,
+    Recalculate,
     Resume,
+    Settled,
     StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
@@ -38,13 +43,14 @@ from penstock.tasks.messages import (
 )
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.window_table import ADD, REPLACE
 from penstock.vnode.snapshot import TimeSpan
-from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
 
 UPDATED = 2
 _KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
@@ -103,6 +109,7 @@ class SourceTask:
         self._events: deque[TaskEvent] = deque()
         self._checkpoints: deque[int] = deque()
         self._paused = deployment.paused
+        self._read: WalBlock | None = None
         self._max_ts: int | None = None
         self._idle = False
         self._sent_watermark: Watermark | None = None
@@ -115,10 +122,14 @@ class SourceTask:
         self._version = deployment.start_versions[index]
         self._history = None if plan.history is None else HistoryReader(
             plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
+        self._ranges = RangeRecalculation(
+            plan.agg, settings.block_rows_max, self._time_span, self._read_range)
+        self._live_had_its_turn = False
         meta = self._store.restore(deployment.checkpoint_id)
         if meta is not None:
             self._version, self._max_ts = meta["version"], meta["max_ts"]
             self._idle, self._late_rows = meta["idle"], meta["late_rows"]
+            self._ranges.restore(meta["ranges"])
             if self._history is not None:
                 self._history.restore(meta["history"])
         self._wal = environment.open_wal(self._vgroup_id, self._version)
@@ -148,6 +159,9 @@ class SourceTask:
             return progressed
         if self._history is not None and not self._history.done:
             return self._read_history(self._history)
+        if self._ranges.pending and self._live_had_its_turn:
+            return self._recalculate_piece()
+        self._live_had_its_turn = True
         read = self._read_ahead()
         item = self.input.take(self.id)
         if isinstance(item, WalBlock):
@@ -157,6 +171,8 @@ class SourceTask:
             self._quiet_since = self._clock.monotonic()
             self._outbox.flush()
             return True
+        if self._ranges.pending:
+            return self._recalculate_piece()
         if not read and not progressed:
             progressed = self._become_idle()
             self._tracker.enter("IDLE", "caught up with the end of the WAL")
@@ -200,6 +216,8 @@ class SourceTask:
                     self._store.committed(checkpoint_id)
                     self._checkpoint_id = checkpoint_id
                     self._checkpoint_time_ms = self._clock.now_ms()
+                case Recalculate(first_ts, last_ts):
+                    self._ranges.add(first_ts, last_ts)
                 case Pause():
                     self._paused = True
                 case Resume(skip_to_end):
@@ -211,22 +229,28 @@ class SourceTask:
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
             continue
+        self._read = None
         self._wal.close()
         self._version = self._wal.acknowledged_version
         self._wal = self._environment.open_wal(self._vgroup_id, self._version)
 
     def _read_ahead(self) -> bool:
-        """Reads one block of WAL records into the input queue if there is room for the largest possible one."""
-        if self._paused or not self.input.fits(self.id, self._settings.block_bytes_max):
+        """Reads one block of WAL records into the input queue, or keeps it until there is room."""
+        if self._paused:
             return False
-        records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
-        if not records:
+        if self._read is None:
+            if not self.input.fits(self.id, self._settings.block_bytes_max):
+                return False
+            records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
+            if not records:
+                return False
+            size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
+            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
+            self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
+            self._bytes_in += size
+        if not self.input.try_put(self.id, self._read):
             return False
-        size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
-        block = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
-        if not self.input.try_put(self.id, block):
-            raise InternalError(f"{self.id}: the input queue refused a block it had room for")
-        self._bytes_in += size
+        self._read = None
         return True
 
     def _read_history(self, history: HistoryReader) -> bool:
@@ -241,6 +265,25 @@ class SourceTask:
             self._send(ADD, self._computer.run(self._source.sql, self._schema, rows=rows))
             self._advance(pc.max(rows.column(self._source.time_column)).as_py())
         self._quiet_since = self._clock.monotonic()
+        self._outbox.flush()
+        return True
+
+    def _recalculate_piece(self) -> bool:
+        """Computes the next piece of a range again that RECALCULATE STREAM named."""
+        self._live_had_its_turn = False
+        self._tracker.enter("RUNNING", "recalculates a range of time")
+        piece = self._ranges.next(self._version, self._max_ts)
+        if piece is None:
+            return True
+        if self._source.needs_children:
+            self._computer.register("children", self._children.table())
+        fresh = self._computer.run(self._source.sql, self._schema, rows=piece.rows)
+        if self._plan.agg is None:
+            self._send(ADD, fresh)
+        else:
+            self._outbox.signal(Cleared(piece.first, piece.last))
+            self._send(ADD, within(fresh, piece))
+            self._outbox.signal(Settled())
         self._outbox.flush()
         return True
 
@@ -307,8 +350,8 @@ class SourceTask:
             limits.append(np.full(len(ts), limit, np.int64))
             highest = pc.max(ts).as_py()
             newest = highest if newest is None else max(newest, highest)
-            changes.append(_optional(batch, "_change", np.uint8, 0))
-            lasts.append(_optional(batch, "_last", np.int64, np.iinfo(np.int64).min))
+            changes.append(_verdict(batch, CHANGE_COLUMN))
+            lasts.append(_verdict(batch, LAST_COLUMN))
             tables.append(pa.Table.from_batches([batch]))
         if not tables:
             empty = np.zeros(0, np.int64)
@@ -316,13 +359,15 @@ class SourceTask:
         merged = pa.concat_tables(tables, promote_options="default")
         rows = source_rows(merged, self._plan)
         ts = _as_int64(merged.column(time_name).combine_chunks()).to_numpy()
-        change = np.concatenate(changes)
+        change = np.concatenate(changes).astype(np.uint8)
         plain = not change.any()
         return Judged(rows, ts, None if plain else change, np.concatenate(limits),
                       None if plain else np.concatenate(lasts))
 
     def _emit(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
         """Sends what a block of rows and deletes changes: additions, and recalculated parts in their place.
+
+        Windows older than DELETE_MARK, which agg tasks may have forgotten, are left as they are.
 
         `before` and `after` are the WAL versions between which the block lies.
         """
@@ -332,7 +377,7 @@ class SourceTask:
         added = self._compute(judged, suspects) if judged is not None else None
         if updated is None and not deletes:
             if added is not None:
-                self._send(ADD, added)
+                self._send(ADD, self._remembered(added))
             return
         rows = suspects if suspects is not None else (judged.rows if judged is not None else None)
         change = Change(rows, updated, tuple(deletes), before, after)
@@ -342,9 +387,23 @@ class SourceTask:
             return
         rest, replaced = self._recalculation.windows(change, added)
         if rest is not None:
-            self._send(ADD, rest)
+            self._send(ADD, self._remembered(rest))
         for batch in replaced:
-            self._send(REPLACE, batch)
+            self._send(REPLACE, self._remembered(batch))
+
+    def _remembered(self, partials: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the partials without those of windows that DELETE_MARK lets agg tasks forget; counts their rows."""
+        if self._plan.agg is None or self._max_ts is None or partials.num_rows == 0:
+            return partials
+        limit = self._max_ts - self._plan.delete_mark
+        if pc.min(partials.column(WINDOW_START.name)).as_py() > limit:
+            return partials
+        agg = self._plan.agg
+        grid = grid_of(agg.window, agg.precision, agg.time_zone)
+        kept = [end_of(start, grid) > limit for start in partials.column(WINDOW_START.name).to_pylist()]
+        self._late_rows += sum(
+            rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep)
+        return partials.filter(pa.array(kept, pa.bool_()))
 
     def _updated(self, judged: Judged, expired: set[tuple[int, int]] | None) -> npt.NDArray[np.bool_] | None:
         """Returns which rows rewrite a key that existed and count as updates, or None if none do."""
@@ -427,7 +486,7 @@ class SourceTask:
     def _checkpoint(self, checkpoint_id: int) -> None:
         started = time.perf_counter()
         meta = {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows,
-                "history": None if self._history is None else self._history.save()}
+                "history": None if self._history is None else self._history.save(), "ranges": self._ranges.save()}
         stored = self._store.checkpoint(checkpoint_id, meta)
         self._outbox.signal(Barrier(checkpoint_id))
         self._outbox.flush()
@@ -461,8 +520,8 @@ def _as_int64(array: pa.Array) -> pa.Array:
     return array.view(pa.int64()) if isinstance(array, pa.Array) else array.cast(pa.int64())
 
 
-def _optional(batch: pa.RecordBatch, name: str, dtype: type, default: int) -> npt.NDArray[np.int64]:
+def _verdict(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    """Returns the column `_change` or `_last`: zeros if all rows are appends."""
     if name not in batch.schema.names:
-        return np.full(batch.num_rows, default, dtype)
-    column = batch.column(name)
-    return np.asarray(_as_int64(column) if pa.types.is_timestamp(column.type) else column).astype(dtype)
+        return np.zeros(batch.num_rows, np.int64)
+    return np.asarray(batch.column(name)).astype(np.int64)

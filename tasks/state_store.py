@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -79,11 +80,12 @@ class StateStore:
         with self._env.begin() as transaction:
             return [self._find(transaction, layers, key) for key in keys]
 
-    def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
-        """Returns (key, value) for all keys from `first` on, in key order, newest values only."""
+    def items(self, first: bytes = b"", stop: bytes | None = None) -> list[tuple[bytes, bytes]]:
+        """Returns (key, value) for all keys from `first` on and before `stop`, in key order, newest values only."""
         if self._pending:
             self._spill()
-        return list(self._scan(first))
+        found = self._scan(first)
+        return list(found if stop is None else takewhile(lambda item: item[0] < stop, found))
 
     def _scan(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         layers = self._layers()

@@ -128,6 +128,41 @@ class WindowTable:
             self._store.put_many([(self._slot_key(slot), None)])
             self._release(slot)
 
+    def clear(self, first: int, last: int, input: int) -> dict[int, Slots]:
+        """Voids what an input had contributed to windows that start in [first, last]; returns its groups by window."""
+        for key, value in self._stored(first, last):
+            if _WINDOW_KEY.unpack(key[1:])[1] == input:
+                self._adopt(key, value)
+        touched: dict[int, Slots] = {}
+        for start in [start for start in self._windows if first <= start <= last]:
+            members = self._members(start)
+            slots = members[self._input_of[members] == input]
+            if not len(slots):
+                continue
+            self._rows[slots] = 0
+            for column in self._columns:
+                column.clear(slots)
+            self._dirty[slots] = True
+            touched[start] = self._group_of[slots]
+        return touched
+
+    def forget(self, until: int) -> None:
+        """Drops the state of all windows that end at or before `until`, in memory and in the store."""
+        for start in [start for start in self._windows if self.end(start) <= until]:
+            for slot in self._members(start).tolist():
+                self._release(slot)
+        self._spilled = {start for start in self._spilled if self.end(start) > until}
+        stored = self._stored(-_SIGN, until)
+        gone = [key for key, _ in stored if end_of(_WINDOW_KEY.unpack(key[1:])[0] - _SIGN, self._grid) <= until]
+        self._store.put_many((key, None) for key in gone)
+
+    def _stored(self, first: int, last: int) -> list[tuple[bytes, bytes]]:
+        """Returns what the store holds of windows that start in [first, last]."""
+        if self._newest_stored is None or first > self._newest_stored:
+            return []
+        stop = _WINDOW_PREFIX + struct.pack(">Q", min(last + _SIGN + 1, 2**64 - 1))
+        return self._store.items(_WINDOW_PREFIX + struct.pack(">Q", max(first + _SIGN, 0)), stop)
+
     # -- windows ---------------------------------------------------------------------------------------------
 
     def end(self, start: int) -> int:
@@ -337,8 +372,8 @@ class WindowTable:
     def _encode(self, slots: Slots) -> Iterable[bytes]:
         if self._codec is None:
             for slot in slots.tolist():
-                content = [(column.data[slot], bool(column.valid[slot])) for column in self._columns]
-                yield pickle.dumps((int(self._rows[slot]), content), protocol=5)
+                values = [(column.data[slot], bool(column.valid[slot])) for column in self._columns]
+                yield pickle.dumps((int(self._rows[slot]), values), protocol=5)
             return
         records = np.zeros(len(slots), self._codec)
         records["rows"] = self._rows[slots]

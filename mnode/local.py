@@ -1,0 +1,201 @@
+"""Runs streams in the calling thread, for tests and dry runs: a `Controller` without Spark, threads or waiting.
+
+Nothing runs by itself: `run` drives all streams until none has anything to do. Checkpoints are taken on demand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.common.clock import Clock
+from penstock.common.errors import NotFoundError, PenstockError
+from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
+from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport
+from penstock.mnode.monitor import Monitor, TaskReport
+from penstock.mnode.results import ResultStore
+from penstock.tasks.local import LocalEnvironment, LocalStream
+from penstock.tasks.messages import (
+    CheckpointCommitted,
+    Pause,
+    Recalculate,
+    Resume,
+    StartCheckpoint,
+    TaskCheckpoint,
+    TaskStatus,
+)
+from penstock.tasks.runner import TaskFailure
+from penstock.tasks.task import StreamDeployment
+
+_NEVER_S = 1e18
+
+
+@dataclass(slots=True)
+class _Entry:
+    stream: RunningStream
+    paused: bool
+    running: LocalStream | None = None
+    attempt: int = 0
+    checkpoint_id: int = 0
+    committed: int | None = None
+    failure: str = ""
+    acknowledged: list[TaskCheckpoint] = field(default_factory=list)
+
+
+class LocalController:
+    """The streams of one engine, driven by `run`."""
+
+    def __init__(
+        self,
+        paths: DataPaths,
+        fs: Fs,
+        clock: Clock,
+        results: ResultStore,
+        on_checkpoint: Callable[[int, Mapping[int, int]], None],
+    ) -> None:
+        self._clock = clock
+        self._on_checkpoint = on_checkpoint
+        self._results = results
+        self._environment = LocalEnvironment(
+            clock, fs, paths, results.read, results.write_results, self._note_acknowledged)
+        self._entries: dict[int, _Entry] = {}
+
+    # --- what statements ask for ---------------------------------------------------------------------------------
+
+    def start(self, stream: RunningStream) -> None:
+        if stream.stream_id not in self._entries:
+            entry = self._entries[stream.stream_id] = _Entry(stream, stream.paused)
+            self._deploy(entry)
+
+    def stop(self, stream_id: int, timeout_s: float = 0.0) -> None:
+        entry = self._entries.pop(stream_id, None)
+        if entry is not None and entry.running is not None:
+            entry.running.close()
+
+    def pause(self, stream_id: int) -> None:
+        entry = self._entry(stream_id)
+        entry.paused = True
+        self._running(entry).post(Pause())
+        self.run()
+
+    def resume(self, stream_id: int, skip_to_end: bool = False) -> None:
+        entry = self._entry(stream_id)
+        entry.paused = False
+        self._running(entry).post(Resume(skip_to_end))
+        self.run()
+
+    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None:
+        self._running(self._entry(stream_id)).post(Recalculate(first_ts, last_ts))
+
+    def close(self) -> None:
+        for stream_id in list(self._entries):
+            self.stop(stream_id)
+
+    # --- driving -------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Drives all streams until none has anything to do, also streams on the results of streams.
+
+        Raises what a task failed with; its stream stays down until `kill` starts it again.
+        """
+        progressed = True
+        while progressed:
+            progressed = False
+            for entry in list(self._entries.values()):
+                progressed |= self._step(entry)
+
+    def checkpoint(self) -> None:
+        """Takes a checkpoint of every stream, in the middle of its work, and commits it."""
+        for entry in self._entries.values():
+            running = entry.running
+            if running is None:
+                continue
+            entry.checkpoint_id += 1
+            wanted = {task.id for task in running.tasks}
+            running.post(StartCheckpoint(entry.checkpoint_id))
+            while {ack.task for ack in entry.acknowledged if ack.checkpoint_id == entry.checkpoint_id} != wanted:
+                if not self._step(entry):
+                    break
+            else:
+                self._commit(entry, running)
+
+    def kill(self) -> None:
+        """Ends all tasks as a crash would, and starts them from their last checkpoints."""
+        for entry in self._entries.values():
+            if entry.running is not None:
+                entry.running.close()
+            self._deploy(entry)
+
+    def local_streams(self) -> dict[int, LocalStream]:
+        """Returns the running streams by id."""
+        return {stream_id: entry.running for stream_id, entry in self._entries.items() if entry.running is not None}
+
+    # --- what is shown -------------------------------------------------------------------------------------------
+
+    def statuses(self) -> list[TaskStatus]:
+        return [status for running in self.local_streams().values() for status in running.statuses()]
+
+    def task_reports(self) -> list[TaskReport]:
+        monitor = Monitor(_NEVER_S, _NEVER_S)
+        monitor.heartbeat(self.statuses(), self._clock.monotonic())
+        return monitor.report(self._clock.monotonic())
+
+    def stream_states(self) -> dict[int, StreamReport]:
+        return {stream_id: StreamReport(
+            stream_id, "RESTARTING" if entry.failure else "PAUSED" if entry.paused else "RUNNING", entry.failure,
+            self._clock.now_ms(), entry.attempt, "local", max(0, entry.attempt - 1), None, "")
+            for stream_id, entry in self._entries.items()}
+
+    def events(self) -> list[StreamEvent]:
+        return []
+
+    # --- inside --------------------------------------------------------------------------------------------------
+
+    def _entry(self, stream_id: int) -> _Entry:
+        entry = self._entries.get(stream_id)
+        if entry is None:
+            raise NotFoundError(f"stream {stream_id:x} doesn't run")
+        return entry
+
+    def _running(self, entry: _Entry) -> LocalStream:
+        if entry.running is None:
+            raise NotFoundError(f"stream {entry.stream.name} is down: {entry.failure}")
+        return entry.running
+
+    def _deploy(self, entry: _Entry) -> None:
+        stream = entry.stream
+        entry.attempt = stream.next_attempt()
+        entry.failure = ""
+        entry.acknowledged.clear()
+        # A rate limit would only make virtual time stand still.
+        settings = replace(stream.settings, sink_bytes_per_second=0, sink_calls_per_second=0)
+        entry.running = LocalStream(StreamDeployment(
+            stream.stream_id, stream.name, entry.attempt, stream.plan, stream.vgroup_ids, stream.start_versions,
+            entry.committed, stream.children(), settings, entry.paused), self._environment)
+
+    def _step(self, entry: _Entry) -> bool:
+        if entry.running is None:
+            return False
+        try:
+            return entry.running.step()
+        except TaskFailure as failure:
+            cause = failure.__cause__
+            entry.failure = f"task {failure.task}: {cause}"
+            entry.running.close()
+            entry.running = None
+            if isinstance(cause, PenstockError):
+                raise cause from None
+            raise
+
+    def _note_acknowledged(self, checkpoint: TaskCheckpoint) -> None:
+        self._entries[checkpoint.task.stream_id].acknowledged.append(checkpoint)
+
+    def _commit(self, entry: _Entry, running: LocalStream) -> None:
+        done = [ack for ack in entry.acknowledged if ack.checkpoint_id == entry.checkpoint_id]
+        entry.acknowledged.clear()
+        entry.committed = entry.checkpoint_id
+        running.post(CheckpointCommitted(entry.checkpoint_id))
+        vgroups = entry.stream.vgroup_ids
+        self._on_checkpoint(entry.stream.stream_id, {
+            vgroups[ack.task.index]: ack.version for ack in done if ack.version is not None})

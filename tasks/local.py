@@ -1,0 +1,115 @@
+"""Runs a stream's tasks in the calling thread: no Spark, no sockets, no waiting. For tests and dry runs.
+
+The tasks are the real ones, over real WALs and real state; only what surrounds them is gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.common.clock import Clock
+from penstock.common.errors import InternalError
+from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
+from penstock.tasks.build import build_tasks, task_edges
+from penstock.tasks.control import concerns
+from penstock.tasks.environment import RowsRequest, SpanRequest
+from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.runner import LocalLink, drive_once, statuses
+from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+from penstock.vnode.snapshot import TimeSpan
+from penstock.wal.reader import WalReader
+
+
+class LocalStream:
+    """All tasks of one attempt of a stream, on all of its vnodes. `step` until it returns False."""
+
+    def __init__(self, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
+        """Builds the tasks from the deployment's checkpoint."""
+        vnodes = len(deployment.vgroup_ids)
+        self.deployment = deployment
+        self.tasks: list[StreamTask] = []
+        for index in range(vnodes):
+            self.tasks += build_tasks(deployment, index, environment)
+        by_id = {task.id: task for task in self.tasks}
+        self.links: list[LocalLink] = []
+        for edges in task_edges(deployment.plan, deployment.stream_id, vnodes):
+            for downstream in edges.downstream:
+                output = by_id[edges.task].output
+                if output is None:
+                    raise InternalError(f"{edges.task} has no output, but feeds {downstream}")
+                self.links.append(
+                    LocalLink(edges.task, downstream, output, by_id[downstream].input, environment.clock))
+
+    def step(self) -> bool:
+        """Gives each task one step; returns whether anything was done. Raises TaskFailure."""
+        return drive_once(self.tasks, self.links)
+
+    def post(self, event: TaskEvent) -> None:
+        """Hands an event to the tasks that it concerns."""
+        for task in self.tasks:
+            if concerns(event, task.id):
+                task.post(event)
+
+    def statuses(self) -> tuple[TaskStatus, ...]:
+        return statuses(self.tasks, self.links)
+
+    def close(self) -> None:
+        """Ends the tasks as a crash would: nothing is flushed."""
+        for task in self.tasks:
+            task.close()
+
+
+class LocalWriter:
+    """A `ResultWriter` whose writes are done at once."""
+
+    def __init__(self, write: Callable[[ResultWrite], None]) -> None:
+        self._write = write
+
+    def submit(self, write: ResultWrite) -> None:
+        self._write(write)
+
+    def poll(self) -> bool:
+        return True
+
+
+@dataclass(slots=True)
+class LocalEnvironment:
+    """A `TaskEnvironment` of callbacks. `read` answers as the dnode's service does, `write` performs a result write."""
+
+    clock: Clock
+    fs: Fs
+    paths: DataPaths
+    read: Callable[[RowsRequest | SpanRequest], pa.Table]
+    write: Callable[[ResultWrite], None]
+    acknowledged: Callable[[TaskCheckpoint], None]
+
+    def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
+        return WalReader(self.paths.wal(vgroup_id), self.fs, after_version + 1)
+
+    def read_rows(
+        self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int, as_of: int
+    ) -> pa.Table:
+        return self.read(RowsRequest(vgroup_id, table_uid, tuids, first_ts, last_ts, as_of))
+
+    def time_span(
+        self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
+    ) -> TimeSpan | None:
+        answer = self.read(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
+        return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
+
+    def result_writer(self, task: TaskId) -> LocalWriter:
+        return LocalWriter(self.write)
+
+    def state_directory(self, task: TaskId) -> Path:
+        return self.paths.state(task.stream_id, str(task))
+
+    def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
+        self.acknowledged(checkpoint)
+
+    def wake(self) -> None:
+        """Nobody sleeps."""

@@ -1,0 +1,110 @@
+"""RECALCULATE STREAM: computes a range of time again, window by window, from what the vnode's store holds now.
+
+Works in bounded pieces beside the live flow. Each piece covers whole windows, so that what it sends can take the
+place of all that its vnode had contributed to them, and windows that no row is in any more cease to exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.planner.stream import AggPlan
+from penstock.planner.windows import end_of, grid_of, window_bounds
+from penstock.tasks.compute import WINDOW_START
+from penstock.tasks.ranges import PieceReader, Reads, Spans
+from penstock.vnode.keys import TS_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Rows to compute again. For windowed streams exactly the windows that start in [first, last] count."""
+
+    first: int
+    last: int
+    rows: pa.Table
+
+
+class RangeRecalculation:
+    """The ranges that one source task still has to compute again; part of its checkpoint."""
+
+    def __init__(self, agg: AggPlan | None, rows_wanted: int, spans: Spans, reads: Reads) -> None:
+        self._agg = agg
+        self._grid = grid_of(agg.window, agg.precision, agg.time_zone) if agg is not None else None
+        self._spans = spans
+        self._reads = reads
+        self._pieces = PieceReader(rows_wanted, spans)
+        self._ranges: list[tuple[int, int]] = []
+
+    @property
+    def pending(self) -> bool:
+        return bool(self._ranges)
+
+    def add(self, first_ts: int, last_ts: int) -> None:
+        """Orders the windows that hold any instant of [first_ts, last_ts], or the rows in it."""
+        if first_ts <= last_ts:
+            self._ranges.append((first_ts, last_ts))
+
+    def next(self, as_of: int, newest: int | None) -> Piece | None:
+        """Returns the next piece as of a version of the WAL; None if the range has nothing to offer.
+
+        `newest` is the greatest event time that the task has seen: where a range without an end ends.
+        """
+        first, last = self._ranges[0]
+        last = last if last != TS_MAX else first if newest is None else max(first, newest)
+        return self._next_rows(first, last, as_of) if self._agg is None else self._next_windows(first, last, as_of)
+
+    def save(self) -> list[tuple[int, int]]:
+        return list(self._ranges)
+
+    def restore(self, saved: Sequence[Sequence[int]]) -> None:
+        self._ranges = [(first, last) for first, last in saved]
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _next_rows(self, first: int, last: int, as_of: int) -> Piece | None:
+        piece = self._pieces.next(first, last, as_of)
+        if piece is None:
+            self._ranges.pop(0)
+            return None
+        self._go_on(piece[1] + 1, last)
+        rows = self._reads(*piece, as_of)
+        self._pieces.learn(rows.num_rows)
+        return Piece(*piece, rows)
+
+    def _next_windows(self, first: int, last: int, as_of: int) -> Piece:
+        start = self._bounds(first)[0][0]
+        final = self._bounds(last)[-1][0]
+        found = self._pieces.next(start, self._end(final) - 1, as_of)
+        # A piece ends with the last window that its last row is in; stretches without rows are covered too.
+        until = final if found is None else min(final, max(self._bounds(found[1])[-1][0], start))
+        if self._end(until) > last:
+            until = final
+        rows = self._reads(start, self._end(until) - 1, as_of)
+        self._pieces.learn(rows.num_rows)
+        # The earliest window that holds the instant at which this one ends is the next.
+        self._go_on(self._end(until) if until < final else last + 1, last)
+        return Piece(start, until, rows)
+
+    def _go_on(self, first: int, last: int) -> None:
+        if first > last:
+            self._ranges.pop(0)
+        else:
+            self._ranges[0] = (first, self._ranges[0][1])
+
+    def _bounds(self, ts: int) -> list[tuple[int, int]]:
+        assert self._agg is not None
+        return window_bounds(ts, self._agg.window, self._agg.precision, self._agg.time_zone)
+
+    def _end(self, start: int) -> int:
+        assert self._grid is not None
+        return end_of(start, self._grid)
+
+
+def within(partials: pa.RecordBatch, piece: Piece) -> pa.RecordBatch:
+    """Returns the partials of the windows that a piece covers."""
+    starts = partials.column(WINDOW_START.name)
+    return partials.filter(pc.and_(pc.greater_equal(starts, piece.first), pc.less_equal(starts, piece.last)))

@@ -1,0 +1,138 @@
+"""RECALCULATE STREAM and DELETE_MARK: ranges computed again in place, and state that is let go."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sandboxes import T0, TestBed
+
+from penstock.common.errors import InvalidStatementError, NotFoundError
+
+BASE = T0 // 60_000 * 60_000 - T0 + 60_000
+
+
+def at(second: float) -> int:
+    """An instant on a grid of minutes, in ms since the epoch."""
+    return T0 + BASE + round(second * 1000)
+
+
+def make(options: str, window: str = "INTERVAL(10s)", partition: str = "", vgroups: int = 2, **config: Any) -> TestBed:
+    bed = TestBed(config=config)
+    bed.all(f"CREATE DATABASE d VGROUPS {vgroups}", "USE d", "CREATE STABLE meters (ts timestamp, v int) TAGS (g int)",
+            *(f"CREATE TABLE d{n} USING meters TAGS ({n})" for n in range(3)),
+            f"CREATE STREAM s {options} INTO o AS SELECT _wstart ts, count(*) n, sum(v) total FROM meters {partition} "
+            f"{window}")
+    return bed
+
+
+def results(bed: TestBed) -> list[tuple[Any, ...]]:
+    return sorted(bed.rows("SELECT ts, n, total FROM o"))
+
+
+def batch(bed: TestBed, window: str = "INTERVAL(10s)", partition: str = "") -> list[tuple[Any, ...]]:
+    return sorted(bed.rows(f"SELECT _wstart, count(*), sum(v) FROM meters {partition} {window}"))
+
+
+WINDOWS = ["INTERVAL(10s)", "INTERVAL(20s) SLIDING(5s)", "INTERVAL(1m, 7s)"]
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 120), st.integers(-9, 9)), min_size=1, max_size=20),
+    skipped=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 120), st.integers(-9, 9)), max_size=6),
+    deleted=st.tuples(st.integers(0, 2), st.integers(0, 120), st.integers(0, 40)),
+    window=st.sampled_from(WINDOWS), partition=st.sampled_from(["", "PARTITION BY tbname", "PARTITION BY g"]),
+    piece=st.integers(1, 5), kill=st.booleans(),
+)
+def test_a_recalculated_range_is_the_batch_answer(
+    rows: list[Any], skipped: list[Any], deleted: Any, window: str, partition: str, piece: int, kill: bool
+) -> None:
+    """What a stream missed (rows and deletes that RESUME IGNORE UNTREATED skipped) is put right, also across a kill."""
+    options = "TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0"
+    with make(options, window, partition, blockRowsMax=piece) as bed:
+        for table, second, value in rows:
+            bed.execute(f"INSERT INTO d{table} VALUES ({at(second)}, {value})")
+        bed.execute("PAUSE STREAM s")
+        for table, second, value in skipped:
+            bed.execute(f"INSERT INTO d{table} VALUES ({at(second)}, {value})")
+        table, first, length = deleted
+        bed.execute(f"DELETE FROM d{table} WHERE ts >= {at(first)} AND ts <= {at(first + length)}")
+        bed.execute("RESUME STREAM IGNORE UNTREATED s")
+        bed.engine.execute(f"RECALCULATE STREAM s FROM {at(-60)}", bed.session)
+        if kill:
+            for _ in range(3):
+                bed.streams.local_streams()[next(iter(bed.streams.local_streams()))].step()
+            bed.checkpoint()
+            bed.kill()
+        bed.run()
+        assert results(bed) == batch(bed, window, partition)
+
+
+def test_only_the_range_is_touched() -> None:
+    """Windows outside of the range stay as they were, and the live flow goes on."""
+    with make("TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 1", vgroups=1) as bed:
+        for _ in range(2):  # counted twice: IGNORE UPDATE 1
+            bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 1) ({at(11)}, 1) ({at(21)}, 1)")
+        assert [row[1] for row in results(bed)] == [2, 2, 2]
+        bed.execute(f"RECALCULATE STREAM s FROM {at(12)} TO {at(19)}")
+        assert [row[1] for row in results(bed)] == [2, 1, 2]
+        bed.execute(f"INSERT INTO d0 VALUES ({at(12)}, 1)")
+        assert [row[1] for row in results(bed)] == [2, 2, 2]
+
+
+def test_closed_windows_are_shown_again_and_open_ones_are_not() -> None:
+    """Under WINDOW_CLOSE a recalculated window appears only if event time has closed it."""
+    with make("TRIGGER WINDOW_CLOSE IGNORE EXPIRED 1", vgroups=1) as bed:
+        bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 1) ({at(11)}, 1) ({at(21)}, 1)")
+        bed.execute(f"INSERT INTO d0 VALUES ({at(2)}, 5)")  # late, dropped
+        assert [row[1:] for row in results(bed)] == [(1, 1), (1, 1)]
+        bed.execute(f"RECALCULATE STREAM s FROM {at(0)}")
+        assert [row[1:] for row in results(bed)] == [(2, 6), (1, 1)]
+
+
+def test_streams_without_windows_write_the_rows_again() -> None:
+    """A stream without a window writes what it should have written."""
+    with TestBed() as bed:
+        bed.all("CREATE DATABASE d", "USE d", "CREATE TABLE t (ts timestamp, v int)",
+                "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, v FROM t WHERE v > 0", "PAUSE STREAM s",
+                f"INSERT INTO t VALUES ({at(0)}, 1) ({at(1)}, 2) ({at(2)}, 3)", "RESUME STREAM IGNORE UNTREATED s")
+        assert bed.rows("SELECT v FROM o") == []
+        bed.execute(f"RECALCULATE STREAM s FROM {at(1)} TO {at(1)}")
+        assert bed.rows("SELECT v FROM o") == [(2,)]
+        bed.execute("RECALCULATE STREAM s FROM '2020-01-01'")
+        assert bed.rows("SELECT v FROM o ORDER BY v") == [(1,), (2,), (3,)]
+
+
+def test_what_recalculate_refuses() -> None:
+    """Unknown streams, ranges that end before they begin, and instants that aren't."""
+    with make("TRIGGER AT_ONCE") as bed:
+        with pytest.raises(NotFoundError) as missing:
+            bed.execute("RECALCULATE STREAM nobody FROM now")
+        assert missing.value.code == 0x03F1
+        bed.execute("RECALCULATE STREAM IF EXISTS nobody FROM now")
+        for range_text in (f"{at(2)} TO {at(1)}", "v", "'yesterday'"):
+            with pytest.raises(InvalidStatementError):
+                bed.execute(f"RECALCULATE STREAM s FROM {range_text}")
+
+
+@pytest.mark.parametrize("vgroups", [1, 2])
+def test_delete_mark_lets_old_windows_go(vgroups: int) -> None:
+    """State older than the mark is dropped with the next checkpoint; results stay, and rows that come for it are late."""
+    with make("TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 DELETE_MARK 1m", vgroups=vgroups) as bed:
+        for table in range(3):
+            bed.execute(f"INSERT INTO d{table} VALUES " + "".join(f"({at(n * 10)}, 1)" for n in range(12)))
+        bed.checkpoint()
+        kept = sum(status.windows_open or 0 for status in bed.streams.statuses() if status.task.level == "agg")
+        assert kept < 12 * vgroups
+        before = results(bed)
+        assert len(before) == 12
+        bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 7)")
+        assert results(bed) == before
+        assert sum(status.late_rows for status in bed.streams.statuses() if status.task.level == "source") == 1
+        bed.execute(f"INSERT INTO d0 VALUES ({at(101)}, 7)")
+        assert [row[1] for row in results(bed)] == [3] * 10 + [4, 3]
+        bed.execute(f"RECALCULATE STREAM s FROM {at(0)}")
+        assert results(bed) == batch(bed)
