@@ -178,6 +178,10 @@ class Engine:
                 return self._show.describe(statement, session)
             case Explain():
                 return self._explain(statement, session)
+            case DryRunStream():
+                from penstock.mnode.dry_run import DryRun
+
+                return DryRun(self.catalog, self.storage, self._streams.plan).run(statement, session)
             case UseDatabase():
                 return self._ddl.use_database(statement, state)
             case FlushDatabase():
@@ -232,6 +236,11 @@ class Engine:
     def streams(self) -> Streams:
         """The streams; for those who watch them."""
         return self._streams
+
+    @property
+    def children(self) -> Children:
+        """The child tables; for those who write rows without statements."""
+        return self._children
 
     def flush(self) -> None:
         """Makes everything written so far visible to other DuckDB processes."""

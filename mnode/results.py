@@ -16,7 +16,7 @@ from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.ingest import place_by_index
 from penstock.mnode.lookup import TABLE_MISSING
-from penstock.mnode.storage import Storage
+from penstock.mnode.storage import Storage, storage_schema
 from penstock.sql.schema import ChildTable, Table, TagValue
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultChild, ResultWrite
@@ -81,6 +81,9 @@ class ResultStore:
 
         For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where there is nothing.
         """
+        table = self._catalog.table_by_uid(request.table_uid)
+        if table is not None and table.vgroup_id not in (None, request.vgroup_id):
+            return _nothing_of(table, request)
         snapshot = self._storage.snapshot(request.vgroup_id, request.table_uid, as_of=request.as_of)
         if isinstance(request, SpanRequest):
             span = snapshot.span(request.first_ts, request.last_ts)
@@ -178,6 +181,13 @@ class ResultStore:
         errors = [error for future in running if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
+
+
+def _nothing_of(table: Table, request: RowsRequest | SpanRequest) -> pa.Table:
+    """Returns the answer for a normal table that has its rows in another vnode."""
+    if isinstance(request, SpanRequest):
+        return _SPAN.empty_table()
+    return pa.schema([("_tuid", pa.uint64()), *storage_schema(table)[0], ("_ver", pa.uint64())]).empty_table()
 
 
 def _times(rows: pa.RecordBatch, target: Table) -> _Index:

@@ -153,6 +153,21 @@ def _no_options(parser: argparse.ArgumentParser) -> None:
     """For sub-commands that take none besides the engine's."""
 
 
+def _add_test_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILE", help="YAML files; docs/testing.md describes them")
+
+
+def _run_tests(options: argparse.Namespace) -> int:
+    from penstock.shell.stream_test import run_file
+
+    outcomes = [outcome for file in options.files for outcome in run_file(Path(file))]
+    for outcome in outcomes:
+        sys.stdout.write(f"FAIL {outcome.name}\n  {outcome.problem}\n" if outcome.problem else f"ok   {outcome.name}\n")
+    failed = sum(bool(outcome.problem) for outcome in outcomes)
+    sys.stdout.write(f"{len(outcomes) - failed} passed, {failed} failed\n")
+    return FAILED if failed else DONE
+
+
 def _run_views(options: argparse.Namespace) -> int:
     from penstock.shell.views_command import refresh_views
 
@@ -168,5 +183,6 @@ def _run_config(options: argparse.Namespace) -> int:
 SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
                _run_views),
+    SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
 )

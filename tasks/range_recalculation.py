@@ -51,10 +51,15 @@ class RangeRecalculation:
     def next(self, as_of: int, newest: int | None) -> Piece | None:
         """Returns the next piece as of a version of the WAL; None if the range has nothing to offer.
 
-        `newest` is the greatest event time that the task has seen: where a range without an end ends.
+        A range without an end goes up to the last row that there is, and to `newest`, the greatest event time that the
+        task has seen: windows that are shown may have no rows any more.
         """
         first, last = self._ranges[0]
-        last = last if last != TS_MAX else first if newest is None else max(first, newest)
+        if last == TS_MAX:
+            found = self._spans(first, last, as_of)
+            known = (newest, None if found is None else found.last_ts)
+            last = max([first, *(ts for ts in known if ts is not None)])
+            self._ranges[0] = (first, last)  # or it would chase the live flow
         return self._next_rows(first, last, as_of) if self._agg is None else self._next_windows(first, last, as_of)
 
     def save(self) -> list[tuple[int, int]]:

@@ -53,6 +53,7 @@ from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
 
 UPDATED = 2
+LATE_KEPT = 1_000
 _KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
@@ -115,6 +116,8 @@ class SourceTask:
         self._sent_watermark: Watermark | None = None
         self._quiet_since = self._clock.monotonic()
         self._late_rows = 0
+        #: (table id, primary timestamp) of the last rows that came too late
+        self.late_sample: deque[tuple[int, int]] = deque(maxlen=LATE_KEPT)
         self._rows_in = 0
         self._bytes_in = 0
         self._checkpoint_id = deployment.checkpoint_id
@@ -389,10 +392,13 @@ class SourceTask:
         if rest is not None:
             self._send(ADD, self._remembered(rest))
         for batch in replaced:
-            self._send(REPLACE, self._remembered(batch))
+            self._send(REPLACE, self._remembered(batch, added=False))
 
-    def _remembered(self, partials: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the partials without those of windows that DELETE_MARK lets agg tasks forget; counts their rows."""
+    def _remembered(self, partials: pa.RecordBatch, *, added: bool = True) -> pa.RecordBatch:
+        """Returns the partials without those of windows that DELETE_MARK lets agg tasks forget.
+
+        Rows that would have been `added` to them are late.
+        """
         if self._plan.agg is None or self._max_ts is None or partials.num_rows == 0:
             return partials
         limit = self._max_ts - self._plan.delete_mark
@@ -401,8 +407,9 @@ class SourceTask:
         agg = self._plan.agg
         grid = grid_of(agg.window, agg.precision, agg.time_zone)
         kept = [end_of(start, grid) > limit for start in partials.column(WINDOW_START.name).to_pylist()]
-        self._late_rows += sum(
-            rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep)
+        if added:
+            self._late_rows += sum(
+                rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep)
         return partials.filter(pa.array(kept, pa.bool_()))
 
     def _updated(self, judged: Judged, expired: set[tuple[int, int]] | None) -> npt.NDArray[np.bool_] | None:
@@ -434,7 +441,9 @@ class SourceTask:
         assert self._source.expired_sql is not None
         keys = self._computer.run(self._source.expired_sql, _KEYS, rows=suspects)
         self._late_rows += keys.num_rows
-        return set(zip(keys.column(0).to_pylist(), keys.column(1).to_pylist(), strict=True))
+        late = list(zip(keys.column(0).to_pylist(), keys.column(1).to_pylist(), strict=True))
+        self.late_sample.extend(late)
+        return set(late)
 
     def _compute(self, judged: Judged, suspects: pa.Table | None) -> pa.RecordBatch:
         if suspects is None:

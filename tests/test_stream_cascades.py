@@ -47,7 +47,7 @@ STEP = st.one_of(
 )
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=1, max_size=7), vgroups=st.integers(1, 3))
 def test_three_levels_equal_their_batch_queries(steps: list[tuple[str, Any]], vgroups: int) -> None:
     """Inserts, rewrites, deletes and kills: rows that vanish on one level vanish on the next."""
