@@ -18,9 +18,8 @@ from penstock.sql.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table
 from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, timestamp
-from penstock.tasks.build import build_tasks, task_edges
+from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.runner import LocalLink, drive_once
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskSettings
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
@@ -172,17 +171,8 @@ class StreamKit:
         deployment = StreamDeployment(
             1, "s", self.attempt, self.plan, tuple(self.vnodes), self.start_versions, self.committed,
             tuple(children), self.settings)
-        environment = MemoryEnvironment(self)
-        self.tasks = []
-        for index in range(len(self.vnodes)):
-            self.tasks += build_tasks(deployment, index, environment)
-        by_id = {task.id: task for task in self.tasks}
-        self.links = []
-        for edges in task_edges(self.plan, 1, len(self.vnodes)):
-            for downstream in edges.downstream:
-                output = by_id[edges.task].output
-                assert output is not None
-                self.links.append(LocalLink(edges.task, downstream, output, by_id[downstream].input, self.clock))
+        self.stream = LocalStream(deployment, MemoryEnvironment(self))
+        self.tasks = self.stream.tasks
 
     def kill(self) -> None:
         """Ends the tasks as a crash would: nothing is flushed, then starts them again."""
@@ -192,14 +182,14 @@ class StreamKit:
 
     def run(self) -> None:
         """Drives the tasks until nothing progresses; no time passes."""
-        while drive_once(self.tasks, self.links):
+        while self.stream.step():
             for task in self.tasks:
                 task.input.validate()
 
     def run_steps(self, rounds: int) -> None:
         """Gives each task a few steps."""
         for _ in range(rounds):
-            drive_once(self.tasks, self.links)
+            self.stream.step()
 
     def pass_time(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -230,7 +220,7 @@ class StreamKit:
         self.post(StartCheckpoint(number), "source")
         wanted = {task.id for task in self.tasks}
         while {ack.task for ack in self.acknowledged if ack.checkpoint_id == number} != wanted:
-            assert drive_once(self.tasks, self.links)
+            assert self.stream.step()
         self.committed = number
         self.post(CheckpointCommitted(number))
 
