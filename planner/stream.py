@@ -49,6 +49,21 @@ class Accumulator:
 
 
 @dataclass(frozen=True, slots=True)
+class RowWindow:
+    """Windows that rows define. `gap`, `least`: in units of the precision; windows shorter than `least` don't count.
+
+    session: rows at most `gap` apart. state: rows of equal state. event: from a row that meets the start condition to
+    the next that meets the end condition. count: `count` rows, a new window at every `sliding`-th.
+    """
+
+    kind: Literal["session", "state", "event", "count"]
+    gap: int = 0
+    count: int = 0
+    sliding: int = 0
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SourcePlan:
     """What a source task computes over its vnode's rows.
 
@@ -60,6 +75,9 @@ class SourcePlan:
     before it; both NULL for rows that cannot be late), and leaves out what is expired; `expired_sql` yields `_tuid` and the primary timestamp of rows all of whose
     windows are. Both are None if late rows are never dropped. `keep_tuid`: the `_tuid` of the only child table that
     counts, or None. `group_is_table`: `_gid` is the `_tuid`.
+    With `row_window`, `rows_sql` yields the rows that count, sorted by group and time, with `#group`, `#ts` and the
+    marks of its kind (`#state`; `#opens` and `#ends`); `sql` then reads `windowed`: those rows with the
+    `_wstart` of their window. There is no `late_sql`: each row is judged by its own time.
     """
 
     storage_uid: int
@@ -73,6 +91,8 @@ class SourcePlan:
     sql: str
     late_sql: str | None
     expired_sql: str | None
+    row_window: RowWindow | None = None
+    rows_sql: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +101,10 @@ class AggPlan:
 
     `final_sql` reads the relation `state` (`_gid`, keys, `_wstart`, `_rows`, the accumulators' fields) and yields
     `_op` (1 where no rows are left: the result is to be deleted), `_gid`, keys and the result columns.
+    `window` is None where rows define the windows (`SourcePlan.row_window`).
     """
 
-    window: IntervalWindow
+    window: IntervalWindow | None
     precision: Precision
     time_zone: str
     accumulators: tuple[Accumulator, ...]

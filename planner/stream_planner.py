@@ -21,6 +21,15 @@ from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import AggPlan, Field, SinkPlan, SourceColumn, SourcePlan, StreamPlan, Trigger
+from penstock.planner.stream_row_windows import (
+    LAST_ROW,
+    StreamFacts,
+    WindowMarks,
+    bookkeeping,
+    describe,
+    plan_row_window,
+    rows_sql,
+)
 from penstock.planner.windows import (
     check_interval,
     expand_windows_sql,
@@ -31,7 +40,7 @@ from penstock.sql.dialect import Penstock, source_range
 from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
-from penstock.sql.statements import CreateStream, IntervalWindow, Name, Select, SelectItem, TableSource
+from penstock.sql.statements import CreateStream, IntervalWindow, Name, Select, SelectItem, TableSource, Window
 from penstock.sql.types import BIGINT, UBIGINT, VARCHAR, DataType, Kind, timestamp
 
 SELECTING = ("min", "max", "first", "last", "last_row")
@@ -108,10 +117,7 @@ class _Planner:
         self._check_shape()
         trigger = self._trigger()
         window = query.window
-        if window is not None and not isinstance(window, IntervalWindow):
-            raise NotSupportedError("streams have INTERVAL windows only so far",
-                                    hint="SESSION, STATE, EVENT and COUNT windows work in queries")
-        if window is not None:
+        if isinstance(window, IntervalWindow):
             check_interval(window, self.precision)
         self._plan_keys()
         rows = RowScope(self)
@@ -127,9 +133,15 @@ class _Planner:
         ignore_expired = (self.defaults.ignore_expired if options.ignore_expired is None
                           else options.ignore_expired)
         ignore_update = self.defaults.ignore_update if options.ignore_update is None else options.ignore_update
-        source = self._source_plan(window, condition, casts, ignore_expired)
-        agg = self._agg_plan(window, casts) if window is not None else None
         by_table = self.table.kind != "super" or any(key.partitions and key.sql == "tbname" for key in self.keys)
+        marks: WindowMarks | None = None
+        if window is not None and not isinstance(window, IntervalWindow):
+            facts = StreamFacts(self.table, self.precision, by_table, watermark, ignore_expired)
+            marks = plan_row_window(window, facts, rows)
+            self.partials.update({(name,): (name, partial)
+                                  for name, partial in bookkeeping(marks.window, self.row_key().ts)})
+        source = self._source_plan(marks or window, condition, casts, ignore_expired)
+        agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
             source_database=self.table.database, source_table=self.table.name, trigger=trigger, watermark=watermark,
             ignore_expired=ignore_expired, ignore_update=ignore_update, time_zone=self.session.time_zone,
@@ -279,7 +291,7 @@ class _Planner:
             raise InvalidStreamError(f"{name} is not allowed in a stream", code=0x265A, position=self.position(node))
         compiled = [SqlExpr("*", BIGINT) if isinstance(argument, exp.Star) else compile_expression(argument, rows)
                     for argument in arguments]
-        if name == "last_row":
+        if name == "last_row" and isinstance(self.query.window, IntervalWindow):
             raise InvalidStreamError("last_row cannot be combined with INTERVAL", code=0x265A,
                                      position=self.position(node), hint="use last")
         whole = aggregate_sql(name, compiled, self.row_key().ts, node)
@@ -455,7 +467,7 @@ class _Planner:
     # -- SQL of the tasks --------------------------------------------------------------------------------------
 
     def _source_plan(
-        self, window: IntervalWindow | None, condition: str | None, casts: list[str], ignore_expired: bool
+        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], ignore_expired: bool
     ) -> SourcePlan:
         ts = self.row_key().ts
         by_table = any(key.partitions and key.sql == "tbname" for key in self.keys) or self.table.kind != "super"
@@ -483,6 +495,11 @@ class _Planner:
                                  *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
             sql = f"{base} SELECT {columns} FROM kept"
             return self._source(needs_children, gid, sql, None, None)
+        if isinstance(window, WindowMarks):
+            sql = self._partial_select(gid, keys).format(source="windowed")
+            return replace(self._source(needs_children, gid, sql, None, None), row_window=window.window,
+                           rows_sql=rows_sql(base, window, gid, ts))
+        assert isinstance(window, IntervalWindow)
         start = (interval_start_sql(ts, window, self.precision, self.session.time_zone) if window.sliding is None
                  else f"unnest({expand_windows_sql(ts, window, self.precision, self.session.time_zone)})")
         windowed = f"windowed AS (SELECT *, {start} AS _wstart FROM kept)"
@@ -540,14 +557,19 @@ class _Planner:
             needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql,
         )
 
-    def _agg_plan(self, window: IntervalWindow, casts: list[str]) -> AggPlan:
-        end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
+    def _agg_plan(self, window: Window | WindowMarks | None, casts: list[str]) -> AggPlan:
+        if isinstance(window, WindowMarks):
+            end = f"({LAST_ROW} + {window.window.gap})"
+        else:
+            assert isinstance(window, IntervalWindow)
+            end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
         columns = ", ".join(["(_rows = 0)::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
                              *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
         final = f"SELECT {columns} FROM (SELECT *, {end} AS _wend FROM state)"
         accumulators = tuple(accumulator for _, partial in self.partials.values()
                              for accumulator in partial.accumulators)
-        return AggPlan(window, self.precision, self.session.time_zone, accumulators, final)
+        interval = window if isinstance(window, IntervalWindow) else None
+        return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 
@@ -558,13 +580,12 @@ class _Planner:
         if condition:
             scan = PlanNode("Filter", (("condition", condition),), (scan,))
         if plan.agg is not None:
-            window = plan.agg.window
-            text = f"interval({window.interval}" + (f", {window.offset}" if window.offset else "") + ")"
-            text += f" sliding({window.sliding})" if window.sliding else ""
+            text = window_text(self.query.window)
             partition = " ".join(next(iter(key.names), key.sql) for key in self.keys if key.partitions) or "none"
             scan = PlanNode("Window", (
                 ("window", text), ("partition by", partition),
-                ("aggregates", " ".join(f"{key[0]}({', '.join(key[1:])})" for key in self.partials))), (scan,))
+                ("aggregates", " ".join(f"{key[0]}({', '.join(key[1:])})" for key in self.partials
+                                        if not key[0].startswith("_")))), (scan,))
         scan = PlanNode("Project", (("columns", " ".join(column.name for column in plan.sink.columns)),), (scan,))
         return PlanNode("Stream", (
             ("trigger", plan.trigger), ("watermark", f"{plan.watermark}{self.precision}"),
@@ -616,7 +637,7 @@ COMPANION = "\x00companion{}\x00"
 class ResultScope:
     """Names in the projections of a windowed stream: aggregates, keys, window bounds, companion columns."""
 
-    def __init__(self, planner: _Planner, rows: RowScope, window: IntervalWindow) -> None:
+    def __init__(self, planner: _Planner, rows: RowScope, window: Window) -> None:
         self.planner = planner
         self.rows = rows
         self.session = planner.session
@@ -736,6 +757,14 @@ def _did_you_mean(name: str, known: Sequence[str] | object) -> str | None:
 
     close = difflib.get_close_matches(name, list(known), 1)  # type: ignore[call-overload]
     return f"did you mean {close[0]}?" if close else None
+
+
+def window_text(window: Window | None) -> str:
+    """Returns the window as EXPLAIN shows it."""
+    if not isinstance(window, IntervalWindow):
+        return describe(window) if window is not None else ""
+    text = f"interval({window.interval}" + (f", {window.offset}" if window.offset else "") + ")"
+    return text + (f" sliding({window.sliding})" if window.sliding else "")
 
 
 def quoted(name: str) -> str:

@@ -60,7 +60,7 @@ class AggTask:
         self._computer = Computer()
         self._inbox = Inbox(self.input)
         self._outbox = Outbox(self.output, settings.block_bytes_max)
-        self._table = WindowTable(plan.agg, plan.keys, len(upstream), self._store)
+        self._table = self._open_table(len(upstream))
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
         self._watermarks = Watermarks(len(upstream))
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
@@ -134,6 +134,9 @@ class AggTask:
         self._store.close()
 
     # -- windows ---------------------------------------------------------------------------------------------
+
+    def _open_table(self, inputs: int) -> WindowTable:
+        return WindowTable(self._agg, self._plan.keys, inputs, self._store)
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()

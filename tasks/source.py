@@ -42,10 +42,12 @@ from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.window_table import ADD, REPLACE
+from penstock.tasks.windower import Windower
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
 
 UPDATED = 2
 _KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
+_NEVER = np.iinfo(np.int64).min
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
 
@@ -102,6 +104,7 @@ class SourceTask:
         self._checkpoints: deque[int] = deque()
         self._paused = deployment.paused
         self._max_ts: int | None = None
+        self._unseen: list[tuple[int, int]] = []
         self._idle = False
         self._sent_watermark: Watermark | None = None
         self._quiet_since = self._clock.monotonic()
@@ -111,8 +114,10 @@ class SourceTask:
         self._checkpoint_id = deployment.checkpoint_id
         self._checkpoint_time_ms: int | None = None
         self._version = deployment.start_versions[index]
+        self._unseen = [(0, self._version)]
         meta = self._store.restore(deployment.checkpoint_id)
         if meta is not None:
+            self._unseen = [(first, last) for first, last in meta["unseen"]]
             self._version, self._max_ts = meta["version"], meta["max_ts"]
             self._idle, self._late_rows = meta["idle"], meta["late_rows"]
         self._wal = environment.open_wal(self._vgroup_id, self._version)
@@ -122,6 +127,11 @@ class SourceTask:
             scalar = result_schema(plan.keys, plan.result_fields)
             self._schema = pa.schema([pa.field("_row", pa.uint64()), *list(scalar)[1:]])
         self._recalculation = Recalculation(plan, self._schema, self._computer, self._read_rows)
+        self._windower: Windower | None = None
+        if plan.source.row_window is not None:
+            self._windower = Windower(plan, self._schema, self._computer, self._recalculation, self._read_rows,
+                                      self._store)
+            self._windower.restore()
 
     # -- what the runtime calls ------------------------------------------------------------------------------
 
@@ -203,7 +213,8 @@ class SourceTask:
         while self.input.take(self.id) is not None:
             continue
         self._wal.close()
-        self._version = self._wal.acknowledged_version
+        skipped_from, self._version = self._version, self._wal.acknowledged_version
+        self._unseen.append((skipped_from, self._version))
         self._wal = self._environment.open_wal(self._vgroup_id, self._version)
 
     def _read_ahead(self) -> bool:
@@ -299,6 +310,14 @@ class SourceTask:
 
         `before` and `after` are the WAL versions between which the block lies.
         """
+        if self._windower is not None:
+            newest = self._max_ts if judged is None else max(
+                int(judged.ts.max()), _NEVER if self._max_ts is None else self._max_ts)
+            partials, late_rows = self._windower.process(judged, deletes, (before, after), newest)
+            self._late_rows += late_rows
+            if partials is not None:
+                self._send(ADD, partials)
+            return
         suspects = self._suspects(judged) if judged is not None and self._source.late_sql is not None else None
         expired = self._expired_keys(suspects) if suspects is not None else None
         updated = self._updated(judged, expired) if judged is not None else None
@@ -362,6 +381,12 @@ class SourceTask:
             tuids = pa.array([self._source.keep_tuid], pa.uint64())
         stored = self._environment.read_rows(
             self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
+        if self._windower is not None:
+            versions = stored.column("_ver").to_numpy()
+            seen = np.ones(len(versions), bool)
+            for first, last in self._unseen:
+                seen &= (versions <= first) | (versions > last)
+            stored = stored.filter(pa.array(seen))
         return source_rows(stored, self._plan)
 
     # -- sending ---------------------------------------------------------------------------------------------
@@ -393,7 +418,10 @@ class SourceTask:
 
     def _checkpoint(self, checkpoint_id: int) -> None:
         started = time.perf_counter()
-        meta = {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows}
+        meta = {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows,
+                "unseen": self._unseen}
+        if self._windower is not None:
+            self._windower.save()
         stored = self._store.checkpoint(checkpoint_id, meta)
         self._outbox.signal(Barrier(checkpoint_id))
         self._outbox.flush()

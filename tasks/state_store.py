@@ -25,6 +25,7 @@ from penstock.common.errors import CorruptionError, InternalError, StorageError
 
 FORMAT_VERSION = 1
 SPILL_BYTES = 64 * 1024 * 1024
+_PENDING_SEARCHED = 1024
 _BASE = b"base"
 _META = b"meta"
 _DELETED = b""
@@ -84,6 +85,42 @@ class StateStore:
         if self._pending:
             self._spill()
         return list(self._scan(first))
+
+    def between(self, first: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """Returns (key, value) for all keys from `first` on and before `end`, in key order, newest values only."""
+        self._spill_if_many()
+        found: dict[bytes, bytes] = {}
+        for key, value in self._scan(first):
+            if key >= end:
+                break
+            found[key] = value
+        for key, stored in self._pending.items():
+            if first <= key < end:
+                found.pop(key, None)
+                if stored != _DELETED:
+                    found[key] = self._checked(key, stored)
+        return sorted(found.items())
+
+    def last_before(self, end: bytes, prefix: bytes) -> tuple[bytes, bytes] | None:
+        """Returns the greatest key below `end` that starts with `prefix`, with its newest value, or None."""
+        self._spill_if_many()
+        layers = self._layers()
+        with self._env.begin() as transaction:
+            cursors = [transaction.cursor(db=layer) for layer in layers]
+            while True:
+                keys = [key for cursor in cursors if (key := _key_before(cursor, end)) is not None]
+                keys += [key for key in self._pending if key < end]
+                end = max(keys, default=b"")
+                if not end or not end.startswith(prefix):
+                    return None
+                value = self._find(transaction, layers, end)
+                if value is not None:
+                    return end, value
+
+    def _spill_if_many(self) -> None:
+        """Keeps searches in pending keys, which are not sorted, short."""
+        if len(self._pending) > _PENDING_SEARCHED:
+            self._spill()
 
     def _scan(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         layers = self._layers()
@@ -277,3 +314,9 @@ class StateStore:
                        for delta in deltas],
         }).encode()
         transaction.put(b"checkpoints", _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+
+
+def _key_before(cursor: Any, end: bytes) -> bytes | None:
+    """Moves the cursor to the greatest key below `end` and returns it, or None."""
+    found = cursor.prev() if cursor.set_range(end) else cursor.last()
+    return bytes(cursor.key()) if found else None

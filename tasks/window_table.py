@@ -34,7 +34,7 @@ class WindowTable:
     """All windows of one agg task. `closed_until`: windows that end at or before it are closed (None: none is)."""
 
     def __init__(self, plan: AggPlan, keys: Sequence[Field], inputs: int, store: StateStore) -> None:
-        self._grid = grid_of(plan.window, plan.precision, plan.time_zone)
+        self._grid = grid_of(plan.window, plan.precision, plan.time_zone) if plan.window is not None else None
         self._accumulators = plan.accumulators
         self._key_fields = tuple(keys)
         self._fields = plan.fields
@@ -59,7 +59,7 @@ class WindowTable:
         self._spilled: set[int] = set()
         self._newest_stored: int | None = None
         self._row_bytes = 64 + sum(column.dtype.itemsize + 1 for column in self._columns)
-        self._codec = _codec(self._columns)
+        self._codec = codec_of(self._columns)
 
     # -- combining -------------------------------------------------------------------------------------------
 
@@ -134,6 +134,7 @@ class WindowTable:
         """Returns the exclusive end of the window that starts at `start`."""
         found = self._ends.get(start)
         if found is None:
+            assert self._grid is not None
             found = self._ends[start] = end_of(start, self._grid)
         return found
 
@@ -184,8 +185,7 @@ class WindowTable:
         self._newest_stored = meta["newest_stored"]
         for key, value in self._store.items():
             if key.startswith(_GROUP_PREFIX):
-                (gid,) = _GROUP_KEY.unpack(key[1:])
-                self._add_group(gid, pickle.loads(value))
+                self._restore_group(key, value)
             elif key.startswith(_WINDOW_PREFIX):
                 start = _WINDOW_KEY.unpack(key[1:])[0] - _SIGN
                 if closed_until is None or self.end(start) > closed_until:
@@ -216,6 +216,10 @@ class WindowTable:
                         known = self._add_group(gids[row], tuple(key[row].as_py() for key in keys))
                     groups[row] = known
         return np.array(groups, np.int64)
+
+    def _restore_group(self, key: bytes, value: bytes) -> None:
+        (gid,) = _GROUP_KEY.unpack(key[1:])
+        self._add_group(gid, pickle.loads(value))
 
     def _add_group(self, gid: int, keys: tuple[Any, ...]) -> int:
         group = len(self._group_ids)
@@ -362,7 +366,7 @@ class WindowTable:
             column.data[slot], column.valid[slot] = record[f"v{n}"], record[f"n{n}"]
 
 
-def _codec(columns: Sequence[Values]) -> np.dtype[Any] | None:
+def codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
     """Returns the dtype of a stored slot if all its values have a fixed width, else None (then it is pickled)."""
     if any(column.dtype == np.dtype(object) for column in columns):
         return None
