@@ -5,7 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.tasks.agg import AggTask
+from penstock.tasks.compute import OPERATION
 from penstock.tasks.segment_table import SegmentTable
+from penstock.tasks.window_table import REPLAYED
 
 
 class SegmentAggTask(AggTask):
@@ -20,7 +22,8 @@ class SegmentAggTask(AggTask):
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         until = self._watermarks.current
-        self._write_results(self._table.apply(data.select(data.schema.names[1:]), input, until))
+        replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
+        self._write_results(self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed))
         self._table.spill(self._settings.state_memory_bytes, until)
 
     def _close_windows(self) -> None:

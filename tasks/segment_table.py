@@ -59,18 +59,29 @@ class SegmentTable(WindowTable):
         self._order: list[dict[int, list[int]]] = [{} for _ in range(inputs)]
         self._floors: list[dict[int, int]] = [{} for _ in range(inputs)]
         self._closing: list[tuple[int, int, int]] = []
-        self._waiting: set[tuple[int, int]] = set()
+        self._waiting: dict[tuple[int, int], int] = {}
 
     # -- what the agg task calls -------------------------------------------------------------------------------
 
-    def apply(self, partials: pa.RecordBatch, input: int, until: int | None) -> pa.Table | None:
+    def apply(
+        self, partials: pa.RecordBatch, input: int, until: int | None, *, replayed: bool
+    ) -> pa.Table | None:
         """Takes partials of one input and returns the results that change: the relation `state`, or None.
 
-        A partial without rows makes the segments of its group from `_wstart` to `_wlast` void. `until`: the watermark.
-        In the returned relation `_rows` 0 says that the window's result is to be deleted.
+        A partial without rows makes the segments of its group from `_wstart` to `_wlast` void, one with less than none
+        names a start of which an earlier attempt may have written a result. `replayed`: it may have done so for any
+        window that is touched. `until`: the watermark. In the returned relation `_rows` 0 says that the window's result
+        is to be deleted.
         """
-        void = partials.column(ROWS.name).to_numpy() == 0
         withdrawn: set[tuple[int, int]] = set()
+        counted = partials.column(ROWS.name).to_numpy()
+        if replayed:
+            doubtful = partials.filter(pa.array(counted < 0))
+            partials = partials.filter(pa.array(counted >= 0))
+            counted = counted[counted >= 0]
+            starts = doubtful.column(WINDOW_START.name).to_pylist()
+            withdrawn.update(zip(self._groups(doubtful).tolist(), starts, strict=True))
+        void = counted == 0
         if self._window.kind == "session":
             touched = self._apply_sessions(partials, void, input, withdrawn)
         else:
@@ -80,16 +91,20 @@ class SegmentTable(WindowTable):
                     self._remove(input, group, first, last, withdrawn)
                 partials = partials.filter(pa.array(~void))
             touched = self._add(partials, input)
+        if replayed:
+            withdrawn.update((window.group, int(self._window_of[slot])) for window in touched for slot in window.slots)
         return self._changes(touched, withdrawn, until)
 
     def close_until(self, until: int) -> pa.Table | None:
         """Returns the results of the windows that the new watermark closes: the relation `state`, or None."""
         windows: dict[tuple[int, int], _Window] = {}
         while self._closing and self._closing[0][0] < until:
-            _, group, start = heapq.heappop(self._closing)
-            self._waiting.discard((group, start))
+            last, group, start = heapq.heappop(self._closing)
+            if self._waiting.get((group, start)) != last:
+                continue
+            del self._waiting[group, start]
             window = self._window_at(group, start)
-            if window is not None:
+            if window is not None and not self._out.data[window.slots[0]]:
                 windows[group, window.start] = window
         return self._changes(list(windows.values()), set(), until)
 
@@ -247,7 +262,8 @@ class SegmentTable(WindowTable):
         prefix = _PREFIX + struct.pack(">HQ", input, self._group_ids[group])
         stored = self._store.last_before(self._key(min(before, floor), input, group), prefix)
         if stored is None:
-            self._floors[input].pop(group) if before >= floor else None
+            if before >= floor:
+                del self._floors[input][group]
             return self._slots[input][group, starts[place - 1]] if place else None
         start = _unpack(stored[0])[2]
         if before >= floor:
@@ -345,14 +361,16 @@ class SegmentTable(WindowTable):
                 self._wait(window.group, window.start, last)
             if (closed or self._at_once) and self._counts(window, last):
                 shown.append(window)
-                withdrawn.discard((window.group, window.start))
                 self._set_out(leader, True)
             elif self._out.data[leader]:
                 withdrawn.add((window.group, window.start))
                 self._set_out(leader, False)
-        if not shown and not withdrawn:
-            return None
-        return self._state_of(shown, sorted(withdrawn))
+        gone = sorted(window for window in withdrawn if not self._is_out(*window))
+        return self._state_of(shown, gone) if shown or gone else None
+
+    def _is_out(self, group: int, start: int) -> bool:
+        slots = (lookup.get((group, start)) for lookup in self._slots)
+        return any(slot is not None and self._out.data[slot] for slot in slots)
 
     def _counts(self, window: _Window, last: int) -> bool:
         """Whether the window is complete (event) and long enough."""
@@ -360,8 +378,10 @@ class SegmentTable(WindowTable):
         return ended and last - window.start >= self._window.least
 
     def _wait(self, group: int, start: int, last: int) -> None:
-        if (group, start) not in self._waiting:
-            self._waiting.add((group, start))
+        """Makes sure that the window is looked at when the watermark passes `last`; it may turn out to be longer."""
+        known = self._waiting.get((group, start))
+        if known is None or last < known:
+            self._waiting[group, start] = last
             heapq.heappush(self._closing, (last, group, start))
 
     def _set_out(self, slot: int, out: bool) -> None:

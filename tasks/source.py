@@ -41,13 +41,14 @@ from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.window_table import ADD, REPLACE
+from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
 from penstock.tasks.windower import Windower
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
 
 UPDATED = 2
 _KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
 _NEVER = np.iinfo(np.int64).min
+_RESERVED_VERSIONS = 10_000
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
 
@@ -128,6 +129,12 @@ class SourceTask:
             self._schema = pa.schema([pa.field("_row", pa.uint64()), *list(scalar)[1:]])
         self._recalculation = Recalculation(plan, self._schema, self._computer, self._read_rows)
         self._windower: Windower | None = None
+        self._reserved = 0
+        # Up to here an earlier attempt may have come; without its store, no one knows how far it did.
+        self._replayed_until = 0
+        if deployment.attempt > 1:
+            reserved = self._store.reserved
+            self._replayed_until = self._wal.acknowledged_version if reserved is None else reserved
         if plan.source.row_window is not None:
             self._windower = Windower(plan, self._schema, self._computer, self._recalculation, self._read_rows,
                                       self._store)
@@ -313,10 +320,13 @@ class SourceTask:
         if self._windower is not None:
             newest = self._max_ts if judged is None else max(
                 int(judged.ts.max()), _NEVER if self._max_ts is None else self._max_ts)
-            partials, late_rows = self._windower.process(judged, deletes, (before, after), newest)
+            replayed = before < self._replayed_until
+            if after > self._reserved:
+                self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
+            partials, late_rows = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
             self._late_rows += late_rows
             if partials is not None:
-                self._send(ADD, partials)
+                self._send(REPLAYED if replayed else ADD, partials)
             return
         suspects = self._suspects(judged) if judged is not None and self._source.late_sql is not None else None
         expired = self._expired_keys(suspects) if suspects is not None else None

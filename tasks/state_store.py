@@ -29,7 +29,9 @@ _PENDING_SEARCHED = 1024
 _BASE = b"base"
 _META = b"meta"
 _DELETED = b""
+_RESERVED = b"reserved"
 _CHECKSUM = struct.Struct("<I")
+_RESERVED_NUMBER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,20 @@ class StateStore:
         meta = json.loads(found.meta)
         assert isinstance(meta, dict)
         return meta
+
+    def reserve(self, number: int) -> int:
+        """Notes durably, for whoever opens this store next, that the task may get as far as `number`; returns it."""
+        with self._writing() as transaction:
+            content = _RESERVED_NUMBER.pack(number)
+            transaction.put(_RESERVED, _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+        return number
+
+    @property
+    def reserved(self) -> int | None:
+        """The number noted last, in any attempt and whatever was restored, or None."""
+        with self._env.begin() as transaction:
+            stored = transaction.get(_RESERVED, db=self._meta)
+        return None if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_RESERVED, bytes(stored)))[0])
 
     def close(self) -> None:
         self._env.close()

@@ -22,7 +22,7 @@ from penstock.tasks.accumulators import Slots, Values, columns_for, combine
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state_store import StateStore
 
-ADD, REPLACE = 0, 1
+ADD, REPLACE, REPLAYED = 0, 1, 2
 _GROUP_PREFIX, _WINDOW_PREFIX = b"g", b"w"
 _GROUP_KEY = struct.Struct(">Q")
 _WINDOW_KEY = struct.Struct(">QHQ")

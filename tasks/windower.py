@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 
 ROW_COLUMN = "#row"
 LATE, UPDATED = 1, 2
+DOUBTFUL = -1
 TS_MIN, TS_MAX = -(2**63), 2**63 - 1
 _CARRY, _EXPIRED, _OLDEST = b"c", b"x", b"o"
 _GROUP_KEY = struct.Struct(">cQ")
@@ -94,12 +95,15 @@ class Windower:
     # -- what the source task calls ----------------------------------------------------------------------------
 
     def process(
-        self, judged: Judged | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int], newest: int | None
+        self, judged: Judged | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int], newest: int | None,
+        *, replayed: bool,
     ) -> tuple[pa.RecordBatch | None, int]:
         """Returns the partials for a block of rows and deletes, and how many of its rows were expired.
 
         A partial without rows says: all segments of its group between `_wstart` and `_wlast` are void. `versions`: the
-        WAL versions around the block. `newest`: the newest time of the vnode, this block included.
+        WAL versions around the block. `newest`: the newest time of the vnode, this block included. If the block is
+        `replayed`, partials with `DOUBTFUL` rows name all starts of windows that an earlier attempt may have seen: it may
+        have processed the same records in other blocks, and died before it withdrew a result that is now never made.
         """
         rows = expired = updated = None
         late_rows = 0
@@ -119,14 +123,22 @@ class Windower:
             rows = kept
             self._note_oldest(rows)
         change = Change(judged.rows if judged is not None else None, updated, tuple(deletes), *versions)
-        changed = self._changed_times(change, judged, rows)
+        sources = self._changed_rows(change, judged, rows)
+        changed = _times_of(sources)
         stretches = self._stretches(changed, change)
         self._forget_expired(deletes)
         if judged is not None and new_keys.num_rows:
             self._remember_expired(new_keys)
         tuids = self._tables_of(changed)
         stretches = self._found(stretches, tuids, change.after, newest)
-        return self._partials(rows, stretches), late_rows
+        batches = self._partials(rows, stretches)
+        if replayed:
+            sources += [stretch.rows for stretch in stretches if stretch.rows is not None]
+            batches += self._doubtful(sources if rows is None else [*sources, rows])
+        if not batches:
+            return None, late_rows
+        partials = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        return partials, late_rows
 
     def save(self) -> None:
         """Hands what changed since the last call to the store."""
@@ -207,8 +219,8 @@ class Windower:
 
     # -- what changed ------------------------------------------------------------------------------------------
 
-    def _changed_times(self, change: Change, judged: Judged | None, rows: pa.Table | None) -> pa.Table:
-        """Returns `#group`, `#ts` and `_tuid` of all rows that are gone, rewritten or came late, old and new ones."""
+    def _changed_rows(self, change: Change, judged: Judged | None, rows: pa.Table | None) -> list[pa.Table]:
+        """Returns all rows that are gone, rewritten or came late, old and new ones, where they are in windows."""
         found = []
         touched = self._recalculation.changed_rows(change)
         if touched is not None:
@@ -218,11 +230,7 @@ class Windower:
         if self._window.kind != "session" and judged is not None and judged.change is not None:
             assert rows is not None
             found.append(rows.filter(pa.array(judged.change[rows.column(ROW_COLUMN).to_numpy()] != 0)))
-        names = [GROUP_COLUMN, TIME_COLUMN, "_tuid"]
-        if not found:
-            return pa.table({name: pa.array([], kind) for name, kind in
-                             zip(names, (pa.uint64(), pa.int64(), pa.uint64()), strict=True)})
-        return pa.concat_tables([table.select(names) for table in found])
+        return found
 
     def _tables_of(self, changed: pa.Table) -> pa.Array | None:
         """Returns the tables that the changed groups consist of, or None if a group may have rows of any."""
@@ -366,7 +374,7 @@ class Windower:
 
     # -- partials ----------------------------------------------------------------------------------------------
 
-    def _partials(self, rows: pa.Table | None, stretches: Sequence[_Stretch]) -> pa.RecordBatch | None:
+    def _partials(self, rows: pa.Table | None, stretches: Sequence[_Stretch]) -> list[pa.RecordBatch]:
         parts: list[pa.Table] = []
         if rows is not None:
             rows = self._outside(rows, stretches)
@@ -385,9 +393,17 @@ class Windower:
         if parts:
             windowed = pa.concat_tables(parts)
             batches.append(self._computer.run(self._source.sql, self._schema, windowed=windowed))
-        if not batches:
-            return None
-        return batches[0] if len(batches) == 1 else pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+        return batches
+
+    def _doubtful(self, sources: Sequence[pa.Table]) -> list[pa.RecordBatch]:
+        """Returns partials that name the times of all these rows."""
+        rows = pa.concat_tables([_unnumbered(table) for table in sources]) if sources else None
+        if rows is None or not rows.num_rows:
+            return []
+        starts = rows.append_column(WINDOW_START.name, rows.column(TIME_COLUMN))
+        named = self._computer.run(self._source.sql, self._schema, windowed=starts)
+        place = self._schema.get_field_index(ROWS.name)
+        return [named.set_column(place, ROWS, pa.array(np.full(named.num_rows, DOUBTFUL)))]
 
     def _outside(self, rows: pa.Table, stretches: Sequence[_Stretch]) -> pa.Table:
         """Returns the rows that no stretch contains."""
@@ -405,9 +421,7 @@ class Windower:
 
     def _windowed(self, rows: pa.Table, assigned: Assigned) -> pa.Table:
         """Returns the relation `windowed`."""
-        if ROW_COLUMN in rows.column_names:
-            rows = rows.drop_columns([ROW_COLUMN])
-        return rows.take(pa.array(assigned.rows)).append_column(WINDOW_START.name, pa.array(assigned.starts))
+        return _unnumbered(rows).take(pa.array(assigned.rows)).append_column(WINDOW_START.name, pa.array(assigned.starts))
 
     def _carry(self, carries: Mapping[int, Carry | None]) -> None:
         for gid, carry in carries.items():
@@ -428,6 +442,16 @@ class Windower:
         columns = [values[field.name] if field.name in values else pa.nulls(len(stretches), field.type)
                    for field in self._schema]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _times_of(sources: Sequence[pa.Table]) -> pa.Table:
+    """Returns group, time and table of rows from several tables."""
+    schema = pa.schema([(GROUP_COLUMN, pa.uint64()), (TIME_COLUMN, pa.int64()), ("_tuid", pa.uint64())])
+    return pa.concat_tables([schema.empty_table(), *(table.select(schema.names) for table in sources)])
+
+
+def _unnumbered(rows: pa.Table) -> pa.Table:
+    return rows.drop_columns([ROW_COLUMN]) if ROW_COLUMN in rows.column_names else rows
 
 
 def _session_ends(

@@ -1,0 +1,243 @@
+"""SESSION, STATE, EVENT and COUNT windows in streams: the result equals the batch answer, whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from stream_kit import StreamKit
+
+from penstock.tasks.task import TaskSettings
+
+SLOW = [HealthCheck.too_slow]
+GAP = 5_000
+
+
+@dataclass(frozen=True)
+class Row:
+    """A stored row as the oracle sees it."""
+
+    table: str
+    site: str
+    uid: int
+    ts: int
+    voltage: int | None
+    current: float | None
+    note: str | None
+
+
+Windows = list[list[Row]]
+
+
+def sessions(rows: Sequence[Row]) -> Windows:
+    windows: Windows = []
+    for row in rows:
+        if windows and row.ts - windows[-1][-1].ts <= GAP:
+            windows[-1].append(row)
+        else:
+            windows.append([row])
+    return windows
+
+
+def states(rows: Sequence[Row]) -> Windows:
+    windows: Windows = []
+    for row in rows:
+        if row.voltage is None:
+            continue
+        if windows and windows[-1][-1].voltage == row.voltage:
+            windows[-1].append(row)
+        else:
+            windows.append([row])
+    return windows
+
+
+def events(rows: Sequence[Row]) -> Windows:
+    windows: Windows = []
+    current: list[Row] = []
+    for row in rows:
+        if current or (row.voltage is not None and row.voltage > 0):
+            current.append(row)
+            if row.current is not None and row.current < 0:
+                windows.append(current)
+                current = []
+    return windows
+
+
+def counts(count: int, sliding: int) -> Callable[[Sequence[Row]], Windows]:
+    return lambda rows: [list(rows[n : n + count]) for n in range(0, len(rows), sliding)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A window in SQL, and what it means in plain Python; `added` is how far `_wend` is from the last row."""
+
+    clause: str
+    windows: Callable[[Sequence[Row]], Windows]
+    added: int = 0
+    least: int = 0
+    options: str = "ignore expired 0"
+
+
+CASES = {
+    "session": Case("session(ts, 5s)", sessions, GAP),
+    "state": Case("state_window(voltage)", states),
+    "state true_for": Case("state_window(voltage) true_for(3s)", states, least=3_000),
+    "event": Case("event_window start with voltage > 0 end with current < 0", events),
+    "event true_for": Case("event_window start with voltage > 0 end with current < 0 true_for(3s)", events, least=3_000),
+}
+COUNTS = {
+    "count": Case("count_window(3)", counts(3, 3), options="ignore expired 1 watermark 1d"),
+    "sliding count": Case("count_window(4, 2)", counts(4, 2), options="ignore expired 1 watermark 1d"),
+    "count by one": Case("count_window(3, 1)", counts(3, 1), options="ignore expired 1 watermark 1d"),
+}
+PARTITIONS: dict[str, tuple[str, str, Callable[[Row], Any]]] = {
+    "table": ("partition by tbname tn", "o tags(tn varchar(20))", lambda row: row.table),
+    "table and column": ("partition by tbname tn, note n", "o tags(tn varchar(20), n varchar(20))",
+                         lambda row: (row.table, row.note)),
+    "tag": ("partition by site", "o tags(site varchar(20))", lambda row: row.site),
+    "column": ("partition by note", "o tags(note varchar(20))", lambda row: row.note),
+    "none": ("", "o", lambda row: None),
+}
+Answer = tuple[Any, ...]
+
+
+def stored(kit: StreamKit) -> list[Row]:
+    """All rows of the source, in the order of time and table."""
+    rows = [Row(row["tbname"], row["site"], row["_tuid"], row["ts"], row["voltage"], row["current"], row["note"])
+            for row in kit.source().to_pylist()]
+    return sorted(rows, key=lambda row: (row.ts, row.uid))
+
+
+def aggregated(window: Sequence[Row], added: int) -> Answer:
+    """The aggregates of `SELECT` below over one window."""
+    voltages = [row.voltage for row in window if row.voltage is not None]
+    firsts = [row.voltage for row in window if row.voltage is not None]
+    notes = [(row.ts, -row.uid, row.note) for row in window if row.note is not None]
+    currents = [row.current for row in window if row.current is not None]
+    return (window[0].ts, window[-1].ts + added, len(window), sum(voltages) if voltages else None,
+            max(currents, default=None), firsts[0] if firsts else None, max(notes)[2] if notes else None)
+
+
+SELECT = "_wstart, _wend e, count(*) c, sum(voltage) s, max(current) hi, first(voltage) f, last(note) l"
+
+
+def batch(rows: Sequence[Row], case: Case, key: Callable[[Row], Any]) -> list[Answer]:
+    """The batch answer: independent of SQL and of everything that the stream is made of."""
+    groups: dict[Any, list[Row]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    answers = [aggregated(window, case.added) for group in groups.values() for window in case.windows(group)
+               if window[-1].ts - window[0].ts >= case.least]
+    return sorted(answers, key=ordered)
+
+
+def ordered(answer: Answer) -> list[tuple[bool, Any]]:
+    return [(value is None, value) for value in answer]
+
+
+def stream(kit: StreamKit) -> list[Answer]:
+    """The stream's result rows, without their group."""
+    return sorted(((millis(row["_wstart"]), millis(row["e"]), row["c"], row["s"], row["hi"], row["f"], row["l"])
+                   for row in kit.rows()), key=ordered)
+
+
+def millis(moment: datetime) -> int:
+    return round(moment.replace(tzinfo=UTC).timestamp() * 1000)
+
+
+def sql_of(case: Case, partition: str, trigger: str = "at_once", options: str | None = None) -> str:
+    clause, into, _ = PARTITIONS[partition]
+    return (f"create stream s trigger {trigger} {options or case.options} ignore update 0 into {into} as "
+            f"select {SELECT} from meters {clause} {case.clause}")
+
+
+TIMES = st.one_of(st.integers(0, 30_000), st.integers(0, 30).map(lambda n: n * 1000), st.integers(0, 9_000_000))
+ROW = st.tuples(
+    st.integers(0, 3), TIMES, st.one_of(st.none(), st.integers(-1, 2)),
+    st.one_of(st.none(), st.integers(-2, 2).map(float)), st.one_of(st.none(), st.sampled_from(["x", "y"])),
+)
+IN_ORDER = st.lists(ROW, min_size=1, max_size=12).map(lambda rows: sorted(rows, key=lambda row: row[1]))
+STEP = st.one_of(
+    st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=8)),
+    st.tuples(st.just("each"), IN_ORDER),
+    st.tuples(st.just("partial"), st.lists(ROW, min_size=1, max_size=3)),
+    st.tuples(st.just("delete"), st.tuples(st.one_of(st.none(), st.lists(st.integers(0, 3), min_size=1, max_size=2)),
+                                           TIMES, st.integers(0, 15_000))),
+    st.tuples(st.just("run"), st.none()),
+    st.tuples(st.just("checkpoint"), st.booleans()),
+    st.tuples(st.just("kill"), st.none()),
+)
+STEPS = st.lists(STEP, min_size=1, max_size=14)
+
+
+def play(kit: StreamKit, steps: list[tuple[str, Any]]) -> None:
+    """Carries out random steps."""
+    for kind, what in steps:
+        match kind:
+            case "insert":
+                kit.insert(what)
+            case "each":
+                for row in what:
+                    kit.insert([row])
+            case "partial":
+                kit.insert([row[:3] for row in what], ("voltage",))
+            case "delete":
+                tables, first, length = what
+                kit.delete(tables, first, first + length)
+            case "run":
+                kit.run()
+            case "checkpoint":
+                kit.run()
+                kit.checkpoint(commit=what)
+            case "kill":
+                kit.kill()
+
+
+def task_settings(block: int, memory: int) -> TaskSettings:
+    return TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26,
+                        block_rows_max=block, state_memory_bytes=memory)
+
+
+@pytest.fixture
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Makes kits and closes them."""
+    made: list[StreamKit] = []
+
+    def make(sql: str, **options: Any) -> StreamKit:
+        kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, **options)
+        made.append(kit)
+        return kit
+
+    yield make
+    for kit in made:
+        kit.close()
+
+
+@pytest.mark.parametrize(("name", "partition"), [
+    ("session", "table"), ("session", "tag"), ("session", "column"), ("session", "none"),
+    ("state", "table"), ("state", "table and column"), ("state true_for", "table"),
+    ("event", "table"), ("event", "table and column"), ("event true_for", "table"),
+    ("count", "table"), ("sliding count", "table"), ("sliding count", "table and column"), ("count by one", "table"),
+])
+@settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
+@given(steps=STEPS, vnodes=st.integers(1, 4), block=st.sampled_from([1, 2, 4, 100]),
+       memory=st.sampled_from([0, 1_000, 1 << 27]))
+def test_at_once_equals_batch(
+    tmp_path_factory: pytest.TempPathFactory, name: str, partition: str, steps: list[Any], vnodes: int, block: int,
+    memory: int
+) -> None:
+    """AT_ONCE: the result is the batch answer, for any change, kill, vnode count, block size and memory for state."""
+    case = (CASES | COUNTS)[name]
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql_of(case, partition), vnodes=vnodes,
+                    settings=task_settings(block, memory))
+    try:
+        play(kit, steps)
+        kit.run()
+        assert stream(kit) == batch(stored(kit), case, PARTITIONS[partition][2])
+    finally:
+        kit.close()
