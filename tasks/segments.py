@@ -42,7 +42,10 @@ class Carry:
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """Rows in windows: row `rows[i]` is in the window that starts at `starts[i]`. `carries`: by group, after the rows."""
+    """Rows in windows: row `rows[i]` is in the window that starts at `starts[i]`.
+
+    `carries`: what the rows of each group leave behind.
+    """
 
     rows: Times
     starts: Times

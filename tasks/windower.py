@@ -102,8 +102,8 @@ class Windower:
 
         A partial without rows says: all segments of its group between `_wstart` and `_wlast` are void. `versions`: the
         WAL versions around the block. `newest`: the newest time of the vnode, this block included. If the block is
-        `replayed`, partials with `DOUBTFUL` rows name all starts of windows that an earlier attempt may have seen: it may
-        have processed the same records in other blocks, and died before it withdrew a result that is now never made.
+        `replayed`, partials with `DOUBTFUL` rows name all starts of windows that an earlier attempt may have seen: it
+        may have processed the same records in other blocks, and died before it withdrew what is now never made.
         """
         rows = expired = updated = None
         late_rows = 0
@@ -142,9 +142,10 @@ class Windower:
 
     def save(self) -> None:
         """Hands what changed since the last call to the store."""
-        self._store.put_many(
-            (_GROUP_KEY.pack(_CARRY, gid), pickle.dumps(self._carries[gid], protocol=5) if gid in self._carries else None)
-            for gid in self._changed)
+        for gid in self._changed:
+            carry = self._carries.get(gid)
+            value = None if carry is None else pickle.dumps(carry, protocol=5)
+            self._store.put_many([(_GROUP_KEY.pack(_CARRY, gid), value)])
         self._changed = set()
         if self._oldest is not None:
             self._store.put_many([(_OLDEST, pickle.dumps(self._oldest))])
@@ -245,7 +246,9 @@ class Windower:
         stretches = []
         for gid, first, last in zip(lines.gids, lines.first.tolist(), lines.last.tolist(), strict=True):
             ts = lines.ts[first : last + 1]
-            cuts = np.flatnonzero(np.diff(ts) > 2 * self._reach) + 1 if self._window.kind != "count" else []
+            cuts = np.flatnonzero(np.diff(ts) > 2 * self._reach) + 1
+            if self._window.kind == "count":
+                cuts = cuts[:0]
             stretches += [_Stretch(gid, int(part[0]), int(part[-1])) for part in np.split(ts, cuts)]
         return self._positioned(stretches, self._tables_of(changed), change.before) if (
             stretches and self._window.kind == "count") else stretches
@@ -307,7 +310,7 @@ class Windower:
                 for stretch in near:
                     first, end = spans.get(stretch.gid, (0, 0))
                     part = rows.slice(first, end - first)
-                    seen = self._ends(stretch, part, low if not whole_past else None, high if not whole_future else None)
+                    seen = self._ends(stretch, part, None if whole_past else low, None if whole_future else high)
                     (unseen if seen is None else found).append(stretch if seen is None else seen)
             pending, reach = unseen, reach * _REACH_GROWTH
         return found
@@ -421,7 +424,8 @@ class Windower:
 
     def _windowed(self, rows: pa.Table, assigned: Assigned) -> pa.Table:
         """Returns the relation `windowed`."""
-        return _unnumbered(rows).take(pa.array(assigned.rows)).append_column(WINDOW_START.name, pa.array(assigned.starts))
+        taken = _unnumbered(rows).take(pa.array(assigned.rows))
+        return taken.append_column(WINDOW_START.name, pa.array(assigned.starts))
 
     def _carry(self, carries: Mapping[int, Carry | None]) -> None:
         for gid, carry in carries.items():
