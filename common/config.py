@@ -95,12 +95,14 @@ class Config:
     worker_start_timeout: float = field(metadata=_key("workers", "duration", 1, HOUR))
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))
-    stall_timeout: float = field(metadata=_key("workers", "duration", 1, DAY))
 
     log_level: str = field(metadata=_key("log", "choice", choices=("debug", "info", "warning", "error")))
     log_dir: Path = field(metadata=_key("log", "path"))
     log_file_size: int = field(metadata=_key("log", "size", 64 * KIB, GIB))
     log_files_kept: int = field(metadata=_key("log", "integer", 0, 1000))
+
+    sml_child_table_name: str = field(metadata=_key("schemaless", "text"))
+    sml_auto_child_table_name_delimiter: str = field(metadata=_key("schemaless", "text"))
 
     shell_rows_max: int = field(metadata=_key("shell", "integer", 1, 10_000_000))
     max_binary_display_width: int = field(metadata=_key("shell", "integer", 1, 16_384))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.common.clock import Clock
-from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError
+from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
 from penstock.mnode import meta
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.lookup import TABLE_MISSING
@@ -31,15 +31,29 @@ class Children:
     def ensure(self, parent: Table, wanted: Mapping[str, tuple[TagValue, ...]]) -> dict[str, ChildTable]:
         """Returns the child tables of these names, creating those that don't exist with the tag values given.
 
+        Tag values () stand for a child that was there a moment ago: it is not created.
         `AlreadyExistsError` if a name belongs to a table that is no child of `parent`; then none is created.
         """
-        found = {name: child for name in wanted if (child := self._find(parent, name)) is not None}
-        if len(found) == len(wanted) and self._unannounced.isdisjoint(found):
+        found = self.known(parent, wanted)
+        if found is not None:
             return found
         with self._lock:
             missing = [(name, tags) for name, tags in wanted.items() if self._find(parent, name) is None]
+            gone = next((name for name, tags in missing if len(tags) != len(parent.tags)), None)
+            if gone is not None:
+                raise NotFoundError(f"child table {gone} was dropped meanwhile", code=TABLE_MISSING)
             self._create(parent.uid, missing)
         return {name: self._require(parent, name) for name in wanted}
+
+    def known(self, parent: Table, names: Iterable[str]) -> dict[str, ChildTable] | None:
+        """Returns the child tables of these names if all of them exist and are announced, else None."""
+        found: dict[str, ChildTable] = {}
+        for name in names:
+            child = self._find(parent, name)
+            if child is None or name in self._unannounced:
+                return None
+            found[name] = child
+        return found
 
     def create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]) -> list[ChildTable]:
         """Returns new child tables. `AlreadyExistsError` if any of the names is taken; then none is created."""
@@ -51,16 +65,24 @@ class Children:
         self._unannounced |= names
         try:
             created = self._catalog.create_children(super_uid, children, self._clock.now_ms())
-            by_vgroup: dict[int, list[ChildTable]] = {}
-            for child in created:
-                by_vgroup.setdefault(child.vgroup_id, []).append(child)
-            for vgroup_id, members in by_vgroup.items():
-                self._storage.write_meta(vgroup_id, meta.create_children(super_uid, members))
+            try:
+                self._announce(super_uid, created)
+            except PenstockError:
+                # Streams would never learn of a child without its record: the next try makes another one.
+                self._catalog.drop_children(super_uid, [child.uid for child in created])
+                raise
         finally:
             self._unannounced -= names
         if created:
             self._changed(super_uid)
         return created
+
+    def _announce(self, super_uid: int, created: Sequence[ChildTable]) -> None:
+        by_vgroup: dict[int, list[ChildTable]] = {}
+        for child in created:
+            by_vgroup.setdefault(child.vgroup_id, []).append(child)
+        for vgroup_id, members in by_vgroup.items():
+            self._storage.write_meta(vgroup_id, meta.create_children(super_uid, members))
 
     def _find(self, parent: Table, name: str) -> ChildTable | None:
         found = self._catalog.child(parent.database, name)

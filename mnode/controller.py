@@ -80,8 +80,11 @@ class ControllerSettings:
     heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 15.0
     wal_poll_interval_s: float = 0.0005
-    close_timeout_s: float = 10.0
+    stall_timeout_s: float = 30.0
+    final_checkpoint_timeout_s: float = 10.0
+    close_timeout_s: float = 5.0
     log_level: str = "warning"
+    host: str = "127.0.0.1"
 
     @classmethod
     def from_config(cls, config: Config) -> ControllerSettings:
@@ -99,6 +102,7 @@ class ControllerSettings:
             heartbeat_timeout_s=config.heartbeat_timeout,
             wal_poll_interval_s=config.wal_poll_interval,
             log_level=config.log_level,
+            host=config.host,
         )
 
 
@@ -205,7 +209,7 @@ class StreamController:
         self._records = CommitRecords(paths, fs, settings.checkpoints_kept)
         self._machine = GroupMachine(settings.groups)
         self._checkpoints = CheckpointMachine(settings.checkpoints)
-        self._monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0))
+        self._monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0), settings.stall_timeout_s)
         self._entries: dict[int, _Entry] = {}
         self._workers: dict[str, dict[int, _Worker]] = {}
         self._handles: dict[str, Handle] = {}
@@ -214,8 +218,9 @@ class StreamController:
         self._inbox: deque[Callable[[], None]] = deque()
         self._flag = threading.Event()
         self._stopping = False
+        self._gone: Future[None] | None = None
         self._helpers = ThreadPoolExecutor(4, thread_name_prefix="controller helper")
-        self._door = WorkerDoor(secret, self._hello, self._message, self._lost)
+        self._door = WorkerDoor(secret, self._hello, self._message, self._lost, settings.host)
         self._thread = threading.Thread(target=self._run, name="stream controller", daemon=True)
         self._thread.start()
 
@@ -293,7 +298,7 @@ class StreamController:
         )
 
     def close(self, final_checkpoint: bool = True) -> None:
-        """Ends all streams and workers; takes at most about twice the close timeout.
+        """Ends all streams and workers; takes at most about as long as the two timeouts for it together.
 
         With `final_checkpoint`, running streams are checkpointed first, so that they go on from here next time.
         """
@@ -301,7 +306,7 @@ class StreamController:
             return
         timeout_s = self._settings.close_timeout_s
         if final_checkpoint:
-            self._checkpoint_all(timeout_s)
+            self._checkpoint_all(self._settings.final_checkpoint_timeout_s)
         gone = self._ask(self._close_all)
         try:
             gone.result(timeout_s)
@@ -321,7 +326,9 @@ class StreamController:
         for stream_id, future in zip(running, futures, strict=True):
             try:
                 future.result(max(0.0, deadline - self._clock.monotonic()))
-            except (FutureTimeoutError, UnavailableError) as error:
+            except FutureTimeoutError:
+                _log.warning("stream %x is closed without a last checkpoint: it took too long", stream_id)
+            except UnavailableError as error:
                 _log.warning("stream %x is closed without a last checkpoint: %s", stream_id, error)
 
     # --- the loop ----------------------------------------------------------------------------------------------
@@ -438,15 +445,14 @@ class StreamController:
         return future
 
     def _close_all(self) -> Future[None]:
-        self._gone: Future[None] = Future()
+        gone = self._gone = Future()
         self._handle(groups.CloseAll())
         self._see_whether_gone()
-        return self._gone
+        return gone
 
     def _see_whether_gone(self) -> None:
-        gone: Future[None] | None = getattr(self, "_gone", None)
-        if gone is not None and not gone.done() and not self._machine.groups:
-            gone.set_result(None)
+        if self._gone is not None and not self._gone.done() and not self._machine.groups:
+            self._gone.set_result(None)
 
     def _cut_off(self) -> None:
         for group in list(self._handles):
@@ -660,9 +666,10 @@ class StreamController:
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:
         entry = self._entries[stream_id]
-        self._send(group, control.StartStream(stream_id, attempt))
         if entry.deployment is not None and entry.deployment.paused != entry.paused:
+            # Before the tasks start: a stream that was paused meanwhile must not read a single row.
             self._post_event(stream_id, Pause() if entry.paused else Resume())
+        self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id
         )

@@ -16,6 +16,7 @@ from penstock.common.errors import (
     InvalidStatementError,
     NotFoundError,
     NotSupportedError,
+    PenstockError,
 )
 from penstock.mnode import meta
 from penstock.mnode.catalog import Catalog, StreamRecord, physical_name
@@ -31,7 +32,7 @@ from penstock.mnode.lookup import (
 )
 from penstock.mnode.options import change_options, resolve_options
 from penstock.mnode.session import Result, SessionState
-from penstock.mnode.storage import Storage, oldest_allowed
+from penstock.mnode.storage import Storage, oldest_allowed, vgroups_of
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.mnode.tag_values import read_tags
 from penstock.sql.schema import Column, Database, Session, Table, TagValue
@@ -115,7 +116,12 @@ class Ddl:
                 return Result()
             raise AlreadyExistsError(f"database {statement.name} already exists", code=0x0381)
         database = self._catalog.create_database(statement.name, options, self._clock.now_ms())
-        self._storage.add_database(database)
+        try:
+            self._storage.add_database(database)
+        except PenstockError:
+            self._catalog.drop_database(database.name)
+            self._storage.drop_database(database)
+            raise
         return Result()
 
     def alter_database(self, statement: AlterDatabase) -> Result:
@@ -198,7 +204,11 @@ class Ddl:
         """Returns a new super or normal table with its place in the vnodes; what the names allow is not checked."""
         table = self._catalog.create_table(
             database.name, name, columns, tags, super_table=super_table, now_ms=self._clock.now_ms(), comment=comment)
-        self._storage.define_table(database, table)
+        try:
+            self._storage.define_table(database, table)
+        except PenstockError:
+            self._catalog.drop_table(table.uid)
+            raise
         self._schema_changed()
         return table
 
@@ -241,8 +251,8 @@ class Ddl:
                 return None
             raise AlreadyExistsError(f"table {database.name}.{child.name.name} already exists", code=_TABLE_EXISTS)
         check_name(child.name.name, "table")
-        if child.ttl_days:
-            raise NotSupportedError("tables with a TTL are not supported", hint="leave TTL out")
+        if child.ttl_days or child.comment is not None:
+            raise NotSupportedError("child tables have no TTL and no comment", hint="comment on the super table")
         return parent, tag_values
 
     # --- DROP TABLE --------------------------------------------------------------------------------------------
@@ -320,6 +330,7 @@ class Ddl:
             assert statement.type is not None
             check_name(name, "column")
             self._refuse_taken(table, name)
+            self._refuse_if_target(table)
             columns.append(self._new_column(table, name, statement.type))
         else:
             column = require_column(name, columns, table)
@@ -356,6 +367,7 @@ class Ddl:
             assert statement.type is not None
             check_name(name, "tag")
             self._refuse_taken(table, name)
+            self._refuse_if_target(table)
             tags.append(self._new_column(table, name, statement.type))
             children = {child.uid: (*child.tag_values, None) for child in self._catalog.children(table.uid)}
         else:
@@ -381,6 +393,37 @@ class Ddl:
         self._store(replace(table, tags=tuple(tags)), children)
         self._children_changed(table.uid)
         return Result()
+
+    def extend_table(self, table: Table, columns: Sequence[Column], tags: Sequence[Column]) -> Table:
+        """Returns the super table with further columns and tags, and with longer types for those it has.
+
+        What is given replaces what has the same name. Existing children have NULL in new tags. Nothing is ever
+        taken away. Raises InvalidStatementError and InUseError as ALTER STABLE does; then nothing changes.
+        """
+        new_columns, new_tags = list(table.columns), list(table.tags)
+        for given, known, what in ((columns, new_columns, "column"), (tags, new_tags, "tag")):
+            for column in given:
+                at = next((place for place, one in enumerate(known) if one.name == column.name), None)
+                if at is not None:
+                    self._refuse_if_column_streamed(table, known[at]) if what == "column" else (
+                        self._refuse_if_streamed(table))
+                    known[at] = replace(known[at], type=_longer(known[at], column.type))
+                    continue
+                check_name(column.name, what)
+                self._refuse_taken(table, column.name)
+                self._refuse_if_target(table)
+                used = (*self._catalog.used_physical_names(table.uid),
+                        *(one.physical for one in (*new_columns, *new_tags)))
+                known.append(replace(column, physical=physical_name(column.name, used)))
+        check_columns(new_columns, new_tags)
+        added = (None,) * (len(new_tags) - len(table.tags))
+        children = {child.uid: (*child.tag_values, *added) for child in self._catalog.children(table.uid)}
+        self._store(replace(table, columns=tuple(new_columns), tags=tuple(new_tags)), children if added else None)
+        if tags:
+            self._children_changed(table.uid)
+        changed = self._catalog.table_by_uid(table.uid)
+        assert changed is not None
+        return changed
 
     def _set_tags(self, table: Table, statement: AlterTable, session: Session) -> Result:
         if table.kind != "child":
@@ -428,13 +471,21 @@ class Ddl:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _store(self, table: Table, children: dict[int, tuple[TagValue, ...]] | None = None) -> None:
+        """Stores a changed table; if the vnodes refuse, everything is as before."""
         database = require_database(table.database, self._catalog)
+        before = self._catalog.table_by_uid(table.uid)
+        assert before is not None
+        tags_before = {child.uid: child.tag_values for child in self._catalog.children(table.uid)} if children else None
         changed = self._catalog.replace_table(table, children)
-        self._storage.define_table(database, changed)
-        for vgroup_id in database.vgroup_ids:
-            if table.vgroup_id in (None, vgroup_id):
+        try:
+            self._storage.define_table(database, changed)
+            for vgroup_id in vgroups_of(database, changed):
                 self._storage.write_meta(vgroup_id, meta.alter_table(changed))
-        self._schema_changed()
+        except PenstockError:
+            self._catalog.replace_table(before, tags_before)
+            raise
+        finally:
+            self._schema_changed()
 
     def _new_column(self, table: Table, name: str, kind: DataType) -> Column:
         physical = physical_name(name, self._catalog.used_physical_names(table.uid))
@@ -455,13 +506,17 @@ class Ddl:
             if stream.target_uid == table.storage_uid and table.kind != "child":
                 raise _in_use(table, stream, "writes")
 
+    def _refuse_if_target(self, table: Table) -> None:
+        for stream in self._catalog.streams():
+            if stream.target_uid == table.uid:
+                raise _in_use(table, stream, "writes")
+
     def _refuse_if_column_streamed(self, table: Table, column: Column) -> None:
+        self._refuse_if_target(table)
         for stream in self._catalog.streams():
             if stream.source_uid == table.uid and column.physical in stream.source_columns:
                 raise InUseError(f"column {column.name} of {table.name} is read by stream {stream.name}",
                                  hint=f"DROP STREAM {stream.name} first")
-            if stream.target_uid == table.uid:
-                raise _in_use(table, stream, "writes")
 
     def _user_database(self, name: str) -> Database:
         if name in SYSTEM_DATABASES:

@@ -17,6 +17,7 @@ from penstock.common.errors import CorruptionError, NotSupportedError, Unavailab
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
+from penstock.mnode.activity import Activity
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
@@ -33,7 +34,6 @@ from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.view_keeper import ViewKeeper
-from penstock.planner.plan import render_tree
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
@@ -62,6 +62,7 @@ from penstock.sql.statements import (
     TrimDatabase,
     UseDatabase,
 )
+from penstock.tasks.explain import explain_stream
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
 FORMAT_VERSION = 1
@@ -106,6 +107,7 @@ class Engine:
         self._ddl_lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
+        self.activity = Activity(self.clock)
         with ExitStack() as undo:
             lock = lock_data_directory(self.paths)
             undo.callback(lock.release)
@@ -137,21 +139,25 @@ class Engine:
         self._children = Children(catalog, storage, clock, self._views.children_changed)
         self.results = ResultStore(catalog, storage, self._children)
         self._streams = Streams(catalog, storage, self.results, self.paths, self.config, clock, self._start_controller)
-        self._system = SystemTables(
-            catalog, storage, self._streams, self.config, clock, __version__, clock.now_ms())
-        self._queries = Queries(catalog, Scans(catalog, storage, self._system))
+        self.system_tables = SystemTables(
+            catalog, storage, self._streams, self.activity, self.config, clock, __version__, clock.now_ms())
+        self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables))
         self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run)
         self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
         self._ddl = Ddl(
             catalog, storage, self._children, clock, drop_stream=self._streams.drop_record,
             schema_changed=self._views.schema_changed, children_changed=self._views.children_changed)
-        self._show = Shower(catalog, storage, self._system)
+        self._show = Shower(catalog, storage, self.system_tables)
 
     # --- what users do -----------------------------------------------------------------------------------------
 
     def execute(self, text: str, state: SessionState) -> Result:
         """Executes one statement and returns its rows, or how much it changed. Raises PenstockErrors."""
         self._check_open()
+        with self.activity.statement(state.connection_id, text):
+            return self._execute(text, state)
+
+    def _execute(self, text: str, state: SessionState) -> Result:
         statement = parse_one(text)
         session = state.freeze(self.clock.now_ms())
         match statement:
@@ -210,7 +216,8 @@ class Engine:
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState) -> Result:
         """Inserts an Arrow table into a table; see `Cursor.insert_arrow`."""
         self._check_open()
-        return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()))
+        with self.activity.statement(state.connection_id, f"INSERT INTO {table} (an Arrow table)"):
+            return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()))
 
     @property
     def streams(self) -> Streams:
@@ -239,13 +246,16 @@ class Engine:
     def _explain(self, statement: Explain, session: Session) -> Result:
         if isinstance(statement.statement, CreateStream):
             plan = self._streams.plan(statement.statement, session)
-            return text_result("Query Plan", render_tree(plan.tree))
+            source = self.catalog.database(plan.source_database)
+            assert source is not None
+            return text_result("Query Plan", explain_stream(plan, source.vgroup_ids))
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 
     def _start_controller(self) -> StreamController:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
-        self._service = DnodeService(self._secret, self.results.write_results, self.results.read_rows)
+        self._service = DnodeService(
+            self._secret, self.results.write_results, self.results.read_rows, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.fs, self.clock, ControllerSettings.from_config(self.config), self._runtime,

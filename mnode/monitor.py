@@ -16,7 +16,8 @@ RATE_WINDOW_S = 5.0
 class TaskReport:
     """A task's latest status and what follows from the last few. Rates are per second over the last seconds.
 
-    `lag` is in WAL records; `silent_s` is set once the task has been silent for longer than the timeout.
+    `lag` is in WAL records. `silent_s` is set once the task has been silent for longer than the timeout, `stalled_s`
+    once it has had something to do for longer than the stall timeout without getting anywhere.
     """
 
     status: TaskStatus
@@ -26,6 +27,7 @@ class TaskReport:
     bytes_out_rate: float
     lag: int | None
     silent_s: float | None
+    stalled_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ class _Track:
         self.status: TaskStatus | None = None
         self.at = 0.0
         self.samples: deque[_Sample] = deque()
+        self.progress: tuple[int | None, int, int] | None = None
+        self.progress_at = 0.0
 
     def add(self, status: TaskStatus, now: float) -> None:
         sample = _Sample(now, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out)
@@ -52,14 +56,28 @@ class _Track:
         self.samples.append(sample)
         while len(self.samples) > 2 and now - self.samples[1].at >= RATE_WINDOW_S:
             self.samples.popleft()
+        progress = (status.processed_version, status.rows_in, status.rows_out)
+        if progress != self.progress or not _has_work(status):
+            self.progress, self.progress_at = progress, now
         self.status, self.at = status, now
+
+
+def _lag(status: TaskStatus) -> int | None:
+    if status.wal_version is None or status.processed_version is None:
+        return None
+    return max(0, status.wal_version - status.processed_version)
+
+
+def _has_work(status: TaskStatus) -> bool:
+    return status.state != "PAUSED" and (status.input_bytes > 0 or bool(_lag(status)))
 
 
 class Monitor:
     """The latest heartbeats of all tasks. Not thread-safe; `now` is monotonic seconds."""
 
-    def __init__(self, silence_after_s: float) -> None:
+    def __init__(self, silence_after_s: float, stall_after_s: float) -> None:
         self._silence_after_s = silence_after_s
+        self._stall_after_s = stall_after_s
         self._tracks: dict[TaskId, _Track] = {}
 
     def heartbeat(self, statuses: Iterable[TaskStatus], now: float) -> None:
@@ -93,12 +111,13 @@ class Monitor:
                 return 0.0
             return float(getattr(last, name) - getattr(first, name)) / seconds
 
-        lag = None
-        if status.wal_version is not None and status.processed_version is not None:
-            lag = max(0, status.wal_version - status.processed_version)
-        silent = silent_s > self._silence_after_s
+        stalled_s = now - track.progress_at
+        silent, stalled = silent_s > self._silence_after_s, stalled_s > self._stall_after_s
         if silent:
             reason = f"no heartbeat for {silent_s:.0f} s; was {status.state}"
+            status = dataclasses.replace(status, reason=reason)
+        elif stalled:
+            reason = f"stalled for {stalled_s:.0f} s: {status.reason or status.state}"
             status = dataclasses.replace(status, reason=reason)
         return TaskReport(
             status,
@@ -106,6 +125,7 @@ class Monitor:
             rate("rows_out"),
             rate("bytes_in"),
             rate("bytes_out"),
-            lag,
+            _lag(status),
             silent_s if silent else None,
+            stalled_s if stalled else None,
         )

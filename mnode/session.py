@@ -13,11 +13,15 @@ from penstock.sql.types import DataType, Kind
 
 @dataclass(slots=True)
 class SessionState:
-    """The state of one connection; USE changes it. Statements of one session may come from several threads."""
+    """The state of one connection; USE changes it. Statements of one session may come from several threads.
+
+    `connection_id` is what SHOW CONNECTIONS lists it under.
+    """
 
     time_zone: str
     database: str | None = None
     user: str = "root"
+    connection_id: int = 0
     settings: dict[str, str] = field(default_factory=dict)
 
     def freeze(self, now_ms: int) -> Session:

@@ -68,12 +68,13 @@ class WorkerDoor:
         on_hello: Callable[[WorkerConnection], None],
         on_message: Callable[[WorkerConnection, WorkerMessage], None],
         on_lost: Callable[[WorkerConnection, str], None],
+        host: str = "127.0.0.1",
     ) -> None:
         self._secret = secret
         self._on_hello = on_hello
         self._on_message = on_message
         self._on_lost = on_lost
-        self._listener = ControlListener()
+        self._listener = ControlListener(host)
         self._closed = False
         self.address = self._listener.address
         threading.Thread(target=self._accept, name="worker door", daemon=True).start()

@@ -5,7 +5,7 @@ It knows tables and columns; which clauses a query has is `planner.select`'s bus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
@@ -105,19 +105,25 @@ class ScanSlot:
     columns: tuple[RelColumn, ...]
     first_ts: int | None = None
     last_ts: int | None = None
+    tuids: tuple[int, ...] | None = None
 
     def scan(self) -> Scan:
+        """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
-        return Scan(self.name, self.table, used, self.first_ts, self.last_ts)
+        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids)
 
 
 @dataclass(slots=True)
 class Builder:
-    """Collects the CTEs, scans and constant tables of one statement."""
+    """Collects the CTEs, scans and constant tables of one statement.
+
+    `text` is the statement's, `base` where it begins in the text that expressions were parsed from.
+    """
 
     catalog: CatalogView
     session: Session
     text: str
+    base: int = 0
     scans: list[ScanSlot] = field(default_factory=list)
     tables: list[tuple[str, pa.Table]] = field(default_factory=list)
     _steps: list[tuple[str, Callable[[], str]]] = field(default_factory=list)
@@ -142,7 +148,7 @@ class Builder:
     def position(self, node: exp.Expression) -> Position | None:
         """Returns where an expression stands in the statement, if it was parsed from it."""
         start, end = source_range(node)
-        return position(self.text, start, end - start) if end > start else None
+        return position(self.text, start - self.base, end - start) if end > start else None
 
     def error(self, message: str, node: exp.Expression | None = None, *, code: int | None = None,
               hint: str | None = None) -> InvalidStatementError:
@@ -160,7 +166,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str | None:
 def resolve_table(name: Name, builder: Builder) -> Table:
     """Returns the table that `name` means; raises NotFoundError, or InvalidStatementError without a database."""
     database = name.database or builder.session.database
-    at = position(builder.text, name.offset, len(str(name))) if builder.text else None
+    at = position(builder.text, name.offset - builder.base, len(str(name))) if builder.text else None
     if database is None:
         raise InvalidStatementError(f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=at,
                                     hint="USE a database, or write database.table")
@@ -206,6 +212,8 @@ def _scan_node(slot: ScanSlot) -> PlanNode:
     scan = slot.scan()
     properties = [("table", f"{scan.table.database}.{scan.table.name}"), ("kind", scan.table.kind),
                   ("columns", " ".join(scan.columns) or "none")]
+    if scan.tuids is not None:
+        properties.append(("tables", str(len(scan.tuids))))
     if scan.first_ts is not None or scan.last_ts is not None:
         first = "" if scan.first_ts is None else str(scan.first_ts)
         last = "" if scan.last_ts is None else str(scan.last_ts)
@@ -213,12 +221,10 @@ def _scan_node(slot: ScanSlot) -> PlanNode:
     return PlanNode("Scan", tuple(properties))
 
 
-def children_relation(relation: Relation, builder: Builder) -> Relation:
-    """Returns the tags and the name of every child table, one row each, in place of the super table's rows."""
-    table = relation.table
-    assert table is not None
+def children_table(table: Table, catalog: CatalogView) -> pa.Table:
+    """Returns one row per child table: `_tuid`, `tbname` and the tags by name, timestamps as integers."""
     if table.kind == "super":
-        children = sorted(builder.catalog.children(table.uid), key=lambda child: child.name)
+        children = sorted(catalog.children(table.uid), key=lambda child: child.name)
     else:
         children = [ChildTable(table.uid, table.name, table.vgroup_id or 0, table.tag_values)]
     arrays = {"_tuid": pa.array([child.uid for child in children], UBIGINT.arrow()),
@@ -227,8 +233,15 @@ def children_relation(relation: Relation, builder: Builder) -> Relation:
         values = [child.tag_values[index] for child in children]
         type_ = pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow()
         arrays[tag.name] = pa.array(values, type_)
+    return pa.table(arrays)
+
+
+def children_relation(relation: Relation, builder: Builder) -> Relation:
+    """Returns the tags and the name of every child table, one row each, in place of the super table's rows."""
+    table = relation.table
+    assert table is not None
     name = builder.fresh("tables")
-    builder.tables.append((name, pa.table(arrays)))
+    builder.tables.append((name, children_table(table, builder.catalog)))
     unused = {id(slot) for _, slot in relation.times}
     builder.scans = [slot for slot in builder.scans if id(slot) not in unused]
     members = tuple(column for column in relation.columns if column.role != "column")
@@ -278,8 +291,3 @@ def is_pseudo(node: exp.Expression, *names: str) -> bool:
     if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
         return False
     return not node.this.quoted and node.this.this in names
-
-
-def join_sql(parts: Sequence[str], empty: str = "") -> str:
-    """Returns the parts as a comma list."""
-    return ", ".join(parts) if parts else empty

@@ -15,6 +15,7 @@ from penstock.common.errors import InvalidStatementError
 from penstock.planner.binder import Builder, Relation, RelColumn, row_number_column
 from penstock.planner.expressions import compile_condition
 from penstock.planner.plan import PlanNode
+from penstock.planner.query_parts import text_of
 from penstock.planner.scopes import RowScope, unwrapped
 from penstock.sql.dialect import DurationLiteral
 from penstock.sql.statements import JoinSource
@@ -49,6 +50,9 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     if common:
         raise InvalidStatementError(f"two tables in FROM are called {sorted(common)[0]}", code=0x2663,
                                     hint="give each an alias")
+    if left.precision != right.precision and left.time is not None and right.time is not None:
+        raise InvalidStatementError(f"times in {left.precision} cannot be joined with times in {right.precision}",
+                                    code=JOIN_ERROR, hint="the databases must have the same precision")
     sides = _sides(left, right)
     if source.variant == "window":
         return _window_join(source, sides, builder)
@@ -70,7 +74,7 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     words = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}[source.kind]
     name = builder.step("joined", lambda: (
         f"SELECT {_select(sides)} FROM {left.name} l {words} {right.name} r ON {condition}"))
-    return _result(source, sides, name, condition, builder)
+    return _result(source, sides, name, builder)
 
 
 def _sides(left: Relation, right: Relation) -> _Sides:
@@ -144,7 +148,7 @@ def _select(sides: _Sides, without: str = "") -> str:
     return ", ".join(shown) or "1 AS \"#one\""
 
 
-def _result(source: JoinSource, sides: _Sides, joined: str, condition: str, builder: Builder, *, prune: bool = True,
+def _result(source: JoinSource, sides: _Sides, joined: str, builder: Builder, *, prune: bool = True,
             driver: str | None = None) -> Relation:
     left, right = sides.left, sides.right
     number = row_number_column()
@@ -158,10 +162,14 @@ def _result(source: JoinSource, sides: _Sides, joined: str, condition: str, buil
     main = right if source.kind == "right" else left
     time = wrapped[id(main.time)] if main.time is not None else None
     kind = " ".join(word for word in (source.kind, source.variant) if word)
-    properties = (("kind", kind), ("on", condition))
+    properties = [("kind", kind)]
+    if source.on is not None:
+        properties.append(("on", text_of(source.on)))
+    if source.window is not None:
+        properties.append(("window", f"{source.window[0]}..{source.window[1]}"))
     return Relation(
         name=name, columns=sides.outside, star=tuple(wrapped[id(c)] for c in (*left.star, *right.star)), time=time,
-        precision=left.precision, tree=lambda: PlanNode("Join", properties, (left.tree(), right.tree())),
+        precision=left.precision, tree=lambda: PlanNode("Join", tuple(properties), (left.tree(), right.tree())),
         row_key=(number,), qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver)
 
 
@@ -202,7 +210,7 @@ def _filtering_join(source: JoinSource, sides: _Sides, condition: str, builder: 
         first = f"row_number() OVER (PARTITION BY {driver}.{ROW} ORDER BY {_side_order(sides, other)}) = 1"
         name = builder.step("joined", lambda: (
             f"SELECT {_select(sides)} FROM {driving} JOIN {others} ON {condition} QUALIFY {first}"))
-    return _result(source, sides, name, condition, builder, prune=False)
+    return _result(source, sides, name, builder, prune=False)
 
 
 def _times(source: JoinSource, sides: _Sides, driver: str) -> tuple[str, str]:
@@ -249,9 +257,9 @@ def _asof_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relation:
         name = builder.step("joined", lambda: (
             f"SELECT {_select(sides)} FROM {tables[driver]} ASOF LEFT JOIN {tables['r' if driver == 'l' else 'l']} "
             f"ON {condition}"))
-        return _result(source, sides, name, condition, builder, prune=False)
+        return _result(source, sides, name, builder, prune=False)
     name = _chosen(source, sides, condition, operator in (">", ">=", "="), builder, limit)
-    return _result(source, sides, name, condition, builder, prune=False)
+    return _result(source, sides, name, builder, prune=False)
 
 
 def _is_equality(node: exp.Expression, scope: RowScope) -> bool:
@@ -286,4 +294,4 @@ def _window_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relatio
                   *(compile_condition(node, scope) for node in conjuncts)]
     condition = " AND ".join(conditions)
     name = _chosen(source, sides, condition, False, builder, source.jlimit)
-    return _result(source, sides, name, condition, builder, prune=False, driver=ROW)
+    return _result(source, sides, name, builder, prune=False, driver=ROW)

@@ -6,28 +6,13 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from penstock.planner.binder import (
-    Builder,
-    Relation,
-    RelColumn,
-    Tree,
-    is_pseudo,
-    qualifier_of,
-)
+from penstock.planner.binder import Builder, Relation, RelColumn, Tree, is_pseudo, qualifier_of
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.limits import OrderTerm, Output
 from penstock.planner.limits import finish as finish_sql
 from penstock.planner.plan import PlanNode, SqlExpr
-from penstock.planner.query_parts import (
-    Item,
-    Planned,
-    column_reference,
-    order_node,
-    ordinal,
-    over_node,
-    text_of,
-)
+from penstock.planner.query_parts import Item, Planned, column_reference, order_node, ordinal, over_node, text_of
 from penstock.planner.scopes import (
     NOT_ALLOWED_FUNCTION,
     TIME_NAMES,
@@ -40,10 +25,8 @@ from penstock.planner.scopes import (
     vector_calls,
     with_placeholders,
 )
-from penstock.sql.statements import (
-    PartitionItem,
-    Select,
-)
+from penstock.planner.tag_filter import selected_children
+from penstock.sql.statements import PartitionItem, Select
 
 EXPANDING = ("first", "last", "last_row")
 
@@ -89,6 +72,8 @@ class QueryContext:
         for time, slot in relation.times:
             if slot is not None:
                 slot.first_ts, slot.last_ts = self._time_bounds(scope, time)
+                if relation.table is not None and relation.table.kind == "super":
+                    slot.tuids = selected_children(select.where, relation.table, scope)
         columns = ["*"]
         for item in (*select.partition_by, *select.group_by):
             columns.append(self._key(item))

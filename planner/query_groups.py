@@ -2,57 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.binder import (
-    COLUMN_MARK,
-    is_pseudo,
-)
+from penstock.planner.binder import COLUMN_MARK, is_pseudo
 from penstock.planner.expressions import compile_condition, compile_expression
-from penstock.planner.fill import (
-    FILL_RANGE,
-    MAX_FILLED,
-    FillColumn,
-    filled_sql,
-    grid_sql,
-)
+from penstock.planner.fill import FILL_RANGE, MAX_FILLED, FillColumn, filled_sql, grid_sql
 from penstock.planner.grouping import COUNTING, WITH_COMPANIONS, Aggregation, GroupScope, distinct_calls
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_context import QueryContext
-from penstock.planner.query_parts import (
-    Planned,
-    is_star,
-    over_node,
-    text_of,
-    window_text,
-)
+from penstock.planner.query_parts import Planned, is_star, over_node, text_of, window_text
 from penstock.planner.scalar_cast import cast, null_of
-from penstock.planner.scopes import (
-    WINDOW_NAMES,
-    RowScope,
-    columns_of,
-    key_of,
-    vector_calls,
-    with_placeholders,
-)
+from penstock.planner.scopes import WINDOW_NAMES, RowScope, columns_of, key_of, vector_calls, with_placeholders
 from penstock.planner.window_steps import assign_windows, bounded, resolved_interval
-from penstock.planner.windows import (
-    count_between,
-    interval_end_sql,
-    starts_between_sql,
-    window_bounds,
-)
-from penstock.sql.statements import (
-    IntervalWindow,
-)
+from penstock.planner.windows import count_between, interval_end_sql, starts_between_sql, window_bounds
+from penstock.sql.statements import Fill, IntervalWindow
 from penstock.sql.types import DataType, Kind
 
 
 def plan_groups(query: QueryContext) -> Planned:
+    """Aggregates: one result row per group, per window of a group, or in all."""
     select, builder = query.select, query.builder
     calls = distinct_calls(query.calls, query.scope)
     if select.window is not None and not calls:
@@ -92,7 +65,7 @@ def plan_groups(query: QueryContext) -> Planned:
     compiled = [query.compiled(item.expression, scope) for item in query.items]
     tree = over_node(rows_tree, "Aggregate", *_aggregate_properties(query, calls))
     if select.fill is not None and select.fill.mode != "none":
-        compiled, name = _filled(query, compiled, name, scope)
+        compiled, name = _filled(query, compiled, name, scope, aggregation)
         tree = over_node(tree, "Fill", ("mode", select.fill.mode))
     outputs = [query.output(item, scope, value) for item, value in zip(query.items, compiled, strict=True)]
     if "histogram" in query.functions:
@@ -163,16 +136,17 @@ def _aggregate_properties(query: QueryContext, calls: Sequence[exp.Anonymous]) -
 
 
 def _shown(query: QueryContext, call: exp.Expression) -> str:
-    text = text_of(call)
-    for index, column in enumerate(query.relation.star):
-        text = text.replace(f"`{COLUMN_MARK}{index}`", column.name)
-    return text
-
-# -- FILL ------------------------------------------------------------------------------------------------
+    star = query.relation.star
+    return re.sub(f"`{COLUMN_MARK}(\\d+)`", lambda found: star[int(found[1])].name, text_of(call))
 
 
-def _filled(query: QueryContext, compiled: Sequence[SqlExpr], name: str, scope: GroupScope) -> tuple[list[SqlExpr], str]:
-    """Adds windows without rows. Returns what the result columns are now, and the relation they are in."""
+def _filled(
+    query: QueryContext, compiled: Sequence[SqlExpr], name: str, scope: GroupScope, aggregation: Aggregation
+) -> tuple[list[SqlExpr], str]:
+    """Adds windows without rows. Returns what the result columns are now, and the relation they are in.
+
+    Aggregates that only HAVING or ORDER BY use are NULL in windows without rows.
+    """
     fill, builder = query.select.fill, query.builder
     assert fill is not None
     assert isinstance(query.select.window, IntervalWindow)
@@ -188,12 +162,13 @@ def _filled(query: QueryContext, compiled: Sequence[SqlExpr], name: str, scope: 
         raise InvalidStatementError(f"FILL would make more than {MAX_FILLED:,} windows", code=FILL_RANGE,
                                     hint="shorten the time range or take longer windows")
     filling = [index for index, item in enumerate(query.items) if _is_filled(query, item.expression)]
-    constants = fill_values(query, [compiled[index].type for index in filling], scope)
+    constants = fill_values(fill, [compiled[index].type for index in filling], scope)
     columns = [FillColumn(f'"#f{number}"', compiled[index].type, constants[number] if constants else None)
                for number, index in enumerate(filling)]
     shown = [*query.key_columns, '"#ws"', *(f"{compiled[index].sql} AS {column.name}"
                                            for column, index in zip(columns, filling, strict=True))]
-    values = builder.step("values", f"SELECT {', '.join(shown)} FROM {name}")
+    values = builder.step("values", lambda: (
+        f"SELECT {', '.join([*shown, *aggregation.columns.values()])} FROM {name}"))
     # With SLIDING, windows that start before the range hold its first instant.
     earliest = window_bounds(first, window, precision, zone)[0][0] if first <= last else first
     starts = starts_between_sql(earliest, last, window, precision, zone) if first <= last else "[]::BIGINT[]"
@@ -217,16 +192,18 @@ def _is_filled(query: QueryContext, node: exp.Expression) -> bool:
     return False
 
 
-def fill_values(query: QueryContext, types: Sequence[DataType], scope: RowScope) -> list[str]:
-    """SQL of the constants of FILL(VALUE, ...), cast to the columns' types."""
-    fill = query.select.fill
-    assert fill is not None
-    if fill.mode not in ("value", "value_f"):
+def fill_values(fill: Fill, types: Sequence[DataType], scope: RowScope) -> list[str]:
+    """Returns SQL of the constants of FILL, cast to the types of the columns they are for; none if it has none.
+
+    Raises InvalidStatementError if there are more or fewer of them than columns.
+    """
+    if not fill.values:
         return []
     if len(fill.values) != len(types):
-        raise InvalidStatementError(f"FILL({fill.mode.upper()}) needs {len(types)} values, not "
-                                    f"{len(fill.values)}", hint="one for each column with a function")
-    constants = RowScope(None, query.builder, "FILL")
+        raise InvalidStatementError(
+            f"FILL({fill.mode.upper()}) needs {len(types)} value{'' if len(types) == 1 else 's'}, not "
+            f"{len(fill.values)}", hint="one for each column with a function")
+    constants = RowScope(None, scope.builder, "FILL")
     values = []
     for node, type_ in zip(fill.values, types, strict=True):
         value = compile_expression(node, constants)

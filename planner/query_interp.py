@@ -2,36 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bounds import time_constant
 from penstock.planner.expressions import compile_expression
-from penstock.planner.fill import (
-    FILL_RANGE,
-    MAX_FILLED,
-)
+from penstock.planner.fill import FILL_RANGE, MAX_FILLED
 from penstock.planner.grouping import distinct_calls
 from penstock.planner.interp import AT, InterpGrid, InterpValue, interp_sql
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_context import QueryContext
-from penstock.planner.query_parts import (
-    Planned,
-    over_node,
-)
+from penstock.planner.query_groups import fill_values
+from penstock.planner.query_parts import Planned, over_node
 from penstock.planner.result_scopes import InterpScope
-from penstock.planner.scopes import (
-    NO_TIME_LINE,
-    NOT_ALLOWED_FUNCTION,
-    RowScope,
-    fingerprint,
-)
+from penstock.planner.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, RowScope, fingerprint
 from penstock.planner.timeseries import checked_call
 
 
 def plan_interp(query: QueryContext) -> Planned:
+    """INTERP: one result row per group and instant of the grid."""
     select, builder, relation = query.select, query.builder, query.relation
     calls = distinct_calls(query.calls, query.scope)
     query.only_calls(calls, {"interp"})
@@ -45,14 +34,10 @@ def plan_interp(query: QueryContext) -> Planned:
     assert select.fill is not None
     mode = select.fill.mode
     types = [call.type for call in checked]
-    constants: list[str] = []
-    if select.fill.values:
-        value_fill = replace(select, fill=replace(select.fill, mode="value"))
-        constants = _SelectPlanner(value_fill, builder)._fill_values(types, query.scope)
+    constants = fill_values(select.fill, types, query.scope)
     values = [InterpValue(call.arguments[0].sql, call.type, call.integer(1) == 1,
                           constants[index] if constants else None) for index, call in enumerate(checked)]
-    ts = relation.order[0]
-    name = builder.step("interp", interp_sql(relation.name, ts, query.key_columns, values, grid, mode))
+    name = builder.step("interp", interp_sql(relation.name, relation.order, query.key_columns, values, grid, mode))
     known = {fingerprint(call, query.scope): SqlExpr(f'"#i{index}"', checked[index].type)
              for index, call in enumerate(calls)}
     scope = InterpScope(query.scope, query.keys, known)

@@ -7,11 +7,7 @@ from dataclasses import dataclass
 
 from sqlglot import exp
 
-from penstock.planner.binder import (
-    COLUMN_MARK,
-    Builder,
-    Tree,
-)
+from penstock.planner.binder import COLUMN_MARK, Builder, Tree
 from penstock.planner.limits import Output
 from penstock.planner.plan import PlanNode
 from penstock.sql.dialect import Penstock
@@ -47,7 +43,6 @@ class Item:
     alias: str | None
 
 
-
 def ordinal(node: exp.Expression, count: int, builder: Builder) -> int | None:
     """Returns the 0-based position that an integer in ORDER BY, GROUP BY or PARTITION BY means, or None."""
     if not isinstance(node, exp.Literal) or node.is_string or not node.this.isdigit():
@@ -60,6 +55,7 @@ def ordinal(node: exp.Expression, count: int, builder: Builder) -> int | None:
 
 
 def order_node(order: Sequence[OrderItem], limit: Limit | None, node: PlanNode) -> PlanNode:
+    """Returns the node under what ORDER BY and LIMIT do to its rows."""
     if order:
         texts = [f"{text_of(item.expression)}{' desc' if item.descending else ''}" for item in order]
         node = PlanNode("Sort", (("by", " ".join(texts)),), (node,))
@@ -69,35 +65,41 @@ def order_node(order: Sequence[OrderItem], limit: Limit | None, node: PlanNode) 
 
 
 def over_node(tree: Tree, operator: str, *properties: tuple[str, str]) -> Tree:
+    """Returns the tree with one more operator above it."""
     return lambda: PlanNode(operator, tuple(properties), (tree(),))
 
 
 def is_star(node: exp.Expression) -> bool:
+    """Tells whether the node is `*` or `t.*`."""
     return isinstance(node, exp.Star) or (isinstance(node, exp.Column) and isinstance(node.this, exp.Star))
 
 
 def marked(index: int, origin: exp.Expression) -> exp.Column:
-    """A reference to a column of `Relation.star` by its number."""
+    """Returns a reference to a column of `Relation.star` by its number."""
     column = exp.Column(this=exp.Identifier(this=f"{COLUMN_MARK}{index}", quoted=True))
     column.meta.update(origin.meta)
     return column
 
 
 def column_reference(name: str) -> exp.Column:
+    """Returns a reference to a column or pseudo column."""
     return exp.Column(this=exp.Identifier(this=name, quoted=False))
 
 
 def call_of(name: str, arguments: list[exp.Expression], origin: exp.Expression) -> exp.Anonymous:
+    """Returns a call that stands where `origin` stands."""
     call = exp.Anonymous(this=name, expressions=[argument.copy() for argument in arguments])
     call.meta.update(origin.meta)
     return call
 
 
 def text_of(node: exp.Expression) -> str:
+    """Returns the expression as the dialect spells it."""
     return str(node.sql(dialect=Penstock))
 
 
 def window_text(window: Window) -> str:
+    """Returns the window clause as EXPLAIN prints it."""
     match window:
         case IntervalWindow():
             text = f"interval({window.interval}{'' if window.offset is None else f', {window.offset}'})"

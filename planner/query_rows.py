@@ -6,58 +6,19 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from penstock.planner.binder import (
-    Relation,
-    Tree,
-)
-from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.binder import Relation, Tree
+from penstock.planner.expressions import compile_condition
 from penstock.planner.grouping import distinct_calls
-from penstock.planner.limits import OrderTerm, Output
-from penstock.planner.plan import PlanNode, SqlExpr
+from penstock.planner.plan import SqlExpr
 from penstock.planner.query_context import QueryContext
-from penstock.planner.query_parts import (
-    Item,
-    Planned,
-    is_star,
-    over_node,
-)
+from penstock.planner.query_parts import Planned, over_node, window_text
 from penstock.planner.result_scopes import CalledScope, RowResultScope
-from penstock.planner.scopes import (
-    NOT_ALLOWED_FUNCTION,
-    RowScope,
-    fingerprint,
-    with_placeholders,
-)
+from penstock.planner.scopes import NOT_ALLOWED_FUNCTION, fingerprint, with_placeholders
 from penstock.planner.timeseries import ROW_RULES, checked_call, picked_rows, time_series
 from penstock.planner.window_steps import assign_windows
-from penstock.sql.statements import (
-    JoinSource,
-)
+from penstock.sql.statements import JoinSource
 
 GROUP_LACKS_EXPRESSION = 0x260A
-
-
-def plan_constants(query: QueryContext) -> Planned:
-    """SELECT without FROM."""
-    select, builder = query.select, query.builder
-    query.items = [Item(item.expression, item.name, item.alias) for item in select.items]
-    for item in query.items:
-        if is_star(item.expression):
-            raise builder.error("* needs FROM", item.expression)
-    scope = RowScope(None, builder, "a query without FROM")
-    query.scope = scope
-    condition = compile_condition(select.where, scope) if select.where is not None else None
-    outputs = [Output(item.name, compile_expression(item.expression, scope)) for item in query.items]
-    terms = query._plain_order(outputs, scope)
-    name = builder.step("one", "SELECT 1 AS \"#one\"")
-    sql = finish(builder, name, outputs, terms, distinct=select.distinct, having=condition, limit=select.limit)
-    names = " ".join(output.name for output in outputs)
-    return Planned(sql, tuple(outputs), "ms", lambda: PlanNode("Project", (("columns", names),)))
-
-
-def _plain_order(self, outputs: Sequence[Output], scope: RowScope) -> list[OrderTerm]:
-    query.relation_free = True
-    return query.order_terms(outputs, lambda node: compile_expression(node, scope))
 
 
 def plan_rows(query: QueryContext) -> Planned:
@@ -80,7 +41,8 @@ def plan_series(query: QueryContext) -> Planned:
     checked = [checked_call(call, arguments) for call in calls]
     relation, values = time_series(checked, query.relation, query.key_columns, query.builder, arguments)
     names = " ".join(call.name for call in checked)
-    return _plan_called(query, calls, values, relation, over_node(relation.tree, "Series", ("functions", names)))
+    tree = over_node(relation.tree, "Series", ("functions", names), *_by(query))
+    return _plan_called(query, calls, values, relation, tree)
 
 
 def plan_picked(query: QueryContext) -> Planned:
@@ -96,16 +58,21 @@ def plan_picked(query: QueryContext) -> Planned:
         keys = assign_windows(query, borders=True)
         call = checked_call(calls[0], query.scope.within("an argument"))
     relation, value = picked_rows(call, query.relation, keys, query.builder, query.builder.session.now_ms)
-    tree = over_node(relation.tree, "Pick", ("function", call.name))
+    tree = over_node(relation.tree, "Pick", ("function", call.name), *_by(query))
     return _plan_called(query, calls, [value], relation, tree)
+
+
+def _by(query: QueryContext) -> list[tuple[str, str]]:
+    parts = [window_text(query.select.window)] if query.select.window is not None else []
+    parts += [key.text for key in query.keys]
+    return [("by", " ".join(parts))] if parts else []
 
 
 def _plan_called(
     query: QueryContext, calls: Sequence[exp.Anonymous], values: Sequence[SqlExpr], relation: Relation, tree: Tree
 ) -> Planned:
     known = {fingerprint(call, query.scope): value for call, value in zip(calls, values, strict=True)}
-    query.relation = relation
-    query.scope = RowScope(relation, query.builder, "the SELECT list", query.bounds)
+    query.move(relation)
     scope = CalledScope(query.scope, query.keys, known, windowed=query.select.window is not None)
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))

@@ -6,21 +6,11 @@ from collections.abc import Sequence
 
 from sqlglot import exp
 
-from penstock.planner.binder import (
-    find_column,
-)
+from penstock.planner.binder import find_column
 from penstock.planner.grouping import window_column
 from penstock.planner.interp import AT, FILLED, ORIGIN
 from penstock.planner.plan import SqlExpr
-from penstock.planner.scopes import (
-    INTERP_NAMES,
-    NOT_SINGLE_GROUP,
-    WINDOW_NAMES,
-    Key,
-    RowScope,
-    fingerprint,
-    key_of,
-)
+from penstock.planner.scopes import INTERP_NAMES, NOT_SINGLE_GROUP, WINDOW_NAMES, Key, RowScope, fingerprint, key_of
 from penstock.sql.types import BOOL, timestamp
 
 

@@ -41,19 +41,23 @@ def state_sql(rows: str, keys: Sequence[str], order: Sequence[str], state: str) 
 def event_sql(rows: str, keys: Sequence[str], order: Sequence[str], start: str, end: str) -> str:
     """A window goes from the first row that starts one to the next row that ends it, which may be the same row.
 
-    After any row that fulfils the end condition no window is open. So the rows between two such rows (the second
-    included) hold at most one window: from the first row that fulfils the start condition on.
+    After any row that fulfils the end condition no window is open. So a row is in a window if a start came after the
+    newest end before the row, and if an end follows; the number of ends before it tells windows apart.
     """
-    before = " ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING"
-    until_here = " ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW"
-    marked = f"SELECT *, coalesce({start}, false) AS \"#start\", coalesce({end}, false) AS \"#end\" FROM {rows}"
-    numbered = (f"SELECT *, coalesce(count(*) FILTER (\"#end\") {_over(keys, order, before)}, 0) AS {WINDOW_ID} "
-                f"FROM ({marked})")
-    part = ", ".join((*keys, WINDOW_ID))
-    opened = (f"SELECT *, bool_or(\"#start\") OVER (PARTITION BY {part} ORDER BY {', '.join(order)}{until_here}) "
-              f"AS \"#open\", bool_or(\"#end\") OVER (PARTITION BY {part}) AS \"#closed\" FROM ({numbered})")
-    return (f"SELECT * EXCLUDE (\"#start\", \"#end\", \"#open\", \"#closed\") FROM ({opened}) "
-            f"WHERE \"#open\" AND \"#closed\"")
+    partition = f"PARTITION BY {', '.join(keys)}" if keys else ""
+    marked = (f"SELECT *, coalesce({start}, false)::TINYINT AS \"#start\", coalesce({end}, false)::TINYINT AS \"#end\" "
+              f"FROM {rows}")
+    # Running sums over all rows so far are what DuckDB computes fastest; frames that end before the row are not.
+    line = _over(keys, order)
+    stepped = f"SELECT *, row_number() {line} AS \"#row\", lag(\"#end\", 1, 0) {line} AS \"#after\" FROM ({marked})"
+    so_far = _over(keys, ['"#row"'], _SO_FAR)
+    numbered = (
+        f"SELECT *, sum(\"#after\") {so_far} AS {WINDOW_ID}, max(\"#row\" * \"#start\") {so_far} AS \"#started\", "
+        f"max(\"#row\" * \"#after\") {so_far} AS \"#began\", sum(\"#end\") OVER ({partition}) AS \"#ends\" "
+        f"FROM ({stepped})")
+    helpers = ", ".join(f'"#{name}"' for name in ("row", "start", "end", "after", "started", "began", "ends"))
+    return (f"SELECT * EXCLUDE ({helpers}) FROM ({numbered}) "
+            f"WHERE \"#started\" > 0 AND \"#started\" >= \"#began\" AND {WINDOW_ID} < \"#ends\"")
 
 
 def count_sql(

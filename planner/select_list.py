@@ -4,24 +4,10 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.planner.binder import (
-    Builder,
-    Relation,
-    qualifier_of,
-)
-from penstock.planner.query_parts import (
-    Item,
-    call_of,
-    is_star,
-    marked,
-    text_of,
-)
-from penstock.planner.scopes import (
-    unwrapped,
-)
-from penstock.sql.statements import (
-    Select,
-)
+from penstock.planner.binder import Builder, Relation, qualifier_of
+from penstock.planner.query_parts import Item, call_of, is_star, marked, text_of
+from penstock.planner.scopes import unwrapped
+from penstock.sql.statements import Select
 
 EXPANDING = ("first", "last", "last_row")
 

@@ -8,24 +8,17 @@ from penstock.common.errors import InvalidStatementError
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.query_context import QueryContext
 from penstock.planner.row_windows import WINDOW_ID, count_sql, event_sql, session_sql, state_sql
-from penstock.planner.scopes import (
-    NO_TIME_LINE,
-    unwrapped,
-)
+from penstock.planner.scopes import NO_TIME_LINE, unwrapped
 from penstock.planner.windows import (
     auto_offset,
     check_interval,
     expand_windows_sql,
     interval_end_sql,
     interval_start_sql,
+    is_local,
+    window_table_sql,
 )
-from penstock.sql.statements import (
-    CountWindow,
-    EventWindow,
-    IntervalWindow,
-    SessionWindow,
-    StateWindow,
-)
+from penstock.sql.statements import CountWindow, EventWindow, IntervalWindow, SessionWindow, StateWindow
 from penstock.sql.types import INTEGERS, STRINGS, Kind
 
 STATE_TYPE = 0x2628
@@ -62,6 +55,7 @@ def assign_windows(query: QueryContext, *, borders: bool) -> list[str]:
 
 
 def resolved_interval(query: QueryContext, window: IntervalWindow) -> IntervalWindow:
+    """Checks the window's numbers and returns it with a definite offset."""
     check_interval(window, query.scope.precision)
     if window.offset == "auto":
         return auto_offset(window, query.bounds[0], query.scope.precision, query.scope.session.time_zone)
@@ -72,11 +66,17 @@ def _assign_intervals(query: QueryContext, window: IntervalWindow, *, borders: b
     window = resolved_interval(query, window)
     assert query.relation.time is not None
     ts, precision, zone = query.relation.time.use().sql, query.scope.precision, query.scope.session.time_zone
-    if window.sliding is None:
-        start = interval_start_sql(ts, window, precision, zone)
+    rows = query.relation.name
+    if is_local(window, zone):
+        table = query.builder.step("calendar", window_table_sql(rows, ts, window, precision, zone))
+        join = f"ASOF JOIN {table} w ON r.{ts} >= w.s" if window.sliding is None else (
+            f"JOIN {table} w ON r.{ts} >= w.s AND r.{ts} < w.e")
+        sql = f"SELECT r.*, w.s AS \"#ws\" FROM {rows} r {join}"
+    elif window.sliding is None:
+        sql = f"SELECT *, {interval_start_sql(ts, window, precision, zone)} AS \"#ws\" FROM {rows}"
     else:
-        start = f"unnest({expand_windows_sql(ts, window, precision, zone)})"
-    name = query.builder.step("windowed", f"SELECT *, {start} AS \"#ws\" FROM {query.relation.name}")
+        sql = f"SELECT *, unnest({expand_windows_sql(ts, window, precision, zone)}) AS \"#ws\" FROM {rows}"
+    name = query.builder.step("windowed", sql)
     if borders:
         end = interval_end_sql('"#ws"', window, precision, zone)
         name = query.builder.step("windowed", f"SELECT *, {end} AS \"#we\" FROM {name}")
@@ -125,12 +125,15 @@ def _state(query: QueryContext, node: exp.Expression) -> str:
 
 
 def true_for(query: QueryContext) -> int | None:
+    """Returns the least length of a window in units, if TRUE_FOR gives one."""
     window = query.select.window
     if not isinstance(window, StateWindow | EventWindow) or window.true_for is None:
         return None
     if window.true_for.is_calendar:
         raise InvalidStatementError("TRUE_FOR cannot be in months or years")
     return window.true_for.in_units(query.scope.precision)
+
+
 def bounded(query: QueryContext, name: str) -> str:
     """Adds the windows' ends, and leaves out windows that are too short."""
     window, builder = query.select.window, query.builder

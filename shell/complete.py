@@ -11,12 +11,14 @@ from prompt_toolkit.completion import CompleteEvent, Completer, Completion, Path
 from prompt_toolkit.document import Document
 
 from penstock.common.errors import PenstockError
+from penstock.shell.format import MODES
 from penstock.shell.help_text import COMMANDS
 from penstock.shell.lexer import KEYWORDS, PSEUDO_COLUMNS
 
 NAMES_MAX = 2000
 _WORD = re.compile(r"[A-Za-z0-9_.`]*$")
 _FILE_COMMAND = re.compile(r"\s*(?:source|\.read|\.output)\s+(\S*)$", re.IGNORECASE)
+_MODE_COMMAND = re.compile(r"\s*\.mode\s+(\w*)$")
 _AFTER_TABLE_WORD = re.compile(r"\b(from|join|into|table|stable|describe|desc|update)\s+[\w.`]*$", re.IGNORECASE)
 _NAME_QUERIES: tuple[tuple[str, str], ...] = (
     ("database", "SELECT name FROM information_schema.ins_databases"),
@@ -47,6 +49,9 @@ class ShellCompleter(Completer):
         line = document.text_before_cursor
         if (file := _FILE_COMMAND.match(line)) is not None:
             yield from self._paths.get_completions(Document(file[1]), complete_event)
+            return
+        if (mode := _MODE_COMMAND.match(line)) is not None:
+            yield from (Completion(name, -len(mode[1])) for name in MODES if name.startswith(mode[1]))
             return
         word = _typed_word(line)
         if not word and not _AFTER_TABLE_WORD.search(line):

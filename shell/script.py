@@ -19,7 +19,7 @@ class SqlText:
 
 @dataclass(frozen=True, slots=True)
 class ShellCommand:
-    """A dot command such as `.mode csv`, or `source FILE`, `quit`, `help`, which mean the same as theirs."""
+    """A dot command such as `.mode csv`, or what users of taos type for one: `source FILE`, `quit`, `help`."""
 
     name: str
     arguments: tuple[str, ...] = ()
@@ -30,7 +30,9 @@ Piece = SqlText | ShellCommand
 _BLANK = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 _DOT_COMMAND = re.compile(r"\.([A-Za-z]*)[ \t]*([^\n]*)(?:\n|$)")
 _WORD_COMMAND = re.compile(
-    r"(?:(q|quit|exit|help|clear|\?)|source[ \t]+([^\n;]+))[ \t]*;?[ \t]*(?:\n|$)", re.IGNORECASE
+    r"(?:(?P<word>q|quit|exit|help|clear|\?)|source[ \t]+(?P<file>[^\n;]+)"
+    r"|set[ \t]+max_binary_display_width[ \t]+(?P<width>[^\n;]+))[ \t]*;?[ \t]*(?:\n|$)",
+    re.IGNORECASE,
 )
 _SQL_PART = re.compile(
     r"'(?:[^'\\]|\\.|'')*'"
@@ -101,7 +103,9 @@ def _command(match: re.Match[str]) -> ShellCommand:
         arguments = match[2].strip().rstrip(";").split()
         name = match[1].lower()
         return ShellCommand(_WORDS.get(name, name), tuple(arguments))
-    if match[2] is not None:
-        return ShellCommand("read", (match[2].strip().strip("'\""),))
-    name = match[1].lower()
+    if match["file"] is not None:
+        return ShellCommand("read", (match["file"].strip().strip("'\""),))
+    if match["width"] is not None:
+        return ShellCommand("width", (match["width"].strip(),))
+    name = match["word"].lower()
     return ShellCommand(_WORDS.get(name, name))

@@ -62,7 +62,8 @@ class ShellSession:
         self.options = options
         self.screen = screen
         self.names_changed: Callable[[], None] = lambda: None
-        self._config = config
+        self._rows_max = config.shell_rows_max
+        self._text_width = config.max_binary_display_width
         self._interactive = interactive
         self._nested_files = 0
 
@@ -127,7 +128,7 @@ class ShellSession:
         except KeyboardInterrupt:
             self.screen.complain("Interrupted: the shell no longer waits; what was started goes on by itself.")
             return False
-        except Quit:
+        except (Quit, BrokenPipeError):
             raise
         except Exception as error:  # noqa: BLE001 - the shell shows every error and lives on
             return self._failed(error, text)
@@ -188,19 +189,18 @@ class ShellSession:
     def _show(self, outcome: Outcome, mode: Mode) -> None:
         table = outcome.table
         assert table is not None, "only queries are shown"
-        rows_max = self._config.shell_rows_max
-        cut = self._interactive and self.screen.is_terminal and table.num_rows > rows_max
-        text = format_table(table.slice(0, rows_max) if cut else table, mode, self._style(mode))
+        cut = self._interactive and self.screen.is_terminal and table.num_rows > self._rows_max
+        text = format_table(table.slice(0, self._rows_max) if cut else table, mode, self._style(mode))
         self.screen.write(text)
         if cut:
-            self.screen.write(f"The first {rows_max} rows are shown: use LIMIT, `>> 'file.csv'`, or .output FILE.\n")
+            self.screen.write(f"The first {self._rows_max} rows are shown; LIMIT, >> 'file.csv' or .output help.\n")
         self._report(f"Query OK, {table.num_rows} row(s) in set", outcome.seconds)
 
     def _style(self, mode: Mode) -> Style:
         tabular = mode == "box"
         return Style(
             time_zone=self.connection.session.time_zone,
-            text_width=self._config.max_binary_display_width if tabular else None,
+            text_width=self._text_width if tabular else None,
             terminal_width=self.screen.width if tabular else None,
         )
 
@@ -238,6 +238,11 @@ class ShellSession:
         if found is None:
             raise NotFoundError(f"no mode {mode}", hint=f"modes: {', '.join(MODES)}")
         self.options.mode = found
+
+    def _command_width(self, value: str) -> None:
+        if not value.isdigit() or int(value) < 1:
+            raise InvalidStatementError(f"expected a number of characters, not {value}")
+        self._text_width = int(value)
 
     def _command_timer(self, value: str) -> None:
         self.options.timer = _switch(value)

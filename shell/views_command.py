@@ -10,7 +10,7 @@ from penstock.common.paths import DataPaths
 from penstock.shell.dbapi import connect
 
 _HOW_TO = """\
-The views of {root} are current; an engine that writes there keeps them so.
+The views of {root} are current; an engine that writes there keeps them so. Their timestamps are UTC.
 
   DuckDB:  ATTACH '{duckdb}' AS penstock (READ_ONLY); FROM penstock.<database>.<table>;
   or       .read {sql}

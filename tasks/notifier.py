@@ -56,7 +56,7 @@ class WalNotifier:
                 followed.wakes.pop(stream_id, None)
                 if not followed.wakes:
                     del self._followed[vgroup_id]
-            if not self._followed:
+            if not self._followed and not self._stopping.is_set():
                 self._active.clear()
 
     def look(self) -> None:
@@ -77,8 +77,9 @@ class WalNotifier:
         return self._interval_s * (QUIET_FACTOR if quiet else 1.0)
 
     def stop(self) -> None:
-        self._stopping.set()
-        self._active.set()
+        with self._lock:
+            self._stopping.set()
+            self._active.set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -61,7 +61,8 @@ class SinkTask:
         self._writer = environment.result_writer(self.id)
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
-        self._calls = TokenBucket(calls, max(1.0, calls), now)
+        # A burst of one: never more than the allowed calls in any second, evenly spaced under load.
+        self._calls = TokenBucket(calls, 1.0, now)
         self._bytes = TokenBucket(rate, max(rate, 1.0), now)
         largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
         self._write_bytes_max = min(settings.block_bytes_max, largest)
@@ -162,6 +163,8 @@ class SinkTask:
     def _write_of(self, blocks: list[pa.RecordBatch]) -> ResultWrite:
         batch = blocks[0] if len(blocks) == 1 else _merged(blocks)
         batch = _newest_per_key(batch)
+        if self._plan.agg is not None and any(column.primary_key for column in self._plan.sink.columns[1:2]):
+            batch = _after_deletes(batch)
         gids = self._destinations.learn(batch)
         places: dict[int, int] = {}
         children: list[ResultChild] = []
@@ -236,6 +239,13 @@ class SinkTask:
 def _merged(blocks: list[pa.RecordBatch]) -> pa.RecordBatch:
     table = pa.Table.from_batches(blocks).combine_chunks()
     return table.to_batches()[0]
+
+
+def _after_deletes(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the rows, each behind a delete of its time: a window's second key column may have changed."""
+    deletes = batch.set_column(0, OPERATION, pa.array(np.ones(batch.num_rows, np.uint8)))
+    both = np.arange(2 * batch.num_rows).reshape(2, -1).T.ravel()
+    return _merged([deletes, batch]).take(pa.array(both))
 
 
 def _newest_per_key(batch: pa.RecordBatch) -> pa.RecordBatch:

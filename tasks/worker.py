@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.errors import InternalError, UnavailableError
 from penstock.common.fs import Fs, OsFs
-from penstock.common.logging import configure_stderr_logging, logger
+from penstock.common.logging import configure_stderr_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
 from penstock.tasks import control
 from penstock.tasks.control import (
@@ -271,11 +271,14 @@ def run_worker(spec: WorkerSpec, index: int) -> None:
     A lost mnode leaves nothing to save: all state is transactional, and whoever continues starts from a committed
     checkpoint. So the process ends at once instead of waiting for threads that wait for others.
     """
-    configure_stderr_logging(spec.log_level)
+    handler = configure_stderr_logging(spec.log_level)
     try:
         connection = control.connect(spec.control_address, spec.secret, _CONNECT_TIMEOUT_S)
         Worker(spec, index, connection, SystemClock(), OsFs()).run()
+        connection.close()
     except UnavailableError as error:
         _log.warning("worker %d of group %s ends: %s", index, spec.group, error)
         os._exit(1)
-    connection.close()
+    finally:
+        # Spark may use this process for another group's worker.
+        stop_logging(handler)

@@ -6,8 +6,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from faulty_fs import FaultyFs
+
 from penstock.common.clock import Clock, ManualClock
 from penstock.common.config import load_config
+from penstock.common.fs import Fs
 from penstock.mnode.engine import Engine
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.arrow_values import column_values
@@ -42,7 +45,15 @@ class NoRuntime:
 class Embedded:
     """An engine with one session; `run` executes and returns rows as tuples, or None."""
 
-    def __init__(self, path: Path, config: Mapping[str, Any] | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        config: Mapping[str, Any] | None = None,
+        clock: Clock | None = None,
+        fs: Fs | None = None,
+    ) -> None:
+        """`fs`: by default one that never really syncs, since no test cuts the power."""
+        self.fs = fs or FaultyFs()
         self.path = path
         self.config = load_config({"timezone": "UTC", **(config or {})}, environment={})
         self.clock = clock or StandingClock(NOW_MS)
@@ -50,7 +61,7 @@ class Embedded:
         self.session = SessionState("UTC")
 
     def _open(self) -> Engine:
-        return Engine(self.path, self.config, clock=self.clock, runtime=lambda config, root: NoRuntime())
+        return Engine(self.path, self.config, clock=self.clock, fs=self.fs, runtime=lambda config, root: NoRuntime())
 
     def execute(self, text: str) -> Result:
         return self.engine.execute(text, self.session)

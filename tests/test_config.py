@@ -225,3 +225,13 @@ def test_config_is_frozen() -> None:
     with pytest.raises(AttributeError):
         config.idle_timeout = 1  # type: ignore[misc]
     assert isinstance(config, Config)
+
+
+def test_every_key_is_used() -> None:
+    """A key that no code reads would be a promise that nobody keeps."""
+    root = Path(__file__).resolve().parent.parent
+    parts = ("common", "wal", "vnode", "tasks", "mnode", "shell")
+    code = "".join(
+        path.read_text("utf-8") for part in parts for path in (root / part).glob("*.py") if path.name != "config.py"
+    )
+    assert [key.name for name, key in keys().items() if not re.search(rf"\.{name}\b", code)] == []

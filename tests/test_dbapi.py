@@ -200,6 +200,16 @@ def test_connections_of_a_process_share_the_engine(tmp_path: Path) -> None:
         assert third.lease.engine is not engine
 
 
+def test_connections_and_their_statements_are_listed(connection: dbapi.Connection) -> None:
+    """SHOW CONNECTIONS lists each connection while it is open, SHOW QUERIES the statements that run."""
+    path = connection.lease.engine.paths.root
+    with penstock.connect(str(path), CONFIG):
+        assert len(connection.execute("SHOW CONNECTIONS").fetchall()) == 2
+    assert len(connection.execute("SHOW CONNECTIONS").fetchall()) == 1
+    running = connection.execute("SHOW QUERIES").fetchall()
+    assert [row[4] for row in running] == ["SHOW QUERIES"]
+
+
 def test_another_process_is_told_that_the_directory_is_in_use(tmp_path: Path) -> None:
     """A second process gets DataDirectoryInUseError, and can open it after the first has closed."""
     code = ("import sys, penstock\n"

@@ -8,11 +8,13 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock.common import errors
 from penstock.shell.help_text import COMMANDS
+from penstock.shell.script import SqlText, split_all
 from penstock.tasks import messages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -158,3 +160,24 @@ def test_readme_output_is_real(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )
     assert answer.stdout == readme_blocks()[1], answer.stderr
+
+
+def test_sql_page_examples_run(con: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The examples of the SQL page are statements that work; the grammar of streams is notation."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "readings.csv").write_text("'2024-05-01 10:00:00',1.5\n")
+    blocks = re.findall(r"^```sql\n(.*?)^```", page("docs/sql.md"), flags=re.MULTILINE | re.DOTALL)
+    examples = [block for block in blocks if "CREATE STREAM [" not in block]
+    assert len(examples) == 2
+    for piece in split_all("".join(examples)):
+        assert isinstance(piece, SqlText)
+        con.execute(piece.text)
+
+
+def test_operations_page_statements_run(con: Any) -> None:
+    """The statements that the page tells operators to look at exist."""
+    section = page("docs/operations.md").partition("## What to look at")[2].partition("\n## ")[0]
+    statements = re.findall(r"`((?:SHOW|SELECT) [^`]*?)(?:;|\\G)`", section)
+    assert len(statements) >= 4
+    for statement in statements:
+        con.execute(statement)

@@ -103,7 +103,6 @@ def test_windows_over_joined_rows() -> None:
 @pytest.mark.parametrize("source", [
     "a join b on a.v = b.v",
     "a left join b",
-    "a left window join b on a.ts = b.ts",
     "a left window join b on a.ts = b.ts window_offset(-1s, 1s)",
     "a left window join b window_offset(1s, -1s)",
     "a join a on a.ts = a.ts",

@@ -83,6 +83,7 @@ def query(statement: str) -> pa.Table:
         ("select _wst", "_wstart"),
         ("select av", "avg"),
         (".mo", ".mode"),
+        (".mode mark", "markdown"),
     ],
 )
 def test_completion(line: str, expected: str) -> None:

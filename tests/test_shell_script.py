@@ -25,6 +25,7 @@ from penstock.shell.script import Piece, ShellCommand, SqlText, is_complete, may
         ("EXIT;", [ShellCommand("quit")]),
         (".exit", [ShellCommand("quit")]),
         ("source 'a b.sql';", [ShellCommand("read", ("a b.sql",))]),
+        ("set max_binary_display_width 20;", [ShellCommand("width", ("20",))]),
         ("help", [ShellCommand("help")]),
         ("?", [ShellCommand("help")]),
         ("quit_table", [SqlText("quit_table")]),

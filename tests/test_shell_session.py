@@ -103,6 +103,14 @@ def test_vertical_rows_and_modes(shell: Shell) -> None:
     assert "modes: box, csv" in shell.errors.getvalue()
 
 
+def test_width_of_texts(shell: Shell) -> None:
+    """Texts are cut at a width that both accents of the shell can set."""
+    assert shell.session.run_text(".width 3\nselect 1;")
+    assert shell.session.run_text("set max_binary_display_width 30;")
+    assert not shell.session.run_text(".width wide")
+    assert "expected a number of characters" in shell.errors.getvalue()
+
+
 def test_output_goes_to_a_file_and_back(shell: Shell, tmp_path: Path) -> None:
     """`.output FILE` redirects results until `.output`."""
     target = tmp_path / "out.txt"

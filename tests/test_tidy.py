@@ -35,7 +35,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "rich": ("shell/*.py", "examples/**/*.py", "bench/**/*.py"),
 }
 
-MAY_PRINT = ("shell", "examples", "bench")
+MAY_PRINT = ("shell", "examples", "bench", "tests")
 
 
 @cache

@@ -266,6 +266,18 @@ def test_threads_share_a_commit(tmp_path: Path, level: int) -> None:
     log.close()
 
 
+def test_a_group_needs_one_sync(tmp_path: Path) -> None:
+    """Under level 2 everything that waits is made durable by a single fsync."""
+    fs = FaultyFs(fault="sync")
+    log = open_log(tmp_path, fs, level=2)
+    tickets = [log.enqueue_rows(7, rows(str(number)), 1) for number in range(10)]
+    log.commit(tickets[4])
+    assert fs.calls == 1
+    assert all(ticket.done for ticket in tickets)
+    assert log.synced_version == log.acknowledged_version == 10
+    log.close()
+
+
 def test_unacknowledged_records_are_not_read(tmp_path: Path) -> None:
     """An enqueued record is invisible until somebody committed it."""
     log = open_log(tmp_path)

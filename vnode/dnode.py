@@ -81,6 +81,10 @@ class Dnode:
             if vnode is None:
                 vnode = Vnode.open(self._paths.vnode(vgroup_id), options, fs=self._fs, clock=self._clock)
                 self._vnodes[vgroup_id] = vnode
+                found = vnode.recovery
+                if found.cut_bytes or found.lost_versions:
+                    _log.warning("the log of vnode %d had a torn tail: %d bytes cut off, %d acknowledged records lost",
+                                 vgroup_id, found.cut_bytes, found.lost_versions)
             return vnode
 
     def vnode(self, vgroup_id: int) -> Vnode:

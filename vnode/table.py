@@ -57,6 +57,7 @@ class TableState:
         self.tombstones: tuple[Tombstone, ...] = ()
         self.floor = 0
         self.last_times: LastTimes | None = None
+        self.flushes_since_times = 0  # parts written since `last_times`
         self.newest: dict[int, int] = {}
         # Child tables whose row at the newest time is known to be there: a rewrite of it needs no lookup.
         self._certain: set[int] = set()

@@ -42,6 +42,7 @@ from penstock.wal.segment import segment_name
 from penstock.wal.writer import Recovery, WalWriter
 
 _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stored at every flush
+_FLUSHES_PER_TIMES = 16  # for more child tables; opening the vnode reads the keys of the parts written since
 _TIER_BITS = 3  # parts of a tier have up to 8 times the rows of the tier below
 _MAX_TOMBSTONES = 2000  # beyond that, parts are rewritten without the hidden rows before their tier is full
 _RETENTION_INTERVAL_S = 5.0
@@ -559,7 +560,14 @@ class Vnode:
             self._flushes += 1
 
     def _times_to_store(self, table: TableState) -> dict[int, int] | None:
-        return dict(table.newest) if table.sealed and len(table.newest) <= _SMALL_FAMILY else None
+        """Returns the newest times when they shall be stored: always for few tables, else only now and then."""
+        if not table.sealed:
+            return None
+        if len(table.newest) > _SMALL_FAMILY and table.flushes_since_times < _FLUSHES_PER_TIMES:
+            table.flushes_since_times += 1
+            return None
+        table.flushes_since_times = 0
+        return dict(table.newest)
 
     def _flush_table(self, table: TableState, runs: tuple[Run, ...], tombstones: tuple[Tombstone, ...],
                      times: dict[int, int] | None, persisted: int, horizon: int) -> _Flushed:

@@ -32,24 +32,25 @@ class RetentionPolicy:
 
 
 def segment_infos(fs: Fs, directory: Path, last_version: int) -> list[SegmentInfo]:
-    """Lists the segments of a log, ascending. Raises CorruptionError for a damaged header."""
-    firsts = list_segments(fs, directory)
-    created: list[int] = []
-    for first in firsts:
+    """Lists the segments of a log, ascending; may run while others are deleted. Raises CorruptionError."""
+    found: list[tuple[int, int, int]] = []
+    for first in list_segments(fs, directory):
         path = directory / segment_name(first)
-        file = fs.open_read(path)
         try:
-            created.append(decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))[0].created_ms)
+            file = fs.open_read(path)
+        except FileNotFoundError:
+            continue  # retention has just deleted it
+        try:
+            created_ms = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))[0].created_ms
+            found.append((first, created_ms, file.size()))
         except DamagedRecordError as error:
             raise damaged(path, 0, error) from error
         finally:
             file.close()
-    infos = []
-    for index, first in enumerate(firsts):
-        final = index + 1 == len(firsts)
-        infos.append(SegmentInfo(first, last_version if final else firsts[index + 1] - 1,
-                                 fs.size(directory / segment_name(first)), None if final else created[index + 1]))
-    return infos
+    followers: list[tuple[int, int | None]] = [(first - 1, created) for first, created, _ in found[1:]]
+    followers.append((last_version, None))
+    return [SegmentInfo(first, last, size, closed_ms)
+            for (first, _, size), (last, closed_ms) in zip(found, followers, strict=False)]
 
 
 def deletable(segments: Sequence[SegmentInfo], policy: RetentionPolicy, *, now_ms: int, persisted_version: int,

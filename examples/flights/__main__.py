@@ -46,6 +46,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PenstockError as error:
         console.print(f"[bold red]ERROR: {error}[/]")
         return 1
+    except KeyboardInterrupt:
+        console.print("Interrupted.")
+        return 1
     if options.keep:
         query = "select * from nyc.worst_delay_per_day order by ts limit 5"
         console.print(f'Look around: penstock --data {options.data} -c "{query}"', soft_wrap=True)

@@ -1,0 +1,83 @@
+"""UNION of two planned queries: common types, and an order that names result columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError
+from penstock.planner.binder import Builder
+from penstock.planner.expressions import common_type
+from penstock.planner.limits import OrderTerm, Output, finish
+from penstock.planner.plan import PlanNode, SqlExpr
+from penstock.planner.query_parts import Planned, order_node, ordinal, text_of
+from penstock.planner.scalar_cast import cast, null_of
+from penstock.sql.statements import OrderItem, SetOperation
+from penstock.sql.types import DataType, Kind, Precision
+
+COLUMN_COUNT = 0x2634
+
+
+def plan_union(query: SetOperation, left: Planned, right: Planned, builder: Builder) -> Planned:
+    """Returns the plan of a UNION of two planned queries. Raises InvalidStatementError if they don't fit."""
+    if len(left.columns) != len(right.columns):
+        raise InvalidStatementError(
+            f"the queries of a UNION have {len(left.columns)} and {len(right.columns)} columns", code=COLUMN_COUNT,
+            hint="let both return the same number of columns")
+    types = [_union_type(a.value.type, b.value.type, left.precision)
+             for a, b in zip(left.columns, right.columns, strict=True)]
+    sides = [_converted(side, types, builder) for side in (left, right)]
+    word = "UNION ALL" if query.all else "UNION"
+    name = builder.step("united", f"SELECT * FROM {sides[0]} {word} SELECT * FROM {sides[1]}")
+    outputs = [Output(column.name, SqlExpr(f"o{index}", types[index]), is_time=column.is_time)
+               for index, column in enumerate(left.columns)]
+    order = [OrderTerm(_position(item, outputs, builder), None, item.descending, item.nulls_first)
+             for item in query.order_by]
+    sql = finish(builder, name, outputs, order, limit=query.limit)
+    inputs = (left.tree, right.tree)
+
+    def tree() -> PlanNode:
+        node = PlanNode("Union", (("all", "yes" if query.all else "no"),), tuple(side() for side in inputs))
+        return order_node(query.order_by, query.limit, node)
+
+    return Planned(sql, tuple(outputs), left.precision, tree)
+
+
+def _position(item: OrderItem, outputs: Sequence[Output], builder: Builder) -> int:
+    """Returns which result column an item of ORDER BY names."""
+    position = ordinal(item.expression, len(outputs), builder)
+    if position is not None:
+        return position
+    names = [output.name.lower() for output in outputs]
+    spelled = [text_of(item.expression).lower()]
+    if isinstance(item.expression, exp.Column):
+        spelled.append(item.expression.name.lower())
+    for name in spelled:
+        if name in names:
+            return names.index(name)
+    raise builder.error("ORDER BY of a UNION must name a column of its result", item.expression, code=0x2602,
+                        hint="columns are named by the first query")
+
+
+def _union_type(left: DataType, right: DataType, precision: Precision) -> DataType:
+    if left == right:
+        return left
+    result = common_type([left, right])
+    return replace(result, precision=precision) if result.kind is Kind.TIMESTAMP else result
+
+
+def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> str:
+    name = builder.step("query", side.sql)
+    columns = []
+    for index, (column, target) in enumerate(zip(side.columns, types, strict=True)):
+        value = SqlExpr(f"o{index}", column.value.type)
+        if value.type.kind is Kind.NULL:
+            text = null_of(target)
+        elif value.type.kind is target.kind:
+            text = value.sql
+        else:
+            text = cast(value, target, side.precision, builder.session.time_zone).sql
+        columns.append(f"{text} AS o{index}")
+    return builder.step("side", f"SELECT {', '.join(columns)} FROM {name}")

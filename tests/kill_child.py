@@ -1,0 +1,108 @@
+"""The process that test_kill_nine.py kills: an engine that replays flights and checks itself, as told on stdin.
+
+Commands, one per line: `insert N` inserts the next N batches and prints `acked I` after each; `check` waits until the
+streams equal the batch answer and prints `equal`, or `differs ...`; `exit` closes the engine. Prints `ready` first.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+from examples.flights.data import TIME_ZONE, batches, load_feeds
+
+import penstock
+from penstock.common.clock import SystemClock
+from penstock.shell.script import SqlText, split_all
+
+CONFIG = {"timezone": TIME_ZONE, "idleTimeout": "1h", "checkpointInterval": "10s",
+          "restartDelayMax": "1s", "spark.ui.enabled": False}
+STREAMS = {
+    "worst_delay_per_day": (
+        "SELECT carrier, ts, worst_delay, flights FROM nyc.worst_delay_per_day",
+        "SELECT carrier, _wstart, max(dep_delay), count(*) FROM nyc.flights PARTITION BY carrier INTERVAL(1d)", True),
+    "departures_per_hour": (
+        "SELECT origin, ts, planned, departed FROM nyc.departures_per_hour",
+        "SELECT origin, _wstart, count(*), count(dep_delay) FROM nyc.flights PARTITION BY origin INTERVAL(1h)", False),
+    "weather_per_day": (
+        "SELECT station, ts, coldest, warmest FROM nyc.weather_per_day",
+        "SELECT station, _wstart, min(temp), max(temp) FROM nyc.weather PARTITION BY station INTERVAL(1d)", False),
+}
+PATIENCE_S = 90.0
+
+
+def main() -> None:
+    """Runs the commands of stdin on the data directory `argv[1]`, from batch `argv[2]` on."""
+    path, position = sys.argv[1], int(sys.argv[2])
+    feeds = load_feeds(seed=2013, months=2)
+    with penstock.connect(path, CONFIG) as connection:
+        cursor = connection.cursor()
+        if not Path(path, "FORMAT").exists() or not _rows(cursor, "SHOW DATABASES LIKE 'nyc'"):
+            _create(cursor)
+        say("ready")
+        waiting = itertools.islice(enumerate(batches(feeds)), position, None)
+        for line in sys.stdin:
+            command, _, count = line.strip().partition(" ")
+            if command == "insert":
+                for number, (table, rows) in itertools.islice(waiting, int(count)):
+                    cursor.insert_arrow(f"nyc.{table}", rows)
+                    say(f"acked {number}")
+                say("inserted")
+            elif command == "check":
+                say(_verdict(cursor))
+            elif command == "exit":
+                break
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _create(cursor: Any) -> None:
+    script = Path(__file__).parent.parent / "examples" / "flights" / "streams.sql"
+    text = script.read_text("utf-8").replace("KEEP 36500d", "KEEP 36500d WAL_LEVEL 2")
+    for piece in split_all(text):
+        assert isinstance(piece, SqlText)
+        cursor.execute(piece.text)
+
+
+def _rows(cursor: Any, sql: str) -> list[tuple[Any, ...]]:
+    cursor.execute(sql)
+    rows: list[tuple[Any, ...]] = cursor.fetchall()
+    return rows
+
+
+def _verdict(cursor: Any) -> str:
+    """Compares until all streams equal the batch answer, or patience is over."""
+    clock = SystemClock()
+    deadline = clock.monotonic() + PATIENCE_S
+    while True:
+        differences = [text for name in STREAMS for text in _differences(cursor, name)]
+        if not differences:
+            counts = [str(_rows(cursor, f"SELECT count(*) FROM nyc.{table}")[0][0]) for table in ("flights", "weather")]
+            return f"equal {' '.join(counts)}"
+        if clock.monotonic() > deadline:
+            return f"differs {differences[:5]} {_rows(cursor, 'SHOW STREAMS')}"
+        clock.wait(threading.Event(), 0.05)
+
+
+def _differences(cursor: Any, name: str) -> list[str]:
+    result, batch, open_too = STREAMS[name]
+    found = {row[:2]: row[2:] for row in _rows(cursor, result)}
+    wanted = {row[:2]: row[2:] for row in _rows(cursor, batch)}
+    texts = [f"{name}: {key} is {found[key]}, not {wanted.get(key)}" for key in found if found[key] != wanted.get(key)]
+    if open_too:
+        texts += [f"{name}: {key} is missing" for key in wanted if key not in found]
+    elif wanted:
+        # All windows that ended long before the newest row are closed; which of the last are depends on all vnodes.
+        newest = max(key[1] for key in wanted)
+        texts += [f"{name}: {key} is missing" for key in wanted
+                  if key not in found and (newest - key[1]).total_seconds() > 3 * 86_400]
+    return texts
+
+
+if __name__ == "__main__":
+    main()

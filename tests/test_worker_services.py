@@ -1,0 +1,301 @@
+"""What workers and the engine say to each other: control messages, results and rows, errors, state folders."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.common.clock import ManualClock, SystemClock
+from penstock.common.errors import InternalError, NotFoundError, PenstockError, StaleAttemptError, UnavailableError
+from penstock.common.fs import OsFs
+from penstock.common.paths import DataPaths
+from penstock.mnode.service import DnodeService
+from penstock.tasks import control
+from penstock.tasks.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopStream
+from penstock.tasks.environment import DnodeClient, FlightResultWriter, RowsRequest, StateDirectories
+from penstock.tasks.messages import ResultChild, ResultWrite, TaskId
+from penstock.tasks.notifier import WalNotifier
+from penstock.tasks.wire import decode, decode_error, encode, encode_error
+
+SECRET = b"secret"
+SINK = TaskId(5, "sink", 1)
+
+
+# --- control -----------------------------------------------------------------------------------------------------
+
+
+def connected(secret: bytes = SECRET) -> tuple[ControlConnection, ControlConnection]:
+    """Returns the mnode's and the worker's end of a connection; raises what either end raises."""
+    listener = ControlListener()
+    ends: list[ControlConnection | PenstockError] = []
+
+    def accept() -> None:
+        try:
+            ends.append(control.authenticate(listener.accept(), SECRET))
+        except PenstockError as error:
+            ends.append(error)
+
+    thread = threading.Thread(target=accept)
+    thread.start()
+    try:
+        worker = control.connect(listener.address, secret, 5)
+    finally:
+        thread.join()
+        listener.close()
+    mnode = ends[0]
+    if isinstance(mnode, PenstockError):
+        raise mnode
+    return mnode, worker
+
+
+def test_control_messages_arrive_in_order() -> None:
+    """What one end sends the other receives, both ways; a closed end ends the other."""
+    mnode, worker = connected()
+    worker.send(Hello("g", 1, 99, "127.0.0.1:1"))
+    worker.send(Heartbeat(()))
+    mnode.send(StopStream(1, 2))
+    mnode.send(Shutdown())
+    assert [mnode.receive(), mnode.receive()] == [Hello("g", 1, 99, "127.0.0.1:1"), Heartbeat(())]
+    assert [worker.receive(), worker.receive()] == [StopStream(1, 2), Shutdown()]
+    mnode.close()
+    with pytest.raises(UnavailableError):
+        worker.receive()
+    worker.close()
+
+
+def test_a_closed_connection_wakes_its_own_reader() -> None:
+    """A thread that waits in receive is woken when another thread closes the connection; twice is no error."""
+    mnode, worker = connected()
+    raised: list[BaseException] = []
+
+    def receive() -> None:
+        try:
+            mnode.receive()
+        except UnavailableError as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    mnode.close()
+    thread.join(10)
+    assert len(raised) == 1
+    mnode.close()
+    worker.close()
+
+
+def test_a_caller_without_the_secret_is_not_let_in() -> None:
+    """Both ends see that the secret is wrong."""
+    with pytest.raises(PenstockError):
+        connected(b"guess")
+
+
+def test_nobody_listening_is_an_error_with_the_address() -> None:
+    """A worker that comes after the engine has gone says where it called."""
+    listener = ControlListener()
+    listener.close()
+    with pytest.raises(UnavailableError, match=f"127.0.0.1:{listener.address[1]}"):
+        control.connect(listener.address, SECRET, 5)
+
+
+@dataclass(frozen=True)
+class Stranger:
+    """A class that no message may contain."""
+
+    n: int = 1
+
+
+@pytest.mark.parametrize("data", [encode(Stranger()), encode(print), b"", b"junk", encode(7), pickle.dumps(eval)])
+def test_only_known_messages_are_decoded(data: bytes) -> None:
+    """Classes and functions outside of the closed set, junk and other values are refused."""
+    with pytest.raises(InternalError):
+        decode(data, (Hello,))
+
+
+@pytest.mark.parametrize(
+    "error", [StaleAttemptError("attempt 1 is old", hint="stop"), NotFoundError("no table", code=0x2603)]
+)
+def test_errors_keep_their_class_text_code_and_hint(error: PenstockError) -> None:
+    """An error that crosses to another process is the same there."""
+    copy = decode_error(encode_error(error))
+    assert type(copy) is type(error)
+    assert (copy.message, copy.code, copy.hint) == (error.message, error.code, error.hint)
+    assert str(decode_error(encode_error(KeyError("x")))) == "KeyError: 'x'"
+
+
+# --- results and rows --------------------------------------------------------------------------------------------
+
+
+class Dnode:
+    """A dnode's service that remembers writes and fails on demand."""
+
+    def __init__(self) -> None:
+        self.writes: list[ResultWrite] = []
+        self.reads: list[RowsRequest] = []
+        self.error: Exception | None = None
+        self.service = DnodeService(SECRET, self.write, self.read)
+
+    def write(self, write: ResultWrite) -> None:
+        if self.error is not None:
+            raise self.error
+        self.writes.append(write)
+
+    def read(self, request: RowsRequest) -> pa.Table:
+        if self.error is not None:
+            raise self.error
+        self.reads.append(request)
+        return pa.table({"_tuid": request.tuids or [], "v": pa.array([1.5, None], pa.float64())})
+
+
+@pytest.fixture
+def dnode() -> Iterator[Dnode]:
+    dnode = Dnode()
+    yield dnode
+    dnode.service.shutdown()
+
+
+class Writer:
+    """A result writer whose answers can be waited for."""
+
+    def __init__(self, address: str, secret: bytes = SECRET) -> None:
+        self.woken = threading.Event()
+        self.client = DnodeClient(address, secret)
+        self.writer = FlightResultWriter(self.client, "w", self.woken.set)
+
+    def write(self, write: ResultWrite) -> bool:
+        """Performs a write; returns or raises what `poll` does then."""
+        self.woken.clear()
+        self.writer.submit(write)
+        assert self.woken.wait(10)
+        return self.writer.poll()
+
+
+def result(columns: dict[str, pa.Array], attempt: int = 1) -> ResultWrite:
+    children = (ResultChild("c1", (1, "x", None)), ResultChild("c2"))
+    return ResultWrite(5, attempt, SINK, 77, children, pa.record_batch(columns))
+
+
+FIRST = {"_child": pa.array([0, 1], pa.int32()), "_op": pa.array([0, 1], pa.uint8()), "ts": pa.array([1, 2])}
+
+
+def test_writes_arrive_unchanged_also_with_another_schema(dnode: Dnode) -> None:
+    """Children with their tags, rows, attempt and task all arrive; poll tells of the acknowledgement."""
+    writer = Writer(dnode.service.address)
+    writes = [result(FIRST), result(FIRST, 2), result(FIRST | {"v": pa.array(["a", None])})]
+    assert [writer.write(write) for write in writes] == [True, True, True]
+    assert dnode.writes == writes
+    writer.writer.close()
+
+
+def test_a_refused_write_raises_in_the_task_and_the_next_one_goes_through(dnode: Dnode) -> None:
+    """A StaleAttemptError of the dnode arrives as such, once; other exceptions as InternalError."""
+    writer = Writer(dnode.service.address)
+    dnode.error = StaleAttemptError("attempt 1 was fenced off")
+    with pytest.raises(StaleAttemptError, match="fenced off"):
+        writer.write(result(FIRST))
+    assert not writer.writer.poll()
+    dnode.error = ValueError("a defect")
+    with pytest.raises(InternalError, match="ValueError: a defect"):
+        writer.write(result(FIRST))
+    dnode.error = None
+    assert writer.write(result(FIRST))
+    writer.writer.close()
+
+
+def test_two_writes_at_once_are_a_defect(dnode: Dnode) -> None:
+    """A sink waits for its acknowledgement before it submits again."""
+    gate = threading.Event()
+    dnode.writes = type("Slow", (list,), {"append": lambda self, write: gate.wait()})()
+    writer = Writer(dnode.service.address)
+    writer.writer.submit(result(FIRST))
+    with pytest.raises(InternalError, match="while another is under way"):
+        writer.writer.submit(result(FIRST))
+    gate.set()
+    assert writer.woken.wait(10)
+    writer.writer.close()
+
+
+def test_rows_are_read_and_errors_keep_their_class(dnode: Dnode) -> None:
+    """A request arrives with its tables; what the dnode raises is raised here."""
+    client = DnodeClient(dnode.service.address, SECRET)
+    request = RowsRequest(2, 7, pa.array([3, 2**64 - 1], pa.uint64()), -5, 10, 99)
+    assert client.read_rows(request).to_pydict() == {"_tuid": [3, 2**64 - 1], "v": [1.5, None]}
+    assert dnode.reads == [request]
+    dnode.error = NotFoundError("no such vnode")
+    with pytest.raises(NotFoundError, match="no such vnode"):
+        client.read_rows(request)
+    client.close()
+
+
+def test_the_dnode_serves_only_those_who_know_the_secret(dnode: Dnode) -> None:
+    """A stranger's reads and writes are refused."""
+    with pytest.raises(UnavailableError, match="secret"):
+        DnodeClient(dnode.service.address, b"guess").read_rows(RowsRequest(2, 7, None, 0, 1, 1))
+    writer = Writer(dnode.service.address, b"guess")
+    with pytest.raises(UnavailableError):
+        writer.write(result(FIRST))
+    assert dnode.writes == []
+    writer.writer.close()
+
+
+# --- state folders and the log's end -----------------------------------------------------------------------------
+
+
+def test_a_state_folder_belongs_to_one_owner_at_a_time(tmp_path: Path) -> None:
+    """While one owner holds a task's folder, another waits for it and then gives up; once released, it is free."""
+    paths = DataPaths(tmp_path)
+    first = StateDirectories(paths, OsFs(), ManualClock())
+    directory = first.open(SINK)
+    assert directory == paths.state(5, "5-sink-1")
+    assert first.open(SINK) == directory
+    second = StateDirectories(paths, OsFs(), ManualClock())
+    with pytest.raises(UnavailableError, match="still held"):
+        second.open(SINK)
+    first.close()
+    assert second.open(SINK) == directory
+    second.close()
+
+
+def test_a_waiting_owner_can_be_called_off(tmp_path: Path) -> None:
+    """An attempt that is stopped while it waits for its folder ends at once."""
+    first = StateDirectories(DataPaths(tmp_path), OsFs(), SystemClock())
+    first.open(SINK)
+    second = StateDirectories(DataPaths(tmp_path), OsFs(), SystemClock())
+    second.abandon()
+    with pytest.raises(UnavailableError):
+        second.open(SINK)
+    first.close()
+
+
+def test_streams_are_woken_when_their_log_grows_and_only_then() -> None:
+    """Each look compares the end with the last one seen; quiet logs are looked at less often."""
+    clock = ManualClock()
+    notifier = WalNotifier(clock, 0.0005)
+    ends = {2: 0, 3: 0}
+    woken: list[str] = []
+
+    def wake(name: str) -> Callable[[], None]:
+        return lambda: woken.append(name)
+
+    notifier.follow(2, 1, lambda: ends[2], wake("s1"))
+    notifier.follow(2, 4, lambda: ends[2], wake("s4"))
+    notifier.follow(3, 1, lambda: ends[3], wake("s1 on 3"))
+    notifier.look()
+    woken.clear()
+    notifier.look()
+    assert woken == []
+    ends[2] = 7
+    notifier.look()
+    assert woken == ["s1", "s4"]
+    assert notifier.interval_s() == 0.0005
+    clock.advance(1.5)
+    assert notifier.interval_s() == pytest.approx(0.005)
+    notifier.unfollow(1)
+    ends.update({2: 8, 3: 8})
+    notifier.look()
+    assert woken == ["s1", "s4", "s4"]
