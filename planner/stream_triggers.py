@@ -89,6 +89,8 @@ def _continuous(statement: CreateStream) -> TriggerPlan:
 
 def _check_force(statement: CreateStream) -> None:
     options, query = statement.options, statement.query
+    if query.window is not None and not isinstance(query.window, IntervalWindow):
+        raise InvalidStreamError("FORCE_WINDOW_CLOSE needs an INTERVAL window")
     if options.fill_history:
         raise InvalidStreamError("FORCE_WINDOW_CLOSE cannot FILL_HISTORY", hint="it computes windows as they end")
     if options.ignore_expired is False or options.ignore_update is False:

@@ -130,7 +130,7 @@ class AggTask:
         return True
 
     def next_deadline(self) -> float | None:
-        return self._delayed.deadline
+        return self._delayed.deadline if self._outbox.blocked_channel is None else None
 
     def status(self) -> TaskStatus:
         state = self._tracker.current
