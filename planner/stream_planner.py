@@ -117,6 +117,8 @@ class _Planner:
                                     hint="SESSION, STATE, EVENT and COUNT windows work in queries")
         if window is not None:
             check_interval(window, self.precision)
+            if window.offset == "auto":
+                raise InvalidStreamError("a stream cannot have INTERVAL(..., AUTO)", hint="write the offset")
         self._plan_keys()
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
@@ -577,7 +579,8 @@ class _Planner:
         scan = PlanNode("Project", (("columns", " ".join(column.name for column in plan.sink.columns)),), (scan,))
         return PlanNode("Stream", (
             ("trigger", plan.trigger), *((("period", f"{plan.period_ms}ms"),) if plan.period_ms else ()),
-            *((("fill", plan.fill.mode),) if plan.fill is not None else ()), ("watermark", f"{plan.watermark}{self.precision}"),
+            *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
+            ("watermark", f"{plan.watermark}{self.precision}"),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.common.errors import InvalidStreamError
+from penstock.planner.scopes import vector_calls
 from penstock.planner.stream import Trigger
 from penstock.sql.functions import lookup
-from penstock.planner.scopes import vector_calls
 from penstock.sql.statements import CreateStream, IntervalWindow, Select
 
 MIN_DELAY_MS = 5_000

@@ -58,7 +58,7 @@ class Filler:
 
     def save(self) -> None:
         """Hands what changed to the store."""
-        self._index.flush()
+        self._index.save()
 
     def take(self, results: pa.RecordBatch, starts: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Takes note of results that are being sent, and returns what must follow them, made chunk by chunk.
@@ -95,8 +95,8 @@ class Filler:
         gaps: dict[Gap, None] = {}
         emptied: dict[int, tuple[int, int]] = {}
         for row, (gid, start) in enumerate(rows):
-            before, after = self._index.before(gid, start), self._index.after(gid, start)
             if operations[row] == _DELETE:
+                before, after = self._index.before(gid, start), self._index.after(gid, start)
                 if before is not None and after is not None:
                     gaps[Gap(gid, before, after, True)] = None
                 elif before is not None:
@@ -108,17 +108,19 @@ class Filler:
                     emptied[gid] = (min(low, start), max(high, start))
                 continue
             fresh = (gid, start) in new
-            if before is not None and (fresh or self._plan.after):
+            if (fresh or self._plan.after) and (before := self._index.before(gid, start)) is not None:
                 gaps[Gap(gid, before, start, True)] = None
-            if after is not None and (fresh or self._plan.before):
+            if (fresh or self._plan.before) and (after := self._index.after(gid, start)) is not None:
                 gaps[Gap(gid, start, after, True)] = None
         for gid, (low, high) in emptied.items():
             gaps[Gap(gid, low, high, False)] = None
         # What is emptied first may lie inside of what is filled then.
-        return sorted((gap for gap in gaps if gap.last > gap.first and self._short(gap)),
-                      key=lambda gap: (gap.filled, gap.gid, gap.first))
+        return sorted((gap for gap in gaps if self._counts(gap)), key=lambda gap: (gap.filled, gap.gid, gap.first))
 
-    def _short(self, gap: Gap) -> bool:
+    def _counts(self, gap: Gap) -> bool:
+        """Tells whether there are windows in a gap, and not too many of them."""
+        if next(starts_between(gap.first, gap.last, self._grid), None) is None:
+            return False
         step = self._grid.step or 28 * self._grid.step_months * self._grid.day
         if (gap.last - gap.first) // step <= MAX_FILLED:
             return True

@@ -58,7 +58,9 @@ class ForceSourceTask:
         assert plan.force is not None
         self.id = TaskId(deployment.stream_id, "source", index)
         self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, [self.id], environment.wake)
-        self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
+        output = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
+        self.output: ChannelQueue[TaskId] | None = output
+        self._queue: ChannelQueue[TaskId] = output
         self._plan: StreamPlan = plan
         self._force = plan.force
         self._source = plan.source
@@ -68,7 +70,7 @@ class ForceSourceTask:
         self._vgroup_id = deployment.vgroup_ids[index]
         self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
         self._computer = Computer()
-        self._outbox = Outbox(self.output, settings.block_bytes_max)
+        self._outbox = Outbox(output, settings.block_bytes_max)
         self._children = Children(plan.source, deployment.children[index])
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()
@@ -131,8 +133,8 @@ class ForceSourceTask:
         return TaskStatus(
             task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
             input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
-            input_peak=self.input.peak_bytes, output_bytes=self.output.used_bytes,
-            output_capacity=self.output.capacity_bytes, output_peak=self.output.peak_bytes,
+            input_peak=self.input.peak_bytes, output_bytes=self._queue.used_bytes,
+            output_capacity=self._queue.capacity_bytes, output_peak=self._queue.peak_bytes,
             rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_out=self._outbox.bytes_out,
             processed_version=self._version, wal_version=self._wal.acknowledged_version, watermark=self._next,
             checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
@@ -205,7 +207,9 @@ class ForceSourceTask:
     def _compute(self, until_ms: int) -> None:
         """Computes the windows that have ended by then, a bounded number of them, from the store as of now."""
         starts = [self._next]
-        most = 1 if self._force.alone else WINDOWS_PER_RUN
+        # A run makes at most about a block of filled rows.
+        most = 1 if self._force.alone else min(
+            WINDOWS_PER_RUN, max(1, self._settings.block_rows_max // max(1, len(self._groups))))
         while (following := end_of(starts[-1], self._grid)) and len(starts) < most:
             if self._end_ms(following) > until_ms:
                 break
@@ -213,27 +217,32 @@ class ForceSourceTask:
         end = end_of(starts[-1], self._grid)
         # An instant belongs to the step that it ends.
         shift = 1 if self._force.instants else 0
-        rows = self._rows(starts[0] + shift, end - 1 + shift)
+        stored = self._rows(starts[0] + shift, end - 1 + shift)
         if self._source.needs_children:
             self._computer.register("children", self._children.table())
-        results, windows = self._results(rows, starts, end)
+        results = pa.RecordBatch.from_pylist([], schema=self._schema)
+        windows: list[int] = []
+        if stored.num_rows or (self._force.instants and self._kept is not None):
+            earlier = [] if self._kept is None else [self._kept]
+            rows = pa.concat_tables([*earlier, stored], promote_options="permissive")
+            results, windows = self._results(rows, starts, end)
+            if stored.num_rows and self._force.keep_sql is not None:
+                kept = self._computer.run(self._force.keep_sql, rows.schema, rows=rows)
+                self._kept = pa.Table.from_batches([kept])
         if self._plan.fill is not None:
             results = self._filled(results, windows, starts)
-        self._outbox.send(self.output.channels[0], results)
-        if self._force.keep_sql is not None:
-            self._kept = self._computer.run(self._force.keep_sql, rows.schema, rows=rows)
-            self._kept = pa.Table.from_batches([self._kept])
+        self._outbox.send(self._queue.channels[0], results)
         self._next = end
 
     def _rows(self, first_ts: int, last_ts: int) -> pa.Table:
-        """Returns the relation `rows`: what is stored in the range, behind what was kept of earlier windows."""
+        """Returns the relation `rows`: what is stored in the range as of now."""
         source = self._source
         tuids = None if source.keep_tuid is None else pa.array([source.keep_tuid], pa.uint64())
         stored = self._environment.read_rows(
             self._vgroup_id, source.storage_uid, tuids, first_ts, last_ts, self._version)
         rows = source_rows(stored, self._plan)
         self._rows_in += rows.num_rows
-        return rows if self._kept is None else pa.concat_tables([self._kept, rows], promote_options="permissive")
+        return rows
 
     def _results(self, rows: pa.Table, starts: Sequence[int], end: int) -> tuple[pa.RecordBatch, list[int]]:
         """Returns the results of the windows, and the start of each result's window."""

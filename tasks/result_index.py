@@ -1,6 +1,7 @@
 """Which windows of each group are in the result: found from any window to the next and the one before.
 
-The index lives in the task's store; what changed since the last flush, and each group's newest windows, in memory.
+The index lives in the task's store; what changed since the last checkpoint, and each group's newest windows, are
+in memory.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ CHANGES_MAX = 65_536
 
 
 class ResultIndex:
-    """The starts of the windows with a result, by group id. Call `flush` before each checkpoint."""
+    """The starts of the windows with a result, by group id. Call `save` right before each checkpoint of the store."""
 
     def __init__(self, store: StateStore, changes_max: int = CHANGES_MAX) -> None:
         self._store = store
@@ -28,14 +29,17 @@ class ResultIndex:
         self._removed: dict[int, set[int]] = {}
         self._changes = 0
         self._newest: dict[int, int | None] = {}
+        self._second: dict[int, int | None] = {}
 
     def add(self, gid: int, start: int) -> bool:
         """Notes that a window has a result; returns whether it had none before."""
         newest = self._newest_of(gid)
-        if newest is not None and start <= newest and self.has(gid, start):
-            return False
         if newest is None or start > newest:
-            self._newest[gid] = start
+            self._newest[gid], self._second[gid] = start, newest
+        elif start == newest or self.has(gid, start):
+            return False
+        else:
+            self._second.pop(gid, None)
         self._removed.get(gid, set()).discard(start)
         insort(self._added.setdefault(gid, []), start)
         self._changed()
@@ -48,6 +52,7 @@ class ResultIndex:
         if place < len(added) and added[place] == start:
             del added[place]
         self._removed.setdefault(gid, set()).add(start)
+        self._second.pop(gid, None)
         if self._newest.get(gid) == start:
             self._newest[gid] = self._nearest(gid, start, forward=False)
         self._changed()
@@ -65,7 +70,11 @@ class ResultIndex:
         newest = self._newest_of(gid)
         if newest is None or newest < start:
             return newest
-        return self._nearest(gid, start, forward=False)
+        if newest > start:
+            return self._nearest(gid, start, forward=False)
+        if gid not in self._second:
+            self._second[gid] = self._nearest(gid, start, forward=False)
+        return self._second[gid]
 
     def after(self, gid: int, start: int) -> int | None:
         """Returns the start of the first window with a result after this one, or None."""
@@ -74,12 +83,11 @@ class ResultIndex:
             return None
         return self._nearest(gid, start, forward=True)
 
-    def flush(self) -> None:
+    def save(self) -> None:
         """Hands all changes to the store."""
         if self._changes:
             self._store.put_many(self._items())
             self._added, self._removed, self._changes = {}, {}, 0
-            self._store.flush()
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -94,7 +102,8 @@ class ResultIndex:
     def _changed(self) -> None:
         self._changes += 1
         if self._changes >= self._changes_max:
-            self.flush()
+            self.save()
+            self._store.flush()
 
     def _newest_of(self, gid: int) -> int | None:
         if gid not in self._newest:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -66,7 +67,7 @@ def filled(windows: Windows, mode: str) -> dict[tuple[Any, int], tuple[Any, ...]
         for start in starts:
             rows[head, start] = tuple(c if v is None and mode == "value" else v
                                       for v, c in zip(group[start], CONSTANTS, strict=True))
-        for before, after in zip(starts, starts[1:], strict=False):
+        for before, after in itertools.pairwise(starts):
             for start in range(before + WIDTH, after, WIDTH):
                 part = (start - before) / (after - before)
                 rows[head, start] = tuple(
@@ -184,6 +185,38 @@ def test_max_delay_fills_all_windows_in_the_end(
         kit.close()
 
 
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=st.lists(st.one_of(STEP, st.tuples(st.just("wait"), st.integers(1, 900))), min_size=1, max_size=12),
+       vnodes=st.integers(1, 3), mode=st.sampled_from(["none", "value", "prev", "linear"]),
+       memory=st.sampled_from([0, 1 << 27]))
+def test_continuous_window_close_is_right_after_the_recalculation(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any], vnodes: int, mode: str, memory: int
+) -> None:
+    """CONTINUOUS_WINDOW_CLOSE: a recalculation after the last change, closed windows are the filled batch answer."""
+    sql = ("create stream s trigger continuous_window_close recalculate 10m into o tags(tn varchar(20)) as "
+           f"select {COLUMNS}, tn from meters partition by tbname tn interval(10s) fill({FILLS.get(mode, mode)})")
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
+        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, state_memory_bytes=memory))
+    try:
+        for step in steps:
+            if step[0] == "wait":
+                kit.pass_time(step[1])
+            else:
+                play(kit, [step])
+        kit.run()
+        kit.pass_time(600)
+        newest = newest_per_vnode(kit, steps)
+        windows = {
+            head: {start: values for start, values in group.items() if start + WIDTH <= newest[table_vnode(kit, head)]}
+            for head, group in batch(kit, "tbname,").items()}
+        want = filled(windows, mode)
+        if mode == "none":
+            want = {(head, start): values for head, group in windows.items() for start, values in group.items()}
+        assert_rows(stream(kit, "tn"), want)
+    finally:
+        kit.close()
+
+
 def test_a_long_gap_is_filled_in_chunks(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A gap of more windows than a chunk has rows is filled block by block, and emptied in the same way."""
     kit = make(tmp_path_factory, "none", "at_once", "prev", 1)
@@ -245,7 +278,7 @@ def test_the_index_is_a_sorted_set_per_group(
                     model.discard((gid, start))
                 case "save":
                     checkpoint += 1
-                    index.flush()
+                    index.save()
                     store.checkpoint(checkpoint, {})
                     store.committed(checkpoint)
                     saved = set(model)

@@ -266,7 +266,8 @@ def test_ignoring_what_is_untreated_skips_windows(make: Make) -> None:
 
 def test_groups_by_a_column_are_those_of_event_time_streams(make: Make) -> None:
     """PARTITION BY tbname and a column gives one child table per pair, and WHERE holds for kept rows."""
-    kit = make("create stream s trigger force_window_close into o tags(cc varchar(16)) subtable(concat(tbname, '-', cc)) "
+    kit = make("create stream s trigger force_window_close into o tags(cc varchar(16)) "
+               "subtable(concat(tbname, '-', cc)) "
                "as select _irowts, interp(voltage) v from meters where voltage > 0 partition by tbname, note as cc "
                "every(10s) fill(prev)")
     kit.insert([(0, NOW + 1_000, 1, 0.0, "x"), (0, NOW + 2_000, 2, 0.0, "y"), (0, NOW + 3_000, -3, 0.0, "y")])
