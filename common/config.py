@@ -101,6 +101,9 @@ class Config:
     log_file_size: int = field(metadata=_key("log", "size", 64 * KIB, GIB))
     log_files_kept: int = field(metadata=_key("log", "integer", 0, 1000))
 
+    sml_child_table_name: str = field(metadata=_key("schemaless", "text"))
+    sml_auto_child_table_name_delimiter: str = field(metadata=_key("schemaless", "text"))
+
     shell_rows_max: int = field(metadata=_key("shell", "integer", 1, 10_000_000))
     max_binary_display_width: int = field(metadata=_key("shell", "integer", 1, 16_384))
     history_file: Path = field(metadata=_key("shell", "path"))

@@ -512,7 +512,8 @@ class Catalog:
                 transaction = self._env.begin(write=True)
                 yield _Write(transaction, self._stores)
             except lmdb.MapFullError as error:
-                raise StorageError(f"the catalog {self._path} is full", hint="raise catalogMapSize") from error
+                raise StorageError(f"the catalog {self._path} is full",
+                                   hint="drop child tables that are not needed any more") from error
             except lmdb.Error as error:
                 raise StorageError(f"the catalog {self._path} cannot be written: {error}") from error
             finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
@@ -34,8 +34,8 @@ class Children:
         Tag values () stand for a child that was there a moment ago: it is not created.
         `AlreadyExistsError` if a name belongs to a table that is no child of `parent`; then none is created.
         """
-        found = {name: child for name in wanted if (child := self._find(parent, name)) is not None}
-        if len(found) == len(wanted) and self._unannounced.isdisjoint(found):
+        found = self.known(parent, wanted)
+        if found is not None:
             return found
         with self._lock:
             missing = [(name, tags) for name, tags in wanted.items() if self._find(parent, name) is None]
@@ -44,6 +44,16 @@ class Children:
                 raise NotFoundError(f"child table {gone} was dropped meanwhile", code=TABLE_MISSING)
             self._create(parent.uid, missing)
         return {name: self._require(parent, name) for name in wanted}
+
+    def known(self, parent: Table, names: Iterable[str]) -> dict[str, ChildTable] | None:
+        """Returns the child tables of these names if all of them exist and are announced, else None."""
+        found: dict[str, ChildTable] = {}
+        for name in names:
+            child = self._find(parent, name)
+            if child is None or name in self._unannounced:
+                return None
+            found[name] = child
+        return found
 
     def create(self, super_uid: int, children: Sequence[tuple[str, tuple[TagValue, ...]]]) -> list[ChildTable]:
         """Returns new child tables. `AlreadyExistsError` if any of the names is taken; then none is created."""

@@ -81,7 +81,8 @@ class ControllerSettings:
     heartbeat_timeout_s: float = 15.0
     wal_poll_interval_s: float = 0.0005
     stall_timeout_s: float = 30.0
-    close_timeout_s: float = 10.0
+    final_checkpoint_timeout_s: float = 10.0
+    close_timeout_s: float = 5.0
     log_level: str = "warning"
     host: str = "127.0.0.1"
 
@@ -297,7 +298,7 @@ class StreamController:
         )
 
     def close(self, final_checkpoint: bool = True) -> None:
-        """Ends all streams and workers; takes at most about twice the close timeout.
+        """Ends all streams and workers; takes at most about as long as the two timeouts for it together.
 
         With `final_checkpoint`, running streams are checkpointed first, so that they go on from here next time.
         """
@@ -305,7 +306,7 @@ class StreamController:
             return
         timeout_s = self._settings.close_timeout_s
         if final_checkpoint:
-            self._checkpoint_all(timeout_s)
+            self._checkpoint_all(self._settings.final_checkpoint_timeout_s)
         gone = self._ask(self._close_all)
         try:
             gone.result(timeout_s)
@@ -325,7 +326,9 @@ class StreamController:
         for stream_id, future in zip(running, futures, strict=True):
             try:
                 future.result(max(0.0, deadline - self._clock.monotonic()))
-            except (FutureTimeoutError, UnavailableError) as error:
+            except FutureTimeoutError:
+                _log.warning("stream %x is closed without a last checkpoint: it took too long", stream_id)
+            except UnavailableError as error:
                 _log.warning("stream %x is closed without a last checkpoint: %s", stream_id, error)
 
     # --- the loop ----------------------------------------------------------------------------------------------
@@ -663,9 +666,10 @@ class StreamController:
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:
         entry = self._entries[stream_id]
-        self._send(group, control.StartStream(stream_id, attempt))
         if entry.deployment is not None and entry.deployment.paused != entry.paused:
+            # Before the tasks start: a stream that was paused meanwhile must not read a single row.
             self._post_event(stream_id, Pause() if entry.paused else Resume())
+        self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id
         )

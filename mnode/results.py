@@ -87,8 +87,10 @@ class ResultStore:
                 hint=f"{write.task} must stop")
 
     def _resolve(self, target: Table, wanted: tuple[ResultChild, ...]) -> list[ChildTable]:
-        found = self._children.ensure(
-            target, {child.name: tuple(_tag(value) for value in child.tag_values) for child in wanted})
+        found = self._children.known(target, (child.name for child in wanted))
+        if found is None:
+            found = self._children.ensure(
+                target, {child.name: tuple(_tag(value) for value in child.tag_values) for child in wanted})
         return [found[child.name] for child in wanted]
 
     def _delete(

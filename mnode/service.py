@@ -15,12 +15,12 @@ from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.tasks.environment import ACK_OK, RowsRequest, WriteHeader
 from penstock.tasks.messages import ResultWrite
-from penstock.tasks.wire import TokenServerFactory, decode, encode_error, flight_error
+from penstock.tasks.wire import BoundedFlightServer, decode, encode_error, flight_error
 
 _log = logger(__name__)
 
 
-class DnodeService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class DnodeService(BoundedFlightServer):
     """Serves until `shutdown`. The callbacks are called by many threads at once.
 
     `write_results` returns once the write is acknowledged by the vnodes; `read_rows` returns the rows asked for.
@@ -34,8 +34,7 @@ class DnodeService(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow ha
         read_rows: Callable[[RowsRequest], pa.Table],
         host: str = "127.0.0.1",
     ) -> None:
-        super().__init__(f"grpc://{host}:0", middleware={"token": TokenServerFactory(secret)})
-        self.address = f"{host}:{self.port}"
+        super().__init__(secret, host)
         self._write_results = write_results
         self._read_rows = read_rows
 

@@ -27,19 +27,21 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.controller import RunningStream, StreamController
 from penstock.mnode.ddl import Ddl, check_columns, check_name
-from penstock.mnode.lookup import did_you_mean, require_database
+from penstock.mnode.lookup import did_you_mean, find_table, require_database
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
 from penstock.mnode.settings import task_settings
 from penstock.mnode.storage import Storage
-from penstock.mnode.stream_status import CheckpointInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table
 from penstock.sql.statements import CreateStream, DropStream, PauseStream, ResumeStream
+from penstock.tasks.build import task_edges
+from penstock.tasks.messages import TaskStatus
 
 MAX_STREAMS_PER_DATABASE = 61
 """TDengine refuses when there are more than 60 already."""
@@ -47,6 +49,9 @@ MAX_STREAMS_PER_DATABASE = 61
 _EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
 _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
+_PAUSE_TIMEOUT_S = 1.5
+_PAUSE_POLL_S = 0.02
+_PIN_PREFIX = "stream-"
 
 _log = logger(__name__)
 
@@ -72,6 +77,7 @@ class Streams:
         self._clock = clock
         self._make_controller = controller
         self._controller: StreamController | None = None
+        self._closing = threading.Event()
         self._plans: dict[int, StreamPlan] = {}
         self._failed: dict[int, tuple[PenstockError, int]] = {}
 
@@ -80,18 +86,19 @@ class Streams:
     def plan(self, statement: CreateStream, session: Session) -> StreamPlan:
         """Returns what CREATE STREAM would run, having checked everything; changes nothing."""
         check_name(statement.name, "stream")
+        target = find_table(statement.target.name, session, self._catalog, statement.text)
+        for stream in self._catalog.streams():
+            if target is not None and stream.target_uid == target.uid:
+                raise InvalidStreamError(
+                    f"stream {stream.name} writes into {target.database}.{target.name} already",
+                    code=_TARGET_TAKEN, hint="give each stream a super table of its own")
         plan = plan_stream(statement, self._catalog, session)
         source_database = require_database(plan.source_database, self._catalog)
-        on_source = [stream for stream in self._catalog.streams() if self._source_database(stream) is source_database]
-        if len(on_source) >= MAX_STREAMS_PER_DATABASE:
+        sources = [self._catalog.table_by_uid(stream.source_uid) for stream in self._catalog.streams()]
+        count = sum(source is not None and source.database == source_database.name for source in sources)
+        if count >= MAX_STREAMS_PER_DATABASE:
             raise InvalidStreamError(
-                f"database {source_database.name} has {len(on_source)} streams, as many as are allowed",
-                code=_TOO_MANY)
-        for stream in self._catalog.streams():
-            if not plan.sink.create and stream.target_uid == plan.sink.target_uid:
-                raise InvalidStreamError(
-                    f"stream {stream.name} writes into {plan.sink.database}.{plan.sink.table} already",
-                    code=_TARGET_TAKEN, hint="give each stream a super table of its own")
+                f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
         if plan.sink.create:
             check_name(plan.sink.table, "table")
             if len(plan.sink.columns) > 1:
@@ -134,7 +141,13 @@ class Streams:
             if plan.sink.create:
                 ddl.discard_table(target_uid)
             raise
-        self._run(record, self._aimed(plan, target_uid))
+        try:
+            self._run(record, self._aimed(plan, target_uid))
+        except PenstockError:
+            self.drop_record(record)
+            if plan.sink.create:
+                ddl.discard_table(target_uid)
+            raise
         return Result()
 
     def drop(self, statement: DropStream) -> Result:
@@ -182,7 +195,24 @@ class Streams:
             self._catalog.set_stream_wanted(stream.id, "paused")
             if self._controller is not None and stream.id not in self._failed:
                 self._controller.pause(stream.id)
+                self._await_sources(self._controller, stream.id, paused=True)
         return Result()
+
+    def _await_sources(self, controller: StreamController, stream_id: int, *, paused: bool) -> None:
+        """Waits, not for long, until all source tasks rest, or none does.
+
+        So rows that are written after PAUSE are not processed, and those after RESUME IGNORE UNTREATED are.
+        """
+        deadline = self._clock.monotonic() + _PAUSE_TIMEOUT_S
+        while self._clock.monotonic() < deadline:
+            state = controller.stream_states().get(stream_id)
+            if state is None or state.state not in ("RUNNING", "PAUSED"):
+                return
+            sources = [status for status in controller.statuses()
+                       if status.task.stream_id == stream_id and status.task.level == "source"]
+            if sources and all((status.state == "PAUSED") is paused for status in sources):
+                return
+            self._clock.wait(self._closing, _PAUSE_POLL_S)
 
     def resume(self, statement: ResumeStream) -> Result:
         stream = self._find(statement.name, if_exists=statement.if_exists)
@@ -192,6 +222,8 @@ class Streams:
                 self._restart(replace(stream, wanted="running"))
             elif self._controller is not None:
                 self._controller.resume(stream.id, statement.ignore_untreated)
+                if statement.ignore_untreated:
+                    self._await_sources(self._controller, stream.id, paused=False)
         return Result()
 
     # --- the engine's start and end ----------------------------------------------------------------------------
@@ -203,18 +235,33 @@ class Streams:
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
+        self._release_stale_pins({_pin(stream.id) for stream in self._catalog.streams()})
         if self._config.disable_stream:
             return
         for stream in self._catalog.streams():
             self._restart(stream)
 
+    def _release_stale_pins(self, known: set[str]) -> None:
+        """Lets go of WAL that streams held which a crash kept from being dropped completely."""
+        for database in self._catalog.databases():
+            for vgroup_id in database.vgroup_ids:
+                if vgroup_id in self._storage.broken:
+                    continue
+                vnode = self._storage.vnode(vgroup_id)
+                for owner in vnode.stats().pins:
+                    if owner.startswith(_PIN_PREFIX) and owner not in known:
+                        vnode.release_pin(owner)
+
     def close(self) -> None:
         """Ends all tasks, after a last checkpoint."""
+        self._closing.set()
         if self._controller is not None:
             self._controller.close()
 
     def checkpointed(self, stream_id: int, versions: Mapping[int, int]) -> None:
         """Lets go of the WAL up to a committed checkpoint."""
+        if self._catalog.stream_by_id(stream_id) is None:
+            return  # dropped meanwhile: its pins are released already
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
 
@@ -235,16 +282,34 @@ class Streams:
             if state is None:
                 infos[stream.id] = self._idle_info(stream)
                 continue
-            infos[stream.id] = replace(
-                self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
-                restarts=state.restarts)
+            info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
+                           restarts=state.restarts)
+            tasks[stream.id] = self._with_silent_tasks(stream, info, tasks.get(stream.id, []))
+            infos[stream.id] = judged(info, tasks[stream.id])
             if state.checkpoint is not None:
                 commit = state.checkpoint
                 checkpoints[stream.id] = [CheckpointInfo(
                     commit.checkpoint_id, "COMMITTED", commit.started_ms,
                     commit.started_ms + round(commit.duration_ms), sum(task.bytes_written for task in commit.tasks),
                     commit.versions, state.checkpoint_problem)]
-        return StreamsSnapshot(infos, tasks, checkpoints)
+        events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
+        return StreamsSnapshot(infos, tasks, checkpoints, events)
+
+    def _with_silent_tasks(
+        self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]
+    ) -> list[TaskReport]:
+        """Returns the reports with one for each task that has not sent a heartbeat yet: it is shown as starting."""
+        plan = self._plans.get(stream.id)
+        database = None if plan is None else self._catalog.database(plan.source_database)
+        if plan is None or database is None:
+            return reports
+        heard = {report.status.task for report in reports}
+        silent = [
+            TaskReport(TaskStatus(edges.task, "STARTING", info.reason, info.since_ms or 0),
+                       0, 0, 0, 0, None, None, None)
+            for edges in task_edges(plan, stream.id, len(database.vgroup_ids)) if edges.task not in heard
+        ]
+        return reports + silent
 
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:
         """Returns what is known of a stream that the controller doesn't have."""
@@ -265,10 +330,6 @@ class Streams:
             raise NotFoundError(f"stream {name} does not exist", code=_MISSING,
                                 hint=did_you_mean(name, (other.name for other in self._catalog.streams())))
         return stream
-
-    def _source_database(self, stream: StreamRecord) -> Database | None:
-        source = self._catalog.table_by_uid(stream.source_uid)
-        return self._catalog.database(source.database) if source is not None else None
 
     def _aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
         return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False))
@@ -365,4 +426,4 @@ def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:
 
 
 def _pin(stream_id: int) -> str:
-    return f"stream-{stream_id:x}"
+    return f"{_PIN_PREFIX}{stream_id:x}"

@@ -110,6 +110,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("end_time", _TIME), ("duration_ms", _DOUBLE), ("bytes", _BIG), ("versions", _LINE),
             ("reason", _LINE),
         ),
+        "ins_stream_events": (("event_time", _TIME), ("stream_name", _TABLE), ("event", _LINE)),
     },
     PERFORMANCE_SCHEMA: {
         "perf_connections": (

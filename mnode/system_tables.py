@@ -19,8 +19,8 @@ from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import StreamsSnapshot
-from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, SCHEMAS
+from penstock.mnode.stream_status import StreamsSnapshot, stalled_reason
+from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 
@@ -85,6 +85,7 @@ class SystemTables:
             "ins_streams": self._stream_rows,
             "ins_stream_tasks": self._task_rows,
             "ins_stream_checkpoints": self._checkpoint_rows,
+            "ins_stream_events": self._event_rows,
             "perf_connections": self._connections,
             "perf_queries": self._queries,
         }
@@ -101,7 +102,7 @@ class SystemTables:
         arrays = {}
         for place, (column, kind) in enumerate(schema):
             if columns is None or column in columns:
-                arrays[column] = _array([row[place] for row in rows], kind)
+                arrays[column] = make_array([row[place] for row in rows], kind)
         wanted = [column for column, _ in schema] if columns is None else list(columns)
         return pa.table({column: arrays[column] for column in wanted})
 
@@ -283,6 +284,11 @@ class SystemTables:
                 yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,
                        info.bytes_written, versions or None, info.reason or None)
 
+    def _event_rows(self) -> Iterator[Row]:
+        names = {stream.id: stream.name for stream in self._catalog.streams()}
+        for event in self._streams.snapshot().events:
+            yield (event.at_ms, names.get(event.stream_id, f"0x{event.stream_id:x} (dropped)"), event.text)
+
     def _precision(self, table: Table | None) -> Precision:
         database = self._catalog.database(table.database) if table is not None else None
         return database.precision if database is not None else "ms"
@@ -309,10 +315,6 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Iterator[Ro
 
 def make_array(values: list[Any], kind: DataType) -> pa.Array:
     """Returns values of a system table's column as Arrow; timestamps are given in ms."""
-    return _array(values, kind)
-
-
-def _array(values: list[Any], kind: DataType) -> pa.Array:
     if kind.kind is Kind.TIMESTAMP:
         return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
     return pa.array(values, kind.arrow())
@@ -337,6 +339,10 @@ def _task_row(
         info = f"{status.processed_version} [{(start or 0) + 1}, {status.wal_version}]"
     elif level == "sink":
         info = f"{status.bytes_out / _MIB:.2f} MiB"
+    state: str = status.state
+    reason = status.reason
+    if report.stalled_s is not None:
+        state, reason = "STALLED", stalled_reason(report)
     used = 100.0 * status.input_bytes / status.input_capacity if status.input_capacity else 0.0
     is_sink = level == "sink"
     return (
@@ -345,7 +351,7 @@ def _task_row(
         f"{report.bytes_in_rate / 1024:.2f} KiB/s", None if is_sink else f"{status.bytes_out / _MIB:.2f} MiB",
         None if is_sink else f"{report.bytes_out_rate / 1024:.2f} KiB/s", info, status.since_ms or None,
         stream.attempt, start, status.checkpoint_time_ms, status.checkpoint_id, None, None, "none", None, None, None,
-        status.state, status.reason or None, status.since_ms or None, status.blocked_by, stream.attempt,
+        state, reason or None, status.since_ms or None, status.blocked_by, stream.attempt,
         status.input_bytes, status.input_capacity, status.input_peak, status.output_bytes, status.output_capacity,
         status.output_peak, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out,
         status.processed_version, status.wal_version, report.lag, _to_ms(status.watermark, precision),
@@ -368,6 +374,3 @@ def _task_status(state: str) -> str:
     """Returns TDengine's word for a task's state."""
     return {"STARTING": "uninit", "PAUSED": "paused", "STOPPED": "stop", "FAILED": "dropped",
             "ALIGNING": "checkpoint"}.get(state, "ready")
-
-
-__all__ = ["INFORMATION_SCHEMA", "StreamsView", "SystemTables", "VnodesView", "make_array", "tag_rows", "tag_text"]

@@ -5,7 +5,7 @@ It knows tables and columns; which clauses a query has is `planner.select`'s bus
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
@@ -105,10 +105,12 @@ class ScanSlot:
     columns: tuple[RelColumn, ...]
     first_ts: int | None = None
     last_ts: int | None = None
+    tuids: tuple[int, ...] | None = None
 
     def scan(self) -> Scan:
+        """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
-        return Scan(self.name, self.table, used, self.first_ts, self.last_ts)
+        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids)
 
 
 @dataclass(slots=True)
@@ -210,6 +212,8 @@ def _scan_node(slot: ScanSlot) -> PlanNode:
     scan = slot.scan()
     properties = [("table", f"{scan.table.database}.{scan.table.name}"), ("kind", scan.table.kind),
                   ("columns", " ".join(scan.columns) or "none")]
+    if scan.tuids is not None:
+        properties.append(("tables", str(len(scan.tuids))))
     if scan.first_ts is not None or scan.last_ts is not None:
         first = "" if scan.first_ts is None else str(scan.first_ts)
         last = "" if scan.last_ts is None else str(scan.last_ts)
@@ -217,12 +221,10 @@ def _scan_node(slot: ScanSlot) -> PlanNode:
     return PlanNode("Scan", tuple(properties))
 
 
-def children_relation(relation: Relation, builder: Builder) -> Relation:
-    """Returns the tags and the name of every child table, one row each, in place of the super table's rows."""
-    table = relation.table
-    assert table is not None
+def children_table(table: Table, catalog: CatalogView) -> pa.Table:
+    """Returns one row per child table: `_tuid`, `tbname` and the tags by name, timestamps as integers."""
     if table.kind == "super":
-        children = sorted(builder.catalog.children(table.uid), key=lambda child: child.name)
+        children = sorted(catalog.children(table.uid), key=lambda child: child.name)
     else:
         children = [ChildTable(table.uid, table.name, table.vgroup_id or 0, table.tag_values)]
     arrays = {"_tuid": pa.array([child.uid for child in children], UBIGINT.arrow()),
@@ -231,8 +233,15 @@ def children_relation(relation: Relation, builder: Builder) -> Relation:
         values = [child.tag_values[index] for child in children]
         type_ = pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow()
         arrays[tag.name] = pa.array(values, type_)
+    return pa.table(arrays)
+
+
+def children_relation(relation: Relation, builder: Builder) -> Relation:
+    """Returns the tags and the name of every child table, one row each, in place of the super table's rows."""
+    table = relation.table
+    assert table is not None
     name = builder.fresh("tables")
-    builder.tables.append((name, pa.table(arrays)))
+    builder.tables.append((name, children_table(table, builder.catalog)))
     unused = {id(slot) for _, slot in relation.times}
     builder.scans = [slot for slot in builder.scans if id(slot) not in unused]
     members = tuple(column for column in relation.columns if column.role != "column")
@@ -282,8 +291,3 @@ def is_pseudo(node: exp.Expression, *names: str) -> bool:
     if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
         return False
     return not node.this.quoted and node.this.this in names
-
-
-def join_sql(parts: Sequence[str], empty: str = "") -> str:
-    """Returns the parts as a comma list."""
-    return ", ".join(parts) if parts else empty

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.planner.scalar_sql import integer_literal
 from penstock.sql.statements import FillMode
 from penstock.sql.types import INTEGERS, DataType, Kind
 
@@ -78,8 +77,3 @@ def linear_sql(before: str, after: str, at: str, type_: DataType) -> str:
     if type_.kind in INTEGERS:
         return f"trunc({value})::{type_.duckdb()}"
     return f"({value})::{type_.duckdb()}"
-
-
-def list_sql(values: Sequence[int]) -> str:
-    """Returns SQL of a list of integers."""
-    return f"[{', '.join(integer_literal(value) for value in values)}]"

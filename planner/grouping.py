@@ -57,6 +57,7 @@ class Aggregation:
         return self.row_columns.setdefault(sql, f'"#n{len(self.row_columns)}"')
 
     def select_list(self) -> list[str]:
+        """Returns the aggregate columns as a SELECT lists them."""
         return [f"{sql} AS {name}" for sql, name in self.columns.items()]
 
     def arguments(self, name: str, arguments: Sequence[exp.Expression], node: exp.Expression) -> list[SqlExpr]:

@@ -12,6 +12,7 @@ from penstock.sql.types import DataType
 AT = '"#at"'
 FILLED = '"#filled"'
 ORIGIN = '"#origin"'
+KIND = '"#kind"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,32 +36,38 @@ class InterpGrid:
 
 
 def interp_sql(
-    rows: str, ts: str, keys: Sequence[str], values: Sequence[InterpValue], grid: InterpGrid, mode: FillMode
+    rows: str, order: Sequence[str], keys: Sequence[str], values: Sequence[InterpValue], grid: InterpGrid,
+    mode: FillMode,
 ) -> str:
     """Returns SQL of the grid rows: `keys`, AT, FILLED, ORIGIN and one column `#i0`, `#i1`, ... per value.
+
+    `order` is SQL of the primary timestamp and of what orders rows of equal time.
 
     Rows and instants are put in one order in time, rows first; what surrounds an instant is then the last row before
     it in that order (or at the same time) and the first one after it.
     """
+    ts, ties = order[0], order[1:]
     key_list = "".join(f"{key}, " for key in keys)
     points = []
     for index, value in enumerate(values):
         kept = f"({value.sql}) IS NOT NULL" if value.ignore_null else "true"
         points.append(f"CASE WHEN {kept} THEN {{'t': {ts}, 'v': {value.sql}}} END AS \"#p{index}\"")
-    data = f"SELECT {key_list}{ts} AS {AT}, 0 AS \"#kind\", {', '.join(points)} FROM {rows}"
+    tie_columns = [f'"#tie{index}"' for index in range(len(ties))]
+    tied = "".join(f", {tie} AS {column}" for tie, column in zip(ties, tie_columns, strict=True))
+    data = f"SELECT {key_list}{ts} AS {AT}, 0 AS \"#kind\", {', '.join(points)}{tied} FROM {rows}"
     groups = f"SELECT DISTINCT {', '.join(keys)} FROM {rows}" if keys else (
         "SELECT 1" if mode in FORCED else f"SELECT 1 WHERE EXISTS (SELECT 1 FROM {rows})")
-    empty = ", ".join("NULL" for _ in values)
+    empty = ", ".join("NULL" for _ in (*values, *ties))
     instants = f"generate_series({grid.first}::BIGINT, {grid.last}::BIGINT, {grid.step})"
     marks = (f"SELECT {''.join(f'g.{key}, ' for key in keys)}s.s, 1, {empty} FROM ({groups}) g "
              f"CROSS JOIN (SELECT unnest({instants}) AS s) s")
     partition = f"PARTITION BY {', '.join(keys)} " if keys else ""
-    order = f"{partition}ORDER BY {AT}, \"#kind\""
+    line = f"{partition}ORDER BY {', '.join((AT, KIND, *tie_columns))}"
     around = []
     for index in range(len(values)):
         point = f"\"#p{index}\""
-        around.append(f"last_value({point} IGNORE NULLS) OVER ({order} ROWS UNBOUNDED PRECEDING) AS \"#b{index}\"")
-        around.append(f"first_value({point} IGNORE NULLS) OVER ({order} ROWS BETWEEN CURRENT ROW AND UNBOUNDED "
+        around.append(f"last_value({point} IGNORE NULLS) OVER ({line} ROWS UNBOUNDED PRECEDING) AS \"#b{index}\"")
+        around.append(f"first_value({point} IGNORE NULLS) OVER ({line} ROWS BETWEEN CURRENT ROW AND UNBOUNDED "
                       f"FOLLOWING) AS \"#a{index}\"")
     both = f"SELECT *, {', '.join(around)} FROM ({data} UNION ALL {marks})"
     results, present = [], []

@@ -50,6 +50,9 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
     if common:
         raise InvalidStatementError(f"two tables in FROM are called {sorted(common)[0]}", code=0x2663,
                                     hint="give each an alias")
+    if left.precision != right.precision and left.time is not None and right.time is not None:
+        raise InvalidStatementError(f"times in {left.precision} cannot be joined with times in {right.precision}",
+                                    code=JOIN_ERROR, hint="the databases must have the same precision")
     sides = _sides(left, right)
     if source.variant == "window":
         return _window_join(source, sides, builder)

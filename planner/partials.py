@@ -102,6 +102,7 @@ def picked(
     chosen = Field(fresh(), value.type)
     ascending = name in ("min", "first")
     by_value = name in ("min", "max")
+    order: tuple[tuple[int, bool], ...]
     if by_value:
         fields = (chosen, ts, tuid, *carried)
         sources = (value.sql, row.ts, row.tuid, *(companion.sql for companion in companions))

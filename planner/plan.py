@@ -30,7 +30,8 @@ class Scan:
     `_tuid` UBIGINT (the child table), and each name in `columns`: user columns, tags and `tbname`, named as the user
     names them; timestamps are BIGINT in units of the database's precision.
     `first_ts` and `last_ts` are inclusive bounds on the primary timestamp that the WHERE clause implies, or None:
-    the relation may leave out rows outside of them (the SQL filters again).
+    the relation may leave out rows outside of them (the SQL filters again). So it may with rows of child tables that
+    are not in `tuids`, unless that is None: conditions on tags leave only these.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Scan:
     columns: tuple[str, ...]
     first_ts: int | None = None
     last_ts: int | None = None
+    tuids: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

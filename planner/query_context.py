@@ -25,6 +25,7 @@ from penstock.planner.scopes import (
     vector_calls,
     with_placeholders,
 )
+from penstock.planner.tag_filter import selected_children
 from penstock.sql.statements import PartitionItem, Select
 
 EXPANDING = ("first", "last", "last_row")
@@ -71,6 +72,8 @@ class QueryContext:
         for time, slot in relation.times:
             if slot is not None:
                 slot.first_ts, slot.last_ts = self._time_bounds(scope, time)
+                if relation.table is not None and relation.table.kind == "super":
+                    slot.tuids = selected_children(select.where, relation.table, scope)
         columns = ["*"]
         for item in (*select.partition_by, *select.group_by):
             columns.append(self._key(item))

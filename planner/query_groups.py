@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -24,6 +25,7 @@ from penstock.sql.types import DataType, Kind
 
 
 def plan_groups(query: QueryContext) -> Planned:
+    """Aggregates: one result row per group, per window of a group, or in all."""
     select, builder = query.select, query.builder
     calls = distinct_calls(query.calls, query.scope)
     if select.window is not None and not calls:
@@ -134,12 +136,8 @@ def _aggregate_properties(query: QueryContext, calls: Sequence[exp.Anonymous]) -
 
 
 def _shown(query: QueryContext, call: exp.Expression) -> str:
-    text = text_of(call)
-    for index, column in enumerate(query.relation.star):
-        text = text.replace(f"`{COLUMN_MARK}{index}`", column.name)
-    return text
-
-# -- FILL ------------------------------------------------------------------------------------------------
+    star = query.relation.star
+    return re.sub(f"`{COLUMN_MARK}(\\d+)`", lambda found: star[int(found[1])].name, text_of(call))
 
 
 def _filled(

@@ -20,6 +20,7 @@ from penstock.planner.timeseries import checked_call
 
 
 def plan_interp(query: QueryContext) -> Planned:
+    """INTERP: one result row per group and instant of the grid."""
     select, builder, relation = query.select, query.builder, query.relation
     calls = distinct_calls(query.calls, query.scope)
     query.only_calls(calls, {"interp"})
@@ -36,8 +37,7 @@ def plan_interp(query: QueryContext) -> Planned:
     constants = fill_values(select.fill, types, query.scope)
     values = [InterpValue(call.arguments[0].sql, call.type, call.integer(1) == 1,
                           constants[index] if constants else None) for index, call in enumerate(checked)]
-    ts = relation.order[0]
-    name = builder.step("interp", interp_sql(relation.name, ts, query.key_columns, values, grid, mode))
+    name = builder.step("interp", interp_sql(relation.name, relation.order, query.key_columns, values, grid, mode))
     known = {fingerprint(call, query.scope): SqlExpr(f'"#i{index}"', checked[index].type)
              for index, call in enumerate(calls)}
     scope = InterpScope(query.scope, query.keys, known)

@@ -43,7 +43,6 @@ class Item:
     alias: str | None
 
 
-
 def ordinal(node: exp.Expression, count: int, builder: Builder) -> int | None:
     """Returns the 0-based position that an integer in ORDER BY, GROUP BY or PARTITION BY means, or None."""
     if not isinstance(node, exp.Literal) or node.is_string or not node.this.isdigit():

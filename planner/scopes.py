@@ -160,6 +160,7 @@ class Key:
     is_time: bool = False
 
     def use(self) -> SqlExpr:
+        """Returns the key as an expression over the groups."""
         return SqlExpr(self.column, self.type)
 
 

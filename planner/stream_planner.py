@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
@@ -35,7 +36,7 @@ from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
 from penstock.sql.statements import CreateStream, Fill, IntervalWindow, Name, Select, SelectItem, TableSource
-from penstock.sql.types import BIGINT, UBIGINT, VARCHAR, DataType, Kind, timestamp
+from penstock.sql.types import BIGINT, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
 
 SELECTING = ("min", "max", "first", "last", "last_row")
 DEFAULT_WATERMARK = 0
@@ -357,7 +358,7 @@ class _Planner:
                         existing.uid if existing else 0, existing is None)
         return sink, casts
 
-    def _target_precision(self, database: str) -> str:
+    def _target_precision(self, database: str) -> Precision:
         found = self.catalog.database(database)
         assert found is not None
         if found.precision != self.precision:
@@ -744,10 +745,8 @@ def unknown_column(name: str, table: Table, at: Position | None) -> NotFoundErro
                          hint=_did_you_mean(name, names))
 
 
-def _did_you_mean(name: str, known: Sequence[str] | object) -> str | None:
-    import difflib
-
-    close = difflib.get_close_matches(name, list(known), 1)  # type: ignore[call-overload]
+def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    close = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {close[0]}?" if close else None
 
 
@@ -791,6 +790,3 @@ def _converted(value: SqlExpr, target: DataType) -> str:
     if target.is_string and target.length is not None:
         return f"left(({value.sql})::VARCHAR, {target.length})"
     return f"TRY_CAST(({value.sql}) AS {target.duckdb()})"
-
-
-Builder = Callable[[CreateStream, CatalogView, Session], StreamPlan]

@@ -35,9 +35,11 @@ class Call:
     node: exp.Anonymous
 
     def constant(self, index: int, default: object = None) -> object:
+        """Returns the value of an argument that is known when planning."""
         return self.constants[index] if index < len(self.constants) else default
 
     def integer(self, index: int, default: int = 0) -> int:
+        """Returns such a value, which the checks have found to be an integer."""
         value = self.constant(index, default)
         assert isinstance(value, int)
         return value

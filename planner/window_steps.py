@@ -55,6 +55,7 @@ def assign_windows(query: QueryContext, *, borders: bool) -> list[str]:
 
 
 def resolved_interval(query: QueryContext, window: IntervalWindow) -> IntervalWindow:
+    """Checks the window's numbers and returns it with a definite offset."""
     check_interval(window, query.scope.precision)
     if window.offset == "auto":
         return auto_offset(window, query.bounds[0], query.scope.precision, query.scope.session.time_zone)
@@ -124,12 +125,15 @@ def _state(query: QueryContext, node: exp.Expression) -> str:
 
 
 def true_for(query: QueryContext) -> int | None:
+    """Returns the least length of a window in units, if TRUE_FOR gives one."""
     window = query.select.window
     if not isinstance(window, StateWindow | EventWindow) or window.true_for is None:
         return None
     if window.true_for.is_calendar:
         raise InvalidStatementError("TRUE_FOR cannot be in months or years")
     return window.true_for.in_units(query.scope.precision)
+
+
 def bounded(query: QueryContext, name: str) -> str:
     """Adds the windows' ends, and leaves out windows that are too short."""
     window, builder = query.select.window, query.builder

@@ -26,6 +26,8 @@ MAX_YEARS = 1_000
 MAX_SLIDES = 100
 # No zone has ever turned its clock back by more than this; a wall-clock time that occurs twice does so within it.
 _FOLD_SECONDS = 3 * 3_600
+# Parameters of lambdas hide columns of the same name: these are names that no user's column has.
+_CELL, _START, _LOCAL = '"#cell"', '"#start"', '"#local"'
 _UTC_NAMES = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "UCT", "Etc/UCT")
 
 
@@ -48,6 +50,7 @@ class Grid:
 
     @property
     def tumbling(self) -> bool:
+        """Whether each instant is in one window."""
         return (self.step, self.step_months) == (self.width, self.width_months)
 
     @property
@@ -57,6 +60,7 @@ class Grid:
 
     @property
     def whole_days(self) -> bool:
+        """Whether all starts have the same time of day."""
         return self.step_months > 0 or self.step % self.day == 0
 
     @property
@@ -183,8 +187,8 @@ def interval_start_sql(ts_sql: str, window: IntervalWindow, precision: Precision
     slack = 0 if grid.whole_days else _FOLD_SECONDS * UNITS_PER_SECOND[precision]
     first = f"{_cell_number(f'({local} - {slack})', grid)} - 1"
     last = f"{_cell_number(f'({local} + {slack})', grid)} + 2"
-    starts = f"list_transform(range({first}, {last}), lambda k: {_utc(_cell_local('k', grid), grid)})"
-    return f"list_max(list_filter({starts}, lambda s: s <= {ts_sql}))"
+    starts = _starts(first, last, grid)
+    return f"list_max(list_filter({starts}, lambda {_START}: {_START} <= {ts_sql}))"
 
 
 def interval_end_sql(start_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
@@ -209,8 +213,8 @@ def expand_windows_sql(ts_sql: str, window: IntervalWindow, precision: Precision
     local = _local(ts_sql, grid)
     first = f"{_cell_number(f'({local} - {grid.longest + slack})', grid)} - 1"
     last = f"{_cell_number(f'({local} + {slack})', grid)} + 2"
-    starts = f"list_transform(range({first}, {last}), lambda k: {_utc(_cell_local('k', grid), grid)})"
-    inside = f"list_filter({starts}, lambda s: s <= {ts_sql} AND {_end('s', grid)} > {ts_sql})"
+    starts = _starts(first, last, grid)
+    inside = f"list_filter({starts}, lambda {_START}: {_START} <= {ts_sql} AND {_end(_START, grid)} > {ts_sql})"
     return f"list_sort(list_distinct({inside}))"
 
 
@@ -230,7 +234,7 @@ def window_table_sql(rows: str, ts_sql: str, window: IntervalWindow, precision: 
     low, high = _local("lo", grid), _local("hi", grid)
     first = f"{_cell_number(f'({low} - {slack})', grid)} - 1"
     last = f"{_cell_number(f'({high} + {slack})', grid)} + 2"
-    starts = f"list_distinct(list_transform(range({first}, {last}), lambda k: {_utc(_cell_local('k', grid), grid)}))"
+    starts = f"list_distinct({_starts(first, last, grid)})"
     ends = f"(SELECT min({ts_sql}) AS lo, max({ts_sql}) AS hi FROM {rows})"
     return f"SELECT s, {_end('s', grid)} AS e FROM (SELECT unnest({starts}) AS s FROM {ends})"
 
@@ -244,8 +248,9 @@ def starts_between_sql(first: int, last: int, window: IntervalWindow, precision:
     slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[precision]
     low = _number(_to_local(first, grid) - slack, grid) - 1
     high = _number(_to_local(last, grid) + slack, grid) + 2
-    starts = f"list_transform(range({low}, {high}), lambda k: {_utc(_cell_local('k', grid), grid)})"
-    return f"list_sort(list_distinct(list_filter({starts}, lambda s: s >= {first} AND s <= {last})))"
+    starts = _starts(str(low), str(high), grid)
+    inside = f"list_filter({starts}, lambda {_START}: {_START} BETWEEN {first} AND {last})"
+    return f"list_sort(list_distinct({inside}))"
 
 
 def count_between(first: int, last: int, window: IntervalWindow, precision: Precision, time_zone: str) -> int:
@@ -292,6 +297,11 @@ def _cell_local(number: str, grid: Grid) -> str:
         months = _plus(f"{number} * {grid.step_months}", grid.offset_months)
         return _plus(_month_start(months, grid), grid.offset)
     return _plus(f"({number} * {grid.step})", grid.offset)
+
+
+def _starts(first: str, last: str, grid: Grid) -> str:
+    """SQL of the list of the starts of the cells `first`, ..., `last` - 1."""
+    return f"list_transform(range({first}, {last}), lambda {_CELL}: {_utc(_cell_local(_CELL, grid), grid)})"
 
 
 def _month_start(months: str, grid: Grid) -> str:
@@ -354,7 +364,7 @@ def _utc(local: str, grid: Grid) -> str:
     if grid.zone is None:
         return local
     fold = _FOLD_SECONDS * 1_000_000
-    micros = _micros("l", grid)
+    micros = _micros(_LOCAL, grid)
     early = f"epoch_us(timezone('{grid.zone}', make_timestamp({micros} - {fold}))) + {fold}"
     plain = f"epoch_us(timezone('{grid.zone}', make_timestamp({micros})))"
     same = f"epoch_us(timezone('{grid.zone}', make_timestamptz({early}))) = {micros}"
@@ -362,7 +372,7 @@ def _utc(local: str, grid: Grid) -> str:
     shift = f"(({utc_micros}) - {micros})"
     units = {"ms": f"({shift} // 1000)", "us": shift, "ns": f"({shift} * 1000)"}[grid.precision]
     # The list binds the local time to a name, so that its text isn't repeated six times.
-    return f"list_transform([{local}], lambda l: l + {units})[1]"
+    return f"list_transform([{local}], lambda {_LOCAL}: {_LOCAL} + {units})[1]"
 
 
 # --- plain Python ---------------------------------------------------------------------------------------------

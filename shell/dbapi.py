@@ -21,7 +21,7 @@ from penstock.common.config import Config, load_config
 from penstock.mnode.registry import EngineLease, open_engine
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.arrow_values import column_values
-from penstock.shell.literals import bind, literal
+from penstock.shell.literals import bind
 from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
 
 apilevel = "2.0"
@@ -404,5 +404,5 @@ def _multi_row_statements(statement: str, rows: Sequence[Sequence[object]]) -> I
 __all__ = [
     "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Connection", "Cursor", "DataError", "DatabaseError", "Error",
     "IntegrityError", "InterfaceError", "InternalError", "NotSupportedError", "OperationalError", "ProgrammingError",
-    "Warning", "apilevel", "connect", "literal", "paramstyle", "threadsafety",
+    "Warning", "apilevel", "connect", "paramstyle", "threadsafety",
 ]

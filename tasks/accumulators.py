@@ -65,7 +65,8 @@ class Values:
 def numpy_type(type_: pa.DataType) -> np.dtype[Any]:
     """Returns the dtype that holds values of an Arrow type; everything that isn't a number is an object."""
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
-        return np.dtype(type_.to_pandas_dtype())
+        dtype: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
+        return dtype
     return np.dtype(np.bool_) if pa.types.is_boolean(type_) else np.dtype(object)
 
 

@@ -7,11 +7,13 @@ the deployment's secret. One thread may send while another receives.
 from __future__ import annotations
 
 import errno
+import hmac
 import os
+import secrets
 import socket
 import threading
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from multiprocessing.connection import Connection
 
 from penstock.common.errors import UnavailableError
 from penstock.tasks.messages import CheckpointCommitted, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
@@ -176,8 +178,7 @@ def connect(address: tuple[str, int], secret: bytes, timeout_s: float) -> Contro
         stream.settimeout(None)
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         connection = Connection(stream.detach())
-        answer_challenge(connection, secret)
-        deliver_challenge(connection, secret)
+        _handshake(connection, secret, _WORKER, _MNODE)
     except (OSError, EOFError) as error:
         raise UnavailableError(f"no mnode answers at {address[0]}:{address[1]}: {error}") from error
     return ControlConnection(connection)
@@ -207,9 +208,34 @@ class ControlListener:
 def authenticate(connection: Connection, secret: bytes) -> ControlConnection:
     """Returns the connection once the caller has proved that it knows the secret; raises UnavailableError."""
     try:
-        deliver_challenge(connection, secret)
-        answer_challenge(connection, secret)
+        _handshake(connection, secret, _MNODE, _WORKER)
     except (OSError, EOFError) as error:
         connection.close()
         raise UnavailableError(f"a caller could not prove that it knows the secret: {error}") from error
     return ControlConnection(connection)
+
+
+_MNODE, _WORKER = b"mnode", b"worker"
+_NONCE_BYTES = 32
+_HANDSHAKE_TIMEOUT_S = 10.0
+
+
+def _handshake(connection: Connection, secret: bytes, own_role: bytes, other_role: bytes) -> None:
+    """Proves the secret to the other end, and has it prove the same; raises OSError or EOFError if it doesn't.
+
+    Each end signs the other's random number together with its own role, so that no answer can be sent back as one's
+    own.
+    """
+    nonce = secrets.token_bytes(_NONCE_BYTES)
+    connection.send_bytes(nonce)
+    challenge = _receive_soon(connection)
+    connection.send_bytes(hmac.digest(secret, own_role + challenge, "sha256"))
+    proof = _receive_soon(connection)
+    if not hmac.compare_digest(proof, hmac.digest(secret, other_role + nonce, "sha256")):
+        raise PermissionError("it doesn't know the secret")
+
+
+def _receive_soon(connection: Connection) -> bytes:
+    if not connection.poll(_HANDSHAKE_TIMEOUT_S):
+        raise TimeoutError(f"it said nothing for {_HANDSHAKE_TIMEOUT_S:g} s")
+    return connection.recv_bytes(_NONCE_BYTES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -147,11 +148,9 @@ class FlightResultWriter:
             self._send(write)
         except (flight.FlightError, pa.ArrowException) as cause:
             error = error_of_flight(cause, f"{write.task}: writing results failed")
+            self._finish()  # it is broken; another write opens a new one
         except PenstockError as cause:
             error = cause
-        if error is not None:
-            # Another write opens a new stream: this one may be broken.
-            self._stream = None
         self._pending = None
         self._error = error
         self._done = error is None
@@ -166,13 +165,15 @@ class FlightResultWriter:
         writer.write_with_metadata(write.rows, encode(WriteHeader.of(write)))
         answer = reader.read()
         if answer is None:
+            self._finish()
             raise UnavailableError(f"{write.task}: the dnode ended the stream of writes")
         if answer.to_pybytes() != ACK_OK:
             raise decode_error(answer.to_pybytes())
 
     def _finish(self) -> None:
         if self._stream is not None:
-            self._stream[0].close()
+            with contextlib.suppress(flight.FlightError, pa.ArrowException):  # a broken stream has been reported
+                self._stream[0].close()
             self._stream = None
 
 

@@ -25,7 +25,7 @@ from penstock.common.logging import logger
 from penstock.tasks.messages import Barrier, Block, End, Signal, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.wire import (
-    TokenServerFactory,
+    BoundedFlightServer,
     call_options,
     decode,
     encode,
@@ -270,6 +270,7 @@ class _Inbox:
         self.queue = queue
         self.sequence = 0
         self.open = True
+        self.waiting = False
         self.changed = threading.Event()
 
     def put(self, frame: Frame, on_blocked: Callable[[], None]) -> None:
@@ -284,24 +285,28 @@ class _Inbox:
 
     def _put_block(self, block: Block, on_blocked: Callable[[], None]) -> None:
         blocked = False
-        while True:
-            self.changed.clear()
-            if not self.open:
-                raise StaleAttemptError(f"channel {self.channel} was closed by its receiver")
-            if self.queue.try_put(self.channel.upstream, block):
-                return
-            if not blocked:
-                blocked = True
-                on_blocked()
-            self.changed.wait()
+        # Set before the queue is looked at, so that no change in between goes unnoticed.
+        self.waiting = True
+        try:
+            while True:
+                self.changed.clear()
+                if not self.open:
+                    raise StaleAttemptError(f"channel {self.channel} was closed by its receiver")
+                if self.queue.try_put(self.channel.upstream, block):
+                    return
+                if not blocked:
+                    blocked = True
+                    on_blocked()
+                self.changed.wait()
+        finally:
+            self.waiting = False
 
 
-class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+class ExchangeServer(BoundedFlightServer):
     """The receiving side of a worker. Start it after the fork: gRPC doesn't survive one."""
 
     def __init__(self, secret: bytes, host: str = "127.0.0.1") -> None:
-        super().__init__(f"grpc://{host}:0", middleware={"token": TokenServerFactory(secret)})
-        self.address = f"{host}:{self.port}"
+        super().__init__(secret, host)
         self._inboxes: dict[tuple[TaskId, TaskId], _Inbox] = {}
         self._lock = threading.Lock()
 
@@ -326,7 +331,7 @@ class ExchangeServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow 
     def queue_changed(self, stream_id: int) -> None:
         """Lets blocked channels of the stream look at their queues again. Cheap; any thread."""
         for (_, downstream), inbox in tuple(self._inboxes.items()):
-            if downstream.stream_id == stream_id:
+            if inbox.waiting and downstream.stream_id == stream_id:
                 inbox.changed.set()
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:

@@ -61,7 +61,8 @@ class SinkTask:
         self._writer = environment.result_writer(self.id)
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
-        self._calls = TokenBucket(calls, max(1.0, calls), now)
+        # A burst of one: never more than the allowed calls in any second, evenly spaced under load.
+        self._calls = TokenBucket(calls, 1.0, now)
         self._bytes = TokenBucket(rate, max(rate, 1.0), now)
         largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
         self._write_bytes_max = min(settings.block_bytes_max, largest)

@@ -12,7 +12,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InternalError
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.children import Children
 from penstock.tasks.compute import (
@@ -42,7 +41,7 @@ from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.window_table import ADD, REPLACE
-from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
 
 UPDATED = 2
 _KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
@@ -101,6 +100,7 @@ class SourceTask:
         self._events: deque[TaskEvent] = deque()
         self._checkpoints: deque[int] = deque()
         self._paused = deployment.paused
+        self._read: WalBlock | None = None
         self._max_ts: int | None = None
         self._idle = False
         self._sent_watermark: Watermark | None = None
@@ -202,22 +202,28 @@ class SourceTask:
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
             continue
+        self._read = None
         self._wal.close()
         self._version = self._wal.acknowledged_version
         self._wal = self._environment.open_wal(self._vgroup_id, self._version)
 
     def _read_ahead(self) -> bool:
-        """Reads one block of WAL records into the input queue if there is room for the largest possible one."""
-        if self._paused or not self.input.fits(self.id, self._settings.block_bytes_max):
+        """Reads one block of WAL records into the input queue, or keeps it until there is room."""
+        if self._paused:
             return False
-        records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
-        if not records:
+        if self._read is None:
+            if not self.input.fits(self.id, self._settings.block_bytes_max):
+                return False
+            records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
+            if not records:
+                return False
+            size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
+            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
+            self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
+            self._bytes_in += size
+        if not self.input.try_put(self.id, self._read):
             return False
-        size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
-        block = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
-        if not self.input.try_put(self.id, block):
-            raise InternalError(f"{self.id}: the input queue refused a block it had room for")
-        self._bytes_in += size
+        self._read = None
         return True
 
     @property
@@ -280,8 +286,8 @@ class SourceTask:
             limits.append(np.full(len(ts), limit, np.int64))
             highest = pc.max(ts).as_py()
             newest = highest if newest is None else max(newest, highest)
-            changes.append(_optional(batch, "_change", np.uint8, 0))
-            lasts.append(_optional(batch, "_last", np.int64, np.iinfo(np.int64).min))
+            changes.append(_verdict(batch, CHANGE_COLUMN))
+            lasts.append(_verdict(batch, LAST_COLUMN))
             tables.append(pa.Table.from_batches([batch]))
         if not tables:
             empty = np.zeros(0, np.int64)
@@ -289,7 +295,7 @@ class SourceTask:
         merged = pa.concat_tables(tables, promote_options="default")
         rows = source_rows(merged, self._plan)
         ts = _as_int64(merged.column(time_name).combine_chunks()).to_numpy()
-        change = np.concatenate(changes)
+        change = np.concatenate(changes).astype(np.uint8)
         plain = not change.any()
         return Judged(rows, ts, None if plain else change, np.concatenate(limits),
                       None if plain else np.concatenate(lasts))
@@ -421,8 +427,8 @@ def _as_int64(array: pa.Array) -> pa.Array:
     return array.view(pa.int64()) if isinstance(array, pa.Array) else array.cast(pa.int64())
 
 
-def _optional(batch: pa.RecordBatch, name: str, dtype: type, default: int) -> npt.NDArray[np.int64]:
+def _verdict(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+    """Returns the column `_change` or `_last`: zeros if all rows are appends."""
     if name not in batch.schema.names:
-        return np.full(batch.num_rows, default, dtype)
-    column = batch.column(name)
-    return np.asarray(_as_int64(column) if pa.types.is_timestamp(column.type) else column).astype(dtype)
+        return np.zeros(batch.num_rows, np.int64)
+    return np.asarray(batch.column(name)).astype(np.int64)

@@ -5,6 +5,7 @@ Spark places workers, ships code, notices lost processes and kills; nothing of t
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -23,12 +24,14 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
+LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[64]"
 APPLICATION_NAME = "penstock"
 
 OnEnd = Callable[[str | None], None]
 
 _context_lock = threading.Lock()
+_tag_numbers = itertools.count(1)
 
 
 class SparkRuntime:
@@ -65,6 +68,7 @@ class SparkRuntime:
 
     def context(self, timeout_s: float | None = None) -> SparkContext:
         """Returns the context, starting it if need be; raises UnavailableError if Spark doesn't start."""
+        self._give_up_dead_context()
         self.start()
         if not self._ready.wait(timeout_s):
             raise UnavailableError(f"Spark has not started within {timeout_s} s")
@@ -93,7 +97,23 @@ class SparkRuntime:
             self._ready.clear()
         if context is not None:
             with _context_lock:
-                _stop_context(context)
+                if _is_active(context):
+                    _stop_context(context)
+
+    def _give_up_dead_context(self) -> None:
+        """Forgets a context that was stopped or whose Java process has died, so that another one is started."""
+        with self._lock:
+            if self._context is None:
+                return
+            with _context_lock:
+                if _is_active(self._context):
+                    if not _has_died(self._context):
+                        return
+                    _log.error("Spark's Java process has died; it is started again")
+                    _stop_context(self._context)
+            self._context = None
+            self._started = False
+            self._ready.clear()
 
     def _start_context(self) -> None:
         try:
@@ -121,7 +141,8 @@ class GroupHandle:
         self._on_end = on_end
         self._cancelled = threading.Event()
         self._ended = threading.Event()
-        self.tag = f"penstock-{spec.group}"
+        # Engines of one process share Spark, and their groups may have the same names.
+        self._tag = f"penstock-{next(_tag_numbers)}"
 
     def launch(self) -> None:
         """Starts the thread that runs the job."""
@@ -139,9 +160,13 @@ class GroupHandle:
         return self._ended.wait(timeout_s)
 
     def _cancel_job(self) -> None:
-        context = self._runtime.context()
-        if not self._ended.is_set():
-            context.cancelJobsWithTag(self.tag)
+        try:
+            context = self._runtime.context()
+            if not self._ended.is_set():
+                context.cancelJobsWithTag(self._tag)
+        except Exception as error:  # noqa: BLE001  # py4j raises many kinds
+            # Spark itself is gone or going, and the job with it.
+            _log.warning("group %s could not be cancelled: %s", self._spec.group, error)
 
     def _run(self) -> None:
         reason: str | None = None
@@ -160,7 +185,7 @@ class GroupHandle:
 
     def _run_job(self, context: SparkContext) -> None:
         # Tags and descriptions belong to the thread, which is this group's own.
-        context.addJobTag(self.tag)
+        context.addJobTag(self._tag)
         context.setInterruptOnCancel(True)
         context.setJobDescription(self._description)
         spec = self._spec
@@ -191,6 +216,8 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
         if name == "spark.driver.extraJavaOptions":
             value = f"{logging_options} {value}"
         conf.set(name, value)
+    # Spark's web page listens on the address of SPARK_LOCAL_IP, and on all of the machine's without it.
+    os.environ.setdefault("SPARK_LOCAL_IP", properties.get("spark.driver.bindAddress", LOOPBACK))
     gateway: Any = None
     if SparkContext._gateway is None:
         with _output(log_file) as output:
@@ -224,10 +251,14 @@ def _output(log_file: Path | None) -> IO[bytes]:
 def _stop_context(context: SparkContext) -> None:
     """Stops the context, and the Java process that this process started for it."""
     gateway = context._gateway
+    died = _has_died(context)
+    if died:
+        context._jsc = None  # there is nothing left to be told
     context.stop()
-    if gateway is not None and getattr(gateway, "proc", None) is not None:
-        type(context)._gateway = None
-        type(context)._jvm = None
+    if _process(context) is not None and gateway is not None:
+        _forget_context(context)
+        if died:
+            return
         gateway.shutdown()
         # It ends by itself once its standard input is closed.
         gateway.proc.stdin.close()
@@ -236,6 +267,32 @@ def _stop_context(context: SparkContext) -> None:
         except subprocess.TimeoutExpired:
             gateway.proc.kill()
             gateway.proc.wait()
+
+
+def _process(context: SparkContext) -> subprocess.Popen[bytes] | None:
+    """Returns the Java process, if this process has started it."""
+    return getattr(context._gateway, "proc", None)
+
+
+def _is_active(context: SparkContext) -> bool:
+    """Tells whether the context is the process's; else somebody has stopped or replaced it."""
+    return type(context)._active_spark_context is context
+
+
+def _has_died(context: SparkContext) -> bool:
+    process = _process(context)
+    return process is not None and process.poll() is not None
+
+
+def _forget_context(context: SparkContext) -> None:
+    """Makes PySpark forget a context whose Java process is gone, or is about to go."""
+    kind = type(context)
+    with kind._lock:
+        if kind._active_spark_context is context:
+            kind._active_spark_context = None
+        if kind._gateway is context._gateway:
+            kind._gateway = None
+            kind._jvm = None
 
 
 def _reason(error: BaseException) -> str:

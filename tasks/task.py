@@ -102,8 +102,14 @@ class StreamTask(Protocol):
     """A task as the runtime drives it. `step` and `close` are called by one thread only; `post` by any."""
 
     id: TaskId
-    input: ChannelQueue[TaskId]
-    output: ChannelQueue[TaskId] | None
+
+    @property
+    def input(self) -> ChannelQueue[TaskId]: ...
+
+    @property
+    def output(self) -> ChannelQueue[TaskId] | None:
+        """None for sink tasks."""
+        ...
 
     def step(self) -> bool:
         """Does a small amount of work without blocking; returns whether anything was done."""

@@ -350,8 +350,8 @@ class WindowTable:
     def _encode(self, slots: Slots) -> Iterable[bytes]:
         if self._codec is None:
             for slot in slots.tolist():
-                content = [(column.data[slot], bool(column.valid[slot])) for column in self._columns]
-                yield pickle.dumps((int(self._rows[slot]), content), protocol=5)
+                values = [(column.data[slot], bool(column.valid[slot])) for column in self._columns]
+                yield pickle.dumps((int(self._rows[slot]), values), protocol=5)
             return
         records = np.zeros(len(slots), self._codec)
         records["rows"] = self._rows[slots]

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hmac
 import io
 import pickle
+import threading
 from typing import Any
 
 import pyarrow.flight as flight
 
 from penstock.common import errors
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
+from penstock.common.logging import logger
+
+_log = logger(__name__)
 
 #: Packages whose classes a message may contain. Peers have proved that they know the secret before anything is
 #: decoded; this keeps a stray object from being built all the same.
@@ -19,6 +23,7 @@ _PACKAGES = frozenset(
 )
 _BUILTINS = frozenset({"set", "frozenset", "bytearray", "complex", "range", "slice", "object"})
 _TOKEN_HEADER = "authorization"
+_SHUTDOWN_TIMEOUT_S = 3.0
 
 
 class _ClosedUnpickler(pickle.Unpickler):
@@ -73,7 +78,26 @@ def flight_error(error: BaseException) -> flight.FlightError:
     return flight.FlightServerError(str(error), extra_info=encode_error(error))
 
 
-class TokenServerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
+class BoundedFlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pyarrow has no types
+    """A server on the loopback interface for those who know the secret, which shuts down in bounded time."""
+
+    def __init__(self, secret: bytes, host: str = "127.0.0.1") -> None:
+        super().__init__(f"grpc://{host}:0", middleware={"token": _TokenServerFactory(secret)})
+        self.address = f"{host}:{self.port}"
+
+    def shutdown(self) -> None:
+        """Lets nobody else in, and waits a while for the calls under way to end.
+
+        Flight's own shutdown waits without end for a caller that is stuck; here such a call is left to itself.
+        """
+        ending = threading.Thread(target=super().shutdown, name="flight shutdown", daemon=True)
+        ending.start()
+        ending.join(_SHUTDOWN_TIMEOUT_S)
+        if ending.is_alive():
+            _log.warning("a Flight server still has calls open after %g s", _SHUTDOWN_TIMEOUT_S)
+
+
+class _TokenServerFactory(flight.ServerMiddlewareFactory):  # type: ignore[misc]  # pyarrow has no types
     """Lets only callers in that present the deployment's secret."""
 
     def __init__(self, secret: bytes) -> None:

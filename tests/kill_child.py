@@ -18,7 +18,8 @@ import penstock
 from penstock.common.clock import SystemClock
 from penstock.shell.script import SqlText, split_all
 
-CONFIG = {"timezone": TIME_ZONE, "idleTimeout": "1h", "checkpointInterval": "10s", "spark.ui.enabled": False}
+CONFIG = {"timezone": TIME_ZONE, "idleTimeout": "1h", "checkpointInterval": "10s",
+          "restartDelayMax": "1s", "spark.ui.enabled": False}
 STREAMS = {
     "worst_delay_per_day": (
         "SELECT carrier, ts, worst_delay, flights FROM nyc.worst_delay_per_day",
@@ -81,8 +82,8 @@ def _verdict(cursor: Any) -> str:
     while True:
         differences = [text for name in STREAMS for text in _differences(cursor, name)]
         if not differences:
-            counts = {table: _rows(cursor, f"SELECT count(*) FROM nyc.{table}")[0][0] for table in ("flights", "weather")}
-            return f"equal {counts['flights']} {counts['weather']}"
+            counts = [str(_rows(cursor, f"SELECT count(*) FROM nyc.{table}")[0][0]) for table in ("flights", "weather")]
+            return f"equal {' '.join(counts)}"
         if clock.monotonic() > deadline:
             return f"differs {differences[:5]} {_rows(cursor, 'SHOW STREAMS')}"
         clock.wait(threading.Event(), 0.05)

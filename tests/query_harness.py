@@ -115,6 +115,8 @@ class Harness:
         names = ["_tuid", *scan.columns]
         data: dict[str, list[object]] = {name: [] for name in names}
         for member in members:
+            if scan.tuids is not None and member.uid not in scan.tuids:
+                continue
             tags = {tag.name: value for tag, value in zip(table.tags, member.tag_values, strict=True)}
             for row in self.rows.get(member.uid, {}).values():
                 ts = row[0]

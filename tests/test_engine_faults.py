@@ -63,6 +63,25 @@ def test_a_refused_call_costs_one_try(tmp_path: Path, fault: str, fail_at: int) 
     db.close()
 
 
+@pytest.mark.parametrize("fail_at", range(1, 12, 2))
+def test_a_stream_is_created_as_a_whole_or_not(tmp_path: Path, fail_at: int) -> None:
+    """If a call fails while a stream is created, neither the stream nor its result table stays behind."""
+    fs = FaultyFs()
+    db = Embedded(tmp_path, fs=fs)
+    db.all("CREATE DATABASE d VGROUPS 2", "USE d", "CREATE STABLE m (ts timestamp, v int) TAGS (a int)")
+    fs.calls, fs.fail_at = 0, fail_at
+    statement = "CREATE STREAM s INTO out_s AS SELECT _wstart, sum(v) FROM m PARTITION BY tbname INTERVAL(1s)"
+    try:
+        db.execute(statement)
+    except StorageError:
+        assert db.run("SHOW STREAMS") == []
+        assert [row[0] for row in db.run("SHOW STABLES")] == ["m"]
+        db.execute(statement)
+    assert [row[0] for row in db.run("SHOW STREAMS")] == ["s"]
+    fs.fail_at = 0
+    db.close()
+
+
 def test_a_disk_that_stays_full_is_told_every_time(tmp_path: Path) -> None:
     """While nothing can be written, writes fail with a StorageError, and what is there can be read."""
 

@@ -157,3 +157,17 @@ def test_time_bounds(db: Harness, condition: str, bounds: tuple[int | None, int 
     """WHERE narrows the time range of a scan where it can."""
     scan = db.plan(f"select * from n where {condition}").scans[0]
     assert (scan.first_ts, scan.last_ts) == bounds
+
+
+@pytest.mark.parametrize(("condition", "children"), [
+    ("t = 2", ["c2"]),
+    ("tbname in ('c1', 'c3') and a > 1", ["c1", "c3"]),
+    ("t < 3 and (u = 'y' or u is null)", ["c2"]),
+    ("t = 1 or a = 1", None),
+    ("a = 1", None),
+    ("u like 'q%'", []),
+])
+def test_conditions_on_tags_narrow_the_scan(db: Harness, condition: str, children: list[str] | None) -> None:
+    """A scan of a super table names the child tables that the conditions on tags leave."""
+    tuids = db.plan(f"select sum(a) from st where {condition}").scans[0].tuids
+    assert tuids == (None if children is None else tuple(db.tables[name].uid for name in children))

@@ -60,20 +60,21 @@ SECONDS = st.one_of(
 
 @settings(max_examples=120, deadline=None)
 @given(SECONDS, st.integers(0, 10**9 - 1), st.sampled_from(WINDOWS), st.sampled_from(ZONES),
-       st.sampled_from(["ms", "us", "ns"]))
+       st.sampled_from(["ms", "us", "ns"]), st.sampled_from(["ts", "k", "s", "l"]))
 def test_sql_and_python_give_the_same_windows(
     connection: duckdb.DuckDBPyConnection, seconds: int, nanos: int, window: IntervalWindow, zone: str,
-    precision: Precision,
+    precision: Precision, column: str,
 ) -> None:
     """Every instant is in the same windows by SQL and by Python, and each of them holds it."""
     unit = UNITS_PER_SECOND[precision]
     ts = seconds * unit + nanos * unit // 10**9
     want = window_bounds(ts, window, precision, zone)
-    starts = expand_windows_sql("ts", window, precision, zone)
-    start = interval_start_sql("ts", window, precision, zone)
-    end = interval_end_sql("s", window, precision, zone)
+    starts = expand_windows_sql(f'"{column}"', window, precision, zone)
+    start = interval_start_sql(f'"{column}"', window, precision, zone)
+    end = interval_end_sql("start", window, precision, zone)
     got = connection.execute(
-        f"SELECT s, {end}, {start} FROM (SELECT ts, unnest({starts}) AS s FROM (SELECT {ts}::BIGINT AS ts)) ORDER BY s"
+        f"SELECT start, {end}, {start} FROM (SELECT {column}, unnest({starts}) AS start "
+        f"FROM (SELECT {ts}::BIGINT AS {column})) ORDER BY start"
     ).fetchall()
     assert [(row[0], row[1]) for row in got] == want
     assert got[0][2] == want[-1][0]

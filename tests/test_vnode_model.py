@@ -124,8 +124,8 @@ ARGUMENTS = st.fixed_dictionaries({}, optional={
     "first_ts": TIMES, "last_ts": TIMES})
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.lists(OPS, min_size=10, max_size=24), st.sampled_from([1, 2]), st.sampled_from(["ms", "us", "ns"]),
+@settings(max_examples=30, deadline=None)
+@given(st.lists(OPS, min_size=5, max_size=16), st.sampled_from([1, 2]), st.sampled_from(["ms", "us", "ns"]),
        st.lists(ARGUMENTS, min_size=1, max_size=2))
 def test_random_histories_equal_the_model(ops: list[Any], key_columns: int, unit: str,
                                           arguments: list[dict[str, Any]]) -> None:

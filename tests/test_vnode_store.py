@@ -10,6 +10,7 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 from faulty_fs import FaultyFs
@@ -31,6 +32,7 @@ from penstock.common.paths import DataPaths
 from penstock.vnode.dnode import Dnode, lock_data_directory
 from penstock.vnode.vnode import Vnode, VnodeOptions
 from penstock.wal.reader import WalGapError, WalReader
+from penstock.wal.record import RowsRecord
 
 TABLE = 9
 SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())])
@@ -267,6 +269,34 @@ def test_dropped_children_are_gone_for_every_reader(tmp_path: Path) -> None:
     vnode.compact(full=True)
     assert content(vnode) == expected | {(2, 3): 3}
     assert (vnode.stats().part_rows, vnode.stats().tombstones) == (3, 0)
+    vnode.close()
+
+
+def test_merging_young_parts_leaves_old_ones_hidden(tmp_path: Path) -> None:
+    """Updates and deletes of rows in a part that isn't merged keep their effect, in both ways of reading."""
+    vnode = open_vnode(tmp_path, compact_min_parts=2, part_grace_s=0.0)
+    vnode.write(TABLE, rows(*((1, ts) for ts in range(100)), value=0))
+    vnode.flush()
+    vnode.delete(TABLE, [1], 50, 50)
+    for value in (1, 2):
+        vnode.write(TABLE, rows((1, 5), value=value))
+        vnode.flush()
+    assert vnode.compact() == 2
+    vnode.maintain()
+    assert vnode.stats().parts == 2
+    expected = {(1, ts): 2 if ts == 5 else 0 for ts in range(100) if ts != 50}
+    assert content(vnode) == expected
+    relation = vnode.snapshot(TABLE).relation()
+    with duckdb.connect() as connection:
+        for name, table in relation.tables.items():
+            connection.register(name, table)
+        assert connection.sql(f"SELECT count(*), sum(v) FROM ({relation.sql})").fetchall() == [(99, 2)]
+    # A rewrite of the newest row after it was deleted is a late row, not an update.
+    vnode.delete(TABLE, [1], 99, 99)
+    version = vnode.write(TABLE, rows((1, 99), value=9))
+    (record,) = WalReader(tmp_path / "wal", OsFs(), version).read()
+    assert isinstance(record, RowsRecord)
+    assert record.batch.column("_change").to_pylist() == [1]
     vnode.close()
 
 

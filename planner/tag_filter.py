@@ -1,0 +1,75 @@
+"""Which child tables a WHERE clause leaves: its conditions on tags and tbname, computed over the catalog's tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import duckdb
+from sqlglot import exp
+
+from penstock.planner.binder import children_table
+from penstock.planner.expressions import compile_condition
+from penstock.planner.scopes import RowScope, columns_of, unwrapped, vector_calls
+from penstock.sql.schema import Table
+
+
+def selected_children(where: exp.Expression | None, table: Table, scope: RowScope) -> tuple[int, ...] | None:
+    """Returns the uids of the child tables that `where` may be true for, None if it says nothing about tags.
+
+    Where it names tables, these are looked up, and conditions on tags are left to the query. A condition that cannot
+    be computed here leaves all tables: the query itself tells what is wrong with it.
+    """
+    named = [names for names in (_names(node, scope) for node in _conjuncts(where)) if names is not None]
+    if named:
+        return _uids(set.intersection(*named), table, scope)
+    conditions = [node for node in _conjuncts(where) if _only_tags(node, scope)]
+    if not conditions:
+        return None
+    compiled = " AND ".join(compile_condition(node, scope) for node in conditions)
+    with duckdb.connect(config={"threads": 1}) as connection:
+        connection.register("children", children_table(table, scope.builder.catalog))
+        try:
+            rows = connection.execute(f"SELECT _tuid FROM children WHERE {compiled} ORDER BY _tuid").fetchall()
+        except duckdb.Error:
+            return None
+    return tuple(row[0] for row in rows)
+
+
+def _names(node: exp.Expression, scope: RowScope) -> set[str] | None:
+    """Returns the names that `tbname = '...'` or `tbname IN ('...', ...)` allows, None for other conditions."""
+    if isinstance(node, exp.EQ):
+        sides = [unwrapped(node.this), unwrapped(node.expression)]
+        subject, values = (sides[0], sides[1:]) if isinstance(sides[0], exp.Column) else (sides[1], sides[:1])
+    elif isinstance(node, exp.In):
+        subject, values = unwrapped(node.this), node.expressions
+    else:
+        return None
+    column = scope.find(subject)
+    if column is None or column.role != "tbname":
+        return None
+    if not all(isinstance(value, exp.Literal) and value.is_string for value in values):
+        return None
+    return {value.this for value in values}
+
+
+def _uids(names: Iterable[str], table: Table, scope: RowScope) -> tuple[int, ...]:
+    found = (scope.builder.catalog.table(table.database, name) for name in names)
+    return tuple(sorted(child.uid for child in found if child is not None and child.super_uid == table.uid))
+
+
+def _conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
+    if node is None:
+        return
+    node = unwrapped(node)
+    if isinstance(node, exp.And):
+        yield from _conjuncts(node.this)
+        yield from _conjuncts(node.expression)
+    else:
+        yield node
+
+
+def _only_tags(node: exp.Expression, scope: RowScope) -> bool:
+    if next(vector_calls(node), None) is not None:
+        return False
+    roles = [None if column is None else column.role for column in map(scope.find, columns_of(node))]
+    return bool(roles) and all(role in ("tag", "tbname") for role in roles)

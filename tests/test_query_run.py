@@ -1,0 +1,66 @@
+"""Running plans: types of result columns, errors of DuckDB as errors of Penstock, nothing left behind."""
+
+from __future__ import annotations
+
+import duckdb
+import pyarrow as pa
+import pytest
+from query_harness import Harness
+
+from penstock.common.errors import InternalError, PenstockError
+from penstock.mnode.query import run_query, typed
+from penstock.planner.plan import BatchPlan, PlanNode, ResultColumn
+from penstock.sql.types import BIGINT, INT, NULL, DataType, Kind, timestamp
+
+
+@pytest.mark.parametrize("precision", ["ms", "us", "ns"])
+def test_timestamps_have_the_precision_of_the_database(precision: str) -> None:
+    """TIMESTAMP columns come out as Arrow timestamps, whatever computed them."""
+    harness = Harness(precision=precision)  # type: ignore[arg-type]
+    harness.create("n", {"v": INT})
+    harness.insert("n", [(7, 1)])
+    table = harness.arrow("select ts, last(ts), _wstart, v, count(*) from n partition by ts, v interval(1s)")
+    assert [str(field.type) for field in table.schema] == [f"timestamp[{precision}]"] * 3 + ["int32", "int64"]
+    assert table.column(0).cast(pa.int64()).to_pylist() == [7]
+
+
+def test_empty_results_have_types() -> None:
+    """A result without rows has the same columns."""
+    harness = Harness()
+    harness.create("n", {"v": DataType(Kind.DECIMAL, digits=10, scale=2)})
+    table = harness.arrow("select ts, v, sum(v), null from n group by ts, v")
+    assert table.num_rows == 0
+    assert [str(field.type) for field in table.schema] == [
+        "timestamp[ms]", "decimal128(10, 2)", "decimal128(38, 2)", "null"]
+
+
+def plan(sql: str, *columns: ResultColumn) -> BatchPlan:
+    return BatchPlan(sql, (), columns, PlanNode("Test"))
+
+
+@pytest.mark.parametrize("sql", ["SELECT CAST('x' AS INTEGER) AS o0", "SELECT nosuch AS o0", "SELEC"])
+def test_errors_of_duckdb_are_translated(sql: str) -> None:
+    """No DuckDB error gets out."""
+    with pytest.raises(PenstockError):
+        run_query(plan(sql, ResultColumn("x", INT)), Harness(), duckdb.connect())
+
+
+def test_constant_tables_are_gone_after_the_query() -> None:
+    """What was registered for a query does not stay on the connection."""
+    harness = Harness()
+    harness.create("st", {"v": INT}, {"t": INT})
+    harness.child("c", "st", 5)
+    assert harness.query("select tags tbname, t from st") == [("c", 5)]
+    assert harness.connection.execute("SELECT count(*) FROM duckdb_views() WHERE NOT internal").fetchone() == (0,)
+
+
+def test_wide_integers_are_narrowed() -> None:
+    """DuckDB's wide sums become the type that the plan says; NULL columns have Arrow's null type."""
+    table = pa.table({"a": pa.array([1], pa.decimal128(38, 0)), "b": pa.array([None], pa.int32()),
+                      "c": pa.array([3], pa.int64())})
+    columns = (ResultColumn("a", BIGINT), ResultColumn("a", NULL), ResultColumn("c", timestamp("us")))
+    result = typed(table, columns)
+    assert result.column_names == ["a", "a", "c"]
+    assert [str(field.type) for field in result.schema] == ["int64", "null", "timestamp[us]"]
+    with pytest.raises(InternalError):
+        typed(table, columns[:2])
