@@ -7,10 +7,10 @@ from typing import Literal
 
 from penstock.planner.plan import PlanNode
 from penstock.sql.schema import Column
-from penstock.sql.statements import IntervalWindow
+from penstock.sql.statements import FillMode, IntervalWindow
 from penstock.sql.types import DataType, Precision
 
-Trigger = Literal["at_once", "window_close"]
+Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +116,44 @@ class AggPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class FillPlan:
+    """What stands in windows without rows between two windows of a group.
+
+    `sql` reads the relation `gaps`: `_op`, `_gid`, keys, `_wstart`, and of the windows around it their starts `_t0` and
+    `_t1` and the result columns `b<i>` (of the one before) for i in `before`, `a<i>` for i in `after`. It yields
+    `_op`, `_gid`, keys and the result columns.
+    """
+
+    mode: FillMode
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForcePlan:
+    """What a source task computes by the clock (FORCE_WINDOW_CLOSE).
+
+    `sql` reads `rows` (and `children`) and yields `_op`, `_gid`, keys, result columns, and `_start`: of the window, or
+    of the step that ends at an INTERP instant. `keep_sql` yields those of `rows` that a later window may look back at;
+    None: none. With `instants`, `sql` holds FIRST_INSTANT and LAST_INSTANT where a run puts the ends of its grid.
+    `alone`: a run computes one window only. `created`: when the stream was made, in units of the precision.
+    """
+
+    window: IntervalWindow
+    precision: Precision
+    time_zone: str
+    sql: str
+    keep_sql: str | None
+    instants: bool
+    alone: bool
+    created: int
+
+
+FIRST_INSTANT, LAST_INSTANT = 4_000_000_000_000_000_001, 4_000_000_000_000_000_002
+
+
+@dataclass(frozen=True, slots=True)
 class SinkPlan:
     """Where results go.
 
@@ -139,7 +177,8 @@ class StreamPlan:
     """One planned stream.
 
     `colocated`: source, agg and sink of a vnode form a chain of their own and nothing crosses to another vnode.
-    `agg` is None for scalar streams (no window).
+    `agg` is None for scalar streams (no window), and for those by the clock, which have `force`. `period_ms`:
+    MAX_DELAY's delay, or RECALCULATE's period.
     """
 
     source_database: str
@@ -155,6 +194,9 @@ class StreamPlan:
     sink: SinkPlan
     colocated: bool
     tree: PlanNode
+    period_ms: int = 0
+    fill: FillPlan | None = None
+    force: ForcePlan | None = None
 
     @property
     def result_fields(self) -> tuple[Field, ...]:

@@ -21,7 +21,9 @@ from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
-from penstock.planner.stream import AggPlan, Field, SinkPlan, SourceColumn, SourcePlan, StreamPlan, Trigger
+from penstock.planner.stream import AggPlan, Field, FillPlan, SinkPlan, SourceColumn, SourcePlan, StreamPlan, Trigger
+from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
+from penstock.planner.stream_force import plan_force
 from penstock.planner.stream_row_windows import (
     LAST_ROW,
     StreamFacts,
@@ -31,6 +33,7 @@ from penstock.planner.stream_row_windows import (
     plan_row_window,
     rows_sql,
 )
+from penstock.planner.stream_triggers import TriggerPlan, plan_trigger
 from penstock.planner.windows import (
     check_interval,
     expand_windows_sql,
@@ -41,7 +44,16 @@ from penstock.sql.dialect import Penstock, source_range
 from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
-from penstock.sql.statements import CreateStream, IntervalWindow, Name, Select, SelectItem, TableSource, Window
+from penstock.sql.statements import (
+    CreateStream,
+    Fill,
+    IntervalWindow,
+    Name,
+    Select,
+    SelectItem,
+    TableSource,
+    Window,
+)
 from penstock.sql.types import BIGINT, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
 
 SELECTING = ("min", "max", "first", "last", "last_row")
@@ -100,6 +112,7 @@ class _Planner:
         self.used: dict[str, SourceColumn] = {}
         self.needs_children = False
         self.partials: dict[tuple[str, ...], tuple[str, Partial]] = {}
+        self.bound: list[SqlExpr] = []
         self._field_names = (f"p{n}" for n in itertools.count())
 
     # -- the source ------------------------------------------------------------------------------------------
@@ -120,36 +133,56 @@ class _Planner:
         window = query.window
         if isinstance(window, IntervalWindow):
             check_interval(window, self.precision)
+            if window.offset == "auto":
+                raise InvalidStreamError("a stream cannot have INTERVAL(..., AUTO)", hint="write the offset")
         self._plan_keys()
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
+        if trigger.mode == "force_window_close":
+            return plan_force(self, condition)
         if window is None:
             projections, time_text = self._scalar_projections(rows)
         else:
             projections, time_text = self._window_projections(ResultScope(self, rows, window))
         sink, casts = self._sink(projections, time_text)
+        fill = None
+        if query.fill is not None and query.fill.mode != "none":
+            if not isinstance(window, IntervalWindow):
+                raise InvalidStreamError("FILL needs an INTERVAL window")
+            fill, casts = self._fill(query.fill, window, projections, sink.columns, casts)
         watermark = options.watermark.in_units(self.precision) if options.watermark is not None else DEFAULT_WATERMARK
         if watermark < 0:
             raise InvalidStreamError("WATERMARK must not be negative")
-        ignore_expired = (self.defaults.ignore_expired if options.ignore_expired is None
-                          else options.ignore_expired)
-        ignore_update = self.defaults.ignore_update if options.ignore_update is None else options.ignore_update
         by_table = self.table.kind != "super" or any(key.partitions and key.sql == "tbname" for key in self.keys)
         marks: WindowMarks | None = None
         if window is not None and not isinstance(window, IntervalWindow):
-            facts = StreamFacts(self.table, self.precision, by_table, watermark, ignore_expired)
+            facts = StreamFacts(self.table, self.precision, by_table, watermark, trigger.ignore_expired)
             marks = plan_row_window(window, facts, rows)
             self.partials.update({(name,): (name, partial)
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
-        source = self._source_plan(marks or window, condition, casts, ignore_expired)
+        source = self._source_plan(marks or window, condition, casts, trigger.ignore_expired)
         agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
-            source_database=self.table.database, source_table=self.table.name, trigger=trigger, watermark=watermark,
-            ignore_expired=ignore_expired, ignore_update=ignore_update, time_zone=self.session.time_zone,
+            source_database=self.table.database, source_table=self.table.name, trigger=trigger.mode,
+            watermark=watermark, ignore_expired=trigger.ignore_expired, ignore_update=trigger.ignore_update,
+            time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
-            colocated=by_table, tree=PlanNode("Stream"),
+            colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
         )
         return replace(plan, tree=self._tree(plan, condition))
+
+    def _fill(
+        self, fill: Fill, window: IntervalWindow, projections: list[tuple[SelectItem, SqlExpr]],
+        columns: Sequence[Column], casts: list[str],
+    ) -> tuple[FillPlan, list[str]]:
+        """Returns the plan of filled rows, and the casts as FILL changes them."""
+        filled = [Filled(value, None if is_filled(item.expression, lambda name: self.key(name) is not None) else value)
+                  for item, value in projections]
+        return plan_fill(fill, filled, self.bound, casts, columns, self.fill_context(window), _converted)
+
+    def fill_context(self, window: IntervalWindow) -> FillContext:
+        return FillContext(self.catalog, self.session, self.statement.text, self.precision, window,
+                           tuple(key.field for key in self.keys))
 
     def _check_shape(self) -> None:
         query = self.query
@@ -166,29 +199,14 @@ class _Planner:
         for clause, message, hint in refused:
             if clause:
                 raise InvalidStreamError(message, hint=hint)
-        if query.fill is not None and query.fill.mode != "none":
-            raise NotSupportedError("FILL is not supported in streams yet", hint="use it in the query of the results")
-        if query.range is not None or query.every is not None:
-            raise NotSupportedError("INTERP is not supported in streams yet")
 
-    def _trigger(self) -> Trigger:
-        options = self.statement.options
-        mode = options.trigger or self.defaults.trigger
-        if mode == "max_delay":
-            delay = options.max_delay
-            if delay is not None and delay.in_units("ms") < 5_000:
-                raise InvalidStreamError(f"MAX_DELAY {delay} is too short", hint="at least 5s")
-        if self.query.window is None and mode != "at_once":
-            raise InvalidStreamError(
-                "a stream without a window must be TRIGGER AT_ONCE",
-                hint="write TRIGGER AT_ONCE, or add a window such as INTERVAL(10s)")
-        if mode not in ("at_once", "window_close"):
-            raise NotSupportedError(f"TRIGGER {mode.upper()} is not supported yet",
-                                    hint="use AT_ONCE or WINDOW_CLOSE")
-        if options.fill_history:
+    def _trigger(self) -> TriggerPlan:
+        defaults = self.defaults
+        trigger = plan_trigger(self.statement, defaults.trigger, defaults.ignore_expired, defaults.ignore_update)
+        if self.statement.options.fill_history:
             raise NotSupportedError("FILL_HISTORY 1 is not supported yet",
                                     hint="create the stream before the rows are written")
-        return "at_once" if mode == "at_once" else "window_close"
+        return trigger
 
     # -- groups ----------------------------------------------------------------------------------------------
 
@@ -288,6 +306,9 @@ class _Planner:
         spec = lookup(name)
         if spec is None:
             raise NotFoundError(f"unknown function {name}", position=self.position(node))
+        if spec.only_force_window_close:
+            raise InvalidStreamError(f"{name} needs TRIGGER FORCE_WINDOW_CLOSE in a stream",
+                                     code=0x265A, position=self.position(node))
         if not spec.in_stream:
             raise InvalidStreamError(f"{name} is not allowed in a stream", code=0x265A, position=self.position(node))
         compiled = [SqlExpr("*", BIGINT) if isinstance(argument, exp.Star) else compile_expression(argument, rows)
@@ -354,6 +375,7 @@ class _Planner:
             columns = tuple(Column(name, kind, name) for name, kind in zip(names, types, strict=True))
             values = [value for _, value in projections]
             tags = self._target_tags()
+        self.bound = values
         casts = [_converted(value, column.type) for value, column in zip(values, columns, strict=True)]
         sink = SinkPlan(database, target.name.name, columns, tags, self._children_sql(target.name, database, tags),
                         existing.uid if existing else 0, existing is None)
@@ -589,7 +611,9 @@ class _Planner:
                                         if not key[0].startswith("_")))), (scan,))
         scan = PlanNode("Project", (("columns", " ".join(column.name for column in plan.sink.columns)),), (scan,))
         return PlanNode("Stream", (
-            ("trigger", plan.trigger), ("watermark", f"{plan.watermark}{self.precision}"),
+            ("trigger", plan.trigger), *((("period", f"{plan.period_ms}ms"),) if plan.period_ms else ()),
+            *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
+            ("watermark", f"{plan.watermark}{self.precision}"),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))
 

@@ -84,8 +84,7 @@ class StateStore:
 
     def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
         """Returns (key, value) for all keys from `first` on, in key order, newest values only."""
-        if self._pending:
-            self._spill()
+        self.flush()
         return list(self._scan(first))
 
     def between(self, first: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
@@ -136,6 +135,26 @@ class StateStore:
                     yield key, self._checked(key, value)
                 cursors = [cursor for cursor in cursors if bytes(cursor.key()) != key or cursor.next()]
 
+    def neighbour(self, key: bytes, prefix: bytes, *, forward: bool) -> bytes | None:
+        """Returns the nearest key after (or before) `key` among those that begin with `prefix`, or None.
+
+        `key` itself need not exist. Keys that `put_many` took since the last `flush` or checkpoint are not seen.
+        """
+        layers = self._layers()
+        with self._env.begin() as transaction:
+            cursors = [transaction.cursor(db=layer) for layer in layers]
+            step: type[_Forward] | type[_Backward] = _Forward if forward else _Backward
+            cursors = [cursor for cursor in cursors if step.start(cursor, key)]
+            while cursors:
+                nearest = step.nearest(bytes(cursor.key()) for cursor in cursors)
+                if not nearest.startswith(prefix):
+                    return None
+                value = next(bytes(cursor.value()) for cursor in cursors if bytes(cursor.key()) == nearest)
+                if value != _DELETED:
+                    return nearest
+                cursors = [cursor for cursor in cursors if bytes(cursor.key()) != nearest or step.go(cursor)]
+        return None
+
     # -- writing ---------------------------------------------------------------------------------------------
 
     def put_many(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -145,6 +164,11 @@ class StateStore:
             self._pending[key] = stored
             self._pending_bytes += len(key) + len(stored)
         if self._pending_bytes > SPILL_BYTES:
+            self._spill()
+
+    def flush(self) -> None:
+        """Moves what `put_many` took out of memory; it becomes durable with the next checkpoint only."""
+        if self._pending:
             self._spill()
 
     def checkpoint(self, checkpoint_id: int, meta: dict[str, Any]) -> StoredCheckpoint:
@@ -336,3 +360,37 @@ def _key_before(cursor: Any, end: bytes) -> bytes | None:
     """Moves the cursor to the greatest key below `end` and returns it, or None."""
     found = cursor.prev() if cursor.set_range(end) else cursor.last()
     return bytes(cursor.key()) if found else None
+
+
+class _Forward:
+    """How `neighbour` moves to greater keys."""
+
+    @staticmethod
+    def start(cursor: Any, key: bytes) -> bool:
+        if not cursor.set_range(key):
+            return False
+        return bool(cursor.next()) if bytes(cursor.key()) == key else True
+
+    @staticmethod
+    def go(cursor: Any) -> bool:
+        return bool(cursor.next())
+
+    @staticmethod
+    def nearest(keys: Iterable[bytes]) -> bytes:
+        return min(keys)
+
+
+class _Backward:
+    """How `neighbour` moves to lesser keys."""
+
+    @staticmethod
+    def start(cursor: Any, key: bytes) -> bool:
+        return bool(cursor.prev()) if cursor.set_range(key) else bool(cursor.last())
+
+    @staticmethod
+    def go(cursor: Any) -> bool:
+        return bool(cursor.prev())
+
+    @staticmethod
+    def nearest(keys: Iterable[bytes]) -> bytes:
+        return max(keys)

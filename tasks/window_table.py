@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.planner.stream import AggPlan, Field
-from penstock.planner.windows import end_of, grid_of
+from penstock.planner.windows import Grid, end_of, grid_of
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state_store import StateStore
@@ -121,6 +121,19 @@ class WindowTable:
                         self._columns[position : position + width], slots)
                 position += width
         return self._table(start, groups, combined_rows, combined)
+
+    def groups_of(self, gids: Sequence[int]) -> Slots:
+        """Returns the indexes of known groups by their ids."""
+        return np.array([self._group_index[gid] for gid in gids], np.int64)
+
+    def gids_of(self, groups: Sequence[int]) -> list[int]:
+        """Returns the ids of groups by their indexes."""
+        return [self._group_ids[group] for group in groups]
+
+    @property
+    def grid(self) -> Grid:
+        """Where windows start and end."""
+        return self._grid
 
     def drop_empty(self, start: int) -> None:
         """Forgets the slots of a window that hold no rows any more."""
