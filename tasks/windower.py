@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_row_windows import LAST_ROW
@@ -125,6 +126,10 @@ class Windower:
         change = Change(judged.rows if judged is not None else None, updated, tuple(deletes), *versions)
         sources = self._changed_rows(change, judged, rows)
         changed = _times_of(sources)
+        if self._window.kind == "count" and rows is not None:
+            # All positions behind a change are in doubt: also those of rows that only follow in the same block.
+            groups = pc.is_in(rows.column(GROUP_COLUMN), changed.column(GROUP_COLUMN).combine_chunks())
+            changed = pa.concat_tables([changed, _times_of([rows.filter(groups)])])
         stretches = self._stretches(changed, change)
         self._forget_expired(deletes)
         if judged is not None and new_keys.num_rows:
