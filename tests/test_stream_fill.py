@@ -32,7 +32,8 @@ FILLS = {"null": "null", "null_f": "null_f", "value": "value, -1, 7.9, 2, 'none'
 CONSTANTS = (-1, 7, 2.0, "none")
 ROW = st.tuples(
     st.sampled_from([0, 0, 0, 1, 2, 3]), st.integers(0, 14).map(lambda n: n * WIDTH),
-    st.one_of(st.none(), st.integers(-5, 5)), st.one_of(st.none(), st.floats(-10, 10)), st.one_of(st.none(), st.sampled_from(["x", "y", ""])),
+    st.one_of(st.none(), st.integers(-5, 5)), st.one_of(st.none(), st.floats(-10, 10)),
+    st.one_of(st.none(), st.sampled_from(["x", "y", ""])),
 )
 INSERT = st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=6))
 DELETE = st.tuples(st.just("delete"), st.tuples(
