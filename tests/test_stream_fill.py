@@ -31,17 +31,25 @@ FILLS = {"null": "null", "null_f": "null_f", "value": "value, -1, 7.9, 2, 'none'
          "linear": "linear"}
 CONSTANTS = (-1, 7, 2.0, "none")
 ROW = st.tuples(
-    st.integers(0, 3), st.integers(0, 200_000), st.one_of(st.none(), st.integers(-5, 5)),
-    st.one_of(st.none(), st.floats(-10, 10)), st.one_of(st.none(), st.sampled_from(["x", "y", ""])),
+    st.sampled_from([0, 0, 0, 1, 2, 3]), st.integers(0, 14).map(lambda n: n * WIDTH),
+    st.one_of(st.none(), st.integers(-5, 5)), st.one_of(st.none(), st.floats(-10, 10)),
+    st.one_of(st.none(), st.sampled_from(["x", "y", ""])),
 )
-STEP = st.one_of(
-    st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=4)),
-    st.tuples(st.just("delete"), st.tuples(st.one_of(st.none(), st.lists(st.integers(0, 3), min_size=1, max_size=2)),
-                                           st.integers(0, 200_000), st.integers(0, 60_000))),
-    st.tuples(st.just("run"), st.none()),
-    st.tuples(st.just("checkpoint"), st.booleans()),
-    st.tuples(st.just("kill"), st.none()),
-)
+INSERT = st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=6))
+DELETE = st.tuples(st.just("delete"), st.tuples(
+    st.sampled_from([None, [0], [0], [1, 2]]), st.integers(0, 14).map(lambda n: n * WIDTH),
+    st.sampled_from([0, 0, 2 * WIDTH, 6 * WIDTH, 20 * WIDTH])))
+RUN = st.tuples(st.just("run"), st.none())
+REST = st.one_of(RUN, st.tuples(st.just("checkpoint"), st.booleans()), st.tuples(st.just("kill"), st.none()))
+
+
+def played(*more: st.SearchStrategy[tuple[str, Any]]) -> st.SearchStrategy[list[tuple[str, Any]]]:
+    """Lists of steps: changes, most of them seen by the stream one by one, and what interrupts it."""
+    change = st.one_of(INSERT, INSERT, DELETE)
+    pair = st.tuples(change, st.one_of(RUN, RUN, REST, *more)).map(list)
+    return st.lists(st.one_of(pair, pair, change.map(lambda step: [step])), min_size=1, max_size=8).map(
+        lambda parts: [step for part in parts for step in part])
+
 
 Windows = dict[Any, dict[int, tuple[Any, ...]]]
 
@@ -125,7 +133,7 @@ def make(tmp_path_factory: pytest.TempPathFactory, partition: str, trigger: str,
 
 @pytest.mark.parametrize("mode", FILLS)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=st.lists(STEP, min_size=1, max_size=10), vnodes=st.integers(1, 3), block=st.integers(1, 4),
+@given(steps=played(), vnodes=st.integers(1, 3), block=st.integers(1, 4),
        partition=st.sampled_from(["table", "tag", "none"]), memory=st.sampled_from([0, 1 << 27]))
 def test_at_once_equals_the_filled_batch(
     tmp_path_factory: pytest.TempPathFactory, mode: str, steps: list[Any], vnodes: int, block: int, partition: str,
@@ -145,7 +153,7 @@ def test_at_once_equals_the_filled_batch(
 
 @pytest.mark.parametrize("mode", ["null", "prev", "linear"])
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=st.lists(STEP, min_size=1, max_size=10), vnodes=st.integers(1, 3), memory=st.sampled_from([0, 1 << 27]))
+@given(steps=played(), vnodes=st.integers(1, 3), memory=st.sampled_from([0, 1 << 27]))
 def test_window_close_fills_between_closed_windows(
     tmp_path_factory: pytest.TempPathFactory, mode: str, steps: list[Any], vnodes: int, memory: int
 ) -> None:
@@ -164,7 +172,7 @@ def test_window_close_fills_between_closed_windows(
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=st.lists(st.one_of(STEP, st.tuples(st.just("wait"), st.integers(1, 8))), min_size=1, max_size=12),
+@given(steps=played(st.tuples(st.just("wait"), st.integers(1, 8))),
        vnodes=st.integers(1, 3), mode=st.sampled_from(["value", "prev", "next", "linear"]),
        memory=st.sampled_from([0, 1 << 27]))
 def test_max_delay_fills_all_windows_in_the_end(
@@ -186,7 +194,7 @@ def test_max_delay_fills_all_windows_in_the_end(
 
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(steps=st.lists(st.one_of(STEP, st.tuples(st.just("wait"), st.integers(1, 900))), min_size=1, max_size=12),
+@given(steps=played(st.tuples(st.just("wait"), st.integers(1, 900))),
        vnodes=st.integers(1, 3), mode=st.sampled_from(["none", "value", "prev", "linear"]),
        memory=st.sampled_from([0, 1 << 27]))
 def test_continuous_window_close_is_right_after_the_recalculation(
@@ -213,6 +221,51 @@ def test_continuous_window_close_is_right_after_the_recalculation(
         if mode == "none":
             want = {(head, start): values for head, group in windows.items() for start, values in group.items()}
         assert_rows(stream(kit, "tn"), want)
+    finally:
+        kit.close()
+
+
+CHANGES: dict[str, tuple[list[tuple[int, int]], list[tuple[int, int]], list[int]]] = {
+    # rows first, rows or deletes (from, to) then, the seconds of all windows in the end
+    "a window in between": ([(0, 0), (60, 6)], [(30, 3)], [0, 10, 20, 30, 40, 50, 60]),
+    "a window in front": ([(30, 0), (50, 6)], [(10, 3)], [10, 20, 30, 40, 50]),
+    "a window behind": ([(0, 0), (20, 6)], [(40, 3)], [0, 10, 20, 30, 40]),
+    "an update": ([(0, 0), (30, 6), (60, 9)], [(30, 3)], [0, 10, 20, 30, 40, 50, 60]),
+    "the middle is gone": ([(0, 0), (30, 6), (60, 9)], [(-30, -30)], [0, 10, 20, 30, 40, 50, 60]),
+    "the last is gone": ([(0, 0), (30, 6), (60, 9)], [(-60, -60)], [0, 10, 20, 30]),
+    "the first is gone": ([(1, 0), (30, 6), (60, 9)], [(-1, -1)], [30, 40, 50, 60]),
+    "two are gone": ([(1, 0), (30, 6), (60, 9)], [(-30, -60)], [0]),
+    "all are gone": ([(1, 0), (30, 6), (60, 9)], [(-1, -60)], []),
+    "only one is left": ([(1, 0), (30, 6), (60, 9)], [(-1, -1), (-60, -60)], [30]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize(("trigger", "mode"), [
+    ("at_once", "value"), ("at_once", "prev"), ("at_once", "next"), ("at_once", "linear"), ("max_delay 5s", "prev")])
+def test_one_change_rewrites_what_is_around_it(
+    tmp_path_factory: pytest.TempPathFactory, trigger: str, mode: str, change: str
+) -> None:
+    """Each kind of change leaves exactly the rows between the windows that are left, with their values.
+
+    MAX_DELAY (with a watermark that keeps all windows open) takes all changes at once.
+    """
+    first, then, left = CHANGES[change]
+    kit = make(tmp_path_factory, "none", f"{trigger} watermark 1h", FILLS[mode], 1)
+    try:
+        kit.insert([(0, second * 1000, value, float(value), "x") for second, value in first])
+        kit.run()
+        kit.pass_time(5)
+        for second, value in then:
+            if second < 0:
+                kit.delete(None, -second * 1000, -value * 1000)
+            else:
+                kit.insert([(0, second * 1000, value, float(value), "x")])
+        kit.run()
+        kit.pass_time(5)
+        got = stream(kit, None)
+        assert [start // 1000 for _, start in sorted(got)] == left
+        assert_rows(got, filled(batch(kit, ""), mode))
     finally:
         kit.close()
 
