@@ -100,7 +100,7 @@ class AggTask:
             self._send_following()
             return True
         if self._delayed.due(self._clock.monotonic()):
-            self._emit(self._delayed.take())
+            self._emit_delayed()
             self._outbox.flush()
             return True
         taken = self._inbox.next()
@@ -181,6 +181,9 @@ class AggTask:
             self._emit([(start, None) for start in ready])
             for start in ready:
                 self._delayed.discard(start)
+
+    def _emit_delayed(self) -> None:
+        self._emit(self._delayed.take())
 
     def _emit(self, windows: Sequence[tuple[int, Slots | None]]) -> None:
         if not windows:

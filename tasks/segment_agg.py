@@ -24,7 +24,13 @@ class SegmentAggTask(AggTask):
         until = self._watermarks.current
         replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
         self._write_results(self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed))
+        if self._table.has_changed:
+            self._delayed.touch(0, None, self._clock.monotonic())
         self._table.spill(self._settings.state_memory_bytes, until)
+
+    def _emit_delayed(self) -> None:
+        self._delayed.take()
+        self._write_results(self._table.overdue())
 
     def _close_windows(self) -> None:
         until = self._watermarks.current

@@ -49,6 +49,8 @@ class SegmentTable(WindowTable):
         super().__init__(plan, keys, inputs, store)
         self._window = window
         self._at_once = trigger == "at_once"
+        self._delays = trigger == "max_delay"
+        self._changed: set[tuple[int, int]] = set()
         names = [field.name for field in self._fields]
         self._last_of = self._columns[names.index(LAST_ROW)]
         self._ends_of = self._columns[names.index(END_ROWS)] if END_ROWS in names else None
@@ -104,9 +106,27 @@ class SegmentTable(WindowTable):
                 continue
             del self._waiting[group, start]
             window = self._window_at(group, start)
-            if window is not None and not self._out.data[window.slots[0]]:
+            if window is not None and (
+                not self._out.data[window.slots[0]] or (group, window.start) in self._changed
+            ):
                 windows[group, window.start] = window
         return self._changes(list(windows.values()), set(), until)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a window has changed since its result was shown last (MAX_DELAY)."""
+        return bool(self._changed)
+
+    def overdue(self) -> pa.Table | None:
+        """Returns the results of all windows that changed since they were shown, closed or not (MAX_DELAY)."""
+        windows: dict[tuple[int, int], _Window] = {}
+        for group, start in sorted(self._changed):
+            window = self._window_at(group, start)
+            if window is not None and self._counts(window, self._last(window)):
+                windows[group, window.start] = window
+                self._set_out(window.slots[0], True)
+        self._changed.clear()
+        return self._state_of(list(windows.values()), []) if windows else None
 
     def spill(self, bytes_max: int, closed_until: int | None) -> None:
         """Moves the oldest segments out of memory until what stays is at most `bytes_max`, or less."""
@@ -136,6 +156,8 @@ class SegmentTable(WindowTable):
             slot = self._adopted(key, value)
             if (closed_until is None or int(self._last_of.data[slot]) >= closed_until) and not self._at_once:
                 self._wait(group, start, int(self._last_of.data[slot]))
+                if self._delays:
+                    self._changed.add((group, start))
             else:
                 previous = last_of_line.get((input, group))
                 last_of_line[input, group] = key, value
@@ -359,10 +381,13 @@ class SegmentTable(WindowTable):
             closed = until is not None and last < until
             if not closed and not self._at_once:
                 self._wait(window.group, window.start, last)
+                if self._delays:
+                    self._changed.add((window.group, window.start))
             if (closed or self._at_once) and self._counts(window, last):
                 shown.append(window)
                 self._set_out(leader, True)
-            elif self._out.data[leader]:
+                self._changed.discard((window.group, window.start))
+            elif self._out.data[leader] and not (self._delays and self._counts(window, last)):
                 withdrawn.add((window.group, window.start))
                 self._set_out(leader, False)
         gone = sorted(window for window in withdrawn if not self._is_out(*window))
