@@ -70,11 +70,12 @@ class SourcePlan:
     The SQL texts read the relation `rows`: `_tuid`, the `columns` by name (timestamps BIGINT), and, where
     `needs_children`, are joined with `children`: `_tuid`, `tbname` and the tags by name.
     `sql` yields blocks: `_gid`, keys, then for windows `_wstart`, `_rows` and the accumulators' fields, or for
-    scalar streams the result columns. `late_sql` is the same for rows that carry `_row` (a number), `_limit` (newest event
-    time of the vnode before the row's record, minus the watermark) and `_last` (newest event time of the row's table
-    before it; both NULL for rows that cannot be late), and leaves out what is expired; `expired_sql` yields `_tuid` and the primary timestamp of rows all of whose
-    windows are. Both are None if late rows are never dropped. `keep_tuid`: the `_tuid` of the only child table that
-    counts, or None. `group_is_table`: `_gid` is the `_tuid`.
+    scalar streams the result columns.
+    `late_sql` is the same for rows that carry `_row` (a number), `_limit` (newest event time of the vnode before the
+    row's record, minus the watermark) and `_last` (newest event time of the row's table before it; both NULL for rows
+    that cannot be late), and leaves out what is expired; `expired_sql` yields `_tuid` and the primary timestamp of
+    rows all of whose windows are. Both are None if late rows are never dropped.
+    `keep_tuid`: the `_tuid` of the only child table that counts, or None. `group_is_table`: `_gid` is the `_tuid`.
     With `row_window`, `rows_sql` yields the rows that count, sorted by group and time, with `#group`, `#ts` and the
     marks of its kind (`#state`; `#opens` and `#ends`); `sql` then reads `windowed`: those rows with the
     `_wstart` of their window. There is no `late_sql`: each row is judged by its own time.

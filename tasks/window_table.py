@@ -132,7 +132,8 @@ class WindowTable:
 
     @property
     def grid(self) -> Grid:
-        """Where windows start and end."""
+        """Where windows start and end; only INTERVAL has one."""
+        assert self._grid is not None
         return self._grid
 
     def drop_empty(self, start: int) -> None:
