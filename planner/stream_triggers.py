@@ -69,7 +69,8 @@ def _check_event_time(query: Select, mode: Trigger) -> None:
         raise InvalidStreamError("INTERP in a stream needs TRIGGER FORCE_WINDOW_CLOSE", code=FUNCTION_NOT_ALLOWED)
     if query.window is None and mode != "at_once":
         raise InvalidStreamError(
-            "a stream without a window runs at once", hint="leave TRIGGER out, or add a window such as INTERVAL(10s)")
+            "a stream without a window must be TRIGGER AT_ONCE",
+            hint="write TRIGGER AT_ONCE, or add a window such as INTERVAL(10s)")
 
 
 def _continuous(statement: CreateStream) -> TriggerPlan:
