@@ -14,6 +14,7 @@ import tomllib
 import zoneinfo
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -35,7 +36,8 @@ MINUTE, HOUR, DAY = 60, 3600, 86_400
 class Key:
     """What is known of a key besides its default: `name` as users write it, inclusive bounds.
 
-    Bounds of durations are in seconds, of sizes in bytes. `or_zero` allows 0 although it is below `low`.
+    Bounds of durations are in seconds, of sizes in bytes. `or_zero` allows 0 although it is below `low`, `or_empty`
+    text of no characters.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Key:
     high: float | None = None
     choices: tuple[str, ...] = ()
     or_zero: bool = False
+    or_empty: bool = False
 
 
 def _key(
@@ -101,8 +104,8 @@ class Config:
     log_file_size: int = field(metadata=_key("log", "size", 64 * KIB, GIB))
     log_files_kept: int = field(metadata=_key("log", "integer", 0, 1000))
 
-    sml_child_table_name: str = field(metadata=_key("schemaless", "text"))
-    sml_auto_child_table_name_delimiter: str = field(metadata=_key("schemaless", "text"))
+    sml_child_table_name: str = field(metadata=_key("schemaless", "text", or_empty=True))
+    sml_auto_child_table_name_delimiter: str = field(metadata=_key("schemaless", "text", or_empty=True))
 
     shell_rows_max: int = field(metadata=_key("shell", "integer", 1, 10_000_000))
     max_binary_display_width: int = field(metadata=_key("shell", "integer", 1, 16_384))
@@ -338,7 +341,8 @@ def _read_quantity(value: Any, units: Mapping[str, float], example: str) -> floa
     unit = match[2].lower() if match else ""
     if match is None or (unit and unit not in by_name):
         raise ValueError(f"expected {example} (units: {', '.join(units)})")
-    return float(match[1]) * by_name.get(unit, 1)
+    # Exactly: in binary 100 * 1e-6 is a little less than 0.0001, which would be below a bound of 100us.
+    return float(Decimal(match[1]) * Decimal(str(by_name.get(unit, 1))))
 
 
 def _read_duration(key: Key, value: Any) -> float:
@@ -373,7 +377,7 @@ def _read_flag(key: Key, value: Any) -> bool:
 
 
 def _read_text(key: Key, value: Any) -> str:
-    if not isinstance(value, str) or not value.strip():
+    if not isinstance(value, str) or not (value.strip() or key.or_empty):
         raise ValueError("expected a text")
     return value.strip()
 

@@ -293,7 +293,7 @@ class Streams:
                     commit.started_ms + round(commit.duration_ms), sum(task.bytes_written for task in commit.tasks),
                     commit.versions, state.checkpoint_problem)]
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
-        return StreamsSnapshot(infos, tasks, checkpoints, events)
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
 
     def _with_silent_tasks(
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]
