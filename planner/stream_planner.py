@@ -158,6 +158,9 @@ class _Planner:
         if window is not None and not isinstance(window, IntervalWindow):
             facts = StreamFacts(self.table, self.precision, by_table, watermark, trigger.ignore_expired)
             marks = plan_row_window(window, facts, rows)
+            if casts[0] != "(_wstart)::BIGINT":
+                raise NotSupportedError("the target's primary timestamp must be _wstart for such a window",
+                                        hint="only the start of a window tells which result is to be replaced")
             self.partials.update({(name,): (name, partial)
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
         source = self._source_plan(marks or window, condition, casts, trigger.ignore_expired)

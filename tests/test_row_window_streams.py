@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from stream_kit import Catalog, StreamKit
 
 from penstock.common.errors import PenstockError
+from penstock.planner.stream import RowWindow
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import CreateStream
+from penstock.tasks.segments import Carry, assign
+from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import TaskSettings
 
 SLOW = [HealthCheck.too_slow]
@@ -178,7 +183,7 @@ STEP = st.one_of(
     st.tuples(st.just("checkpoint"), st.booleans()),
     st.tuples(st.just("kill"), st.none()),
 )
-STEPS = st.lists(STEP, min_size=1, max_size=14)
+STEPS = st.lists(STEP, min_size=1, max_size=12)
 
 
 def play(kit: StreamKit, steps: list[tuple[str, Any]]) -> None:
@@ -224,20 +229,24 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         kit.close()
 
 
-@pytest.mark.parametrize(("name", "partition"), [
-    ("session", "table"), ("session", "tag"), ("session", "column"), ("session", "none"),
-    ("state", "table"), ("state", "table and column"), ("state true_for", "table"),
-    ("event", "table"), ("event", "table and column"), ("event true_for", "table"),
-    ("count", "table"), ("sliding count", "table"), ("sliding count", "table and column"), ("count by one", "table"),
-])
+VARIANTS = {
+    "session": (["session"], ["table", "tag", "column", "none"]),
+    "state": (["state", "state true_for"], ["table", "table and column"]),
+    "event": (["event", "event true_for"], ["table", "table and column"]),
+    "count": (list(COUNTS), ["table", "table and column"]),
+}
+
+
+@pytest.mark.parametrize("kind", VARIANTS)
 @settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
-@given(steps=STEPS, vnodes=st.integers(1, 4), block=st.sampled_from([1, 2, 4, 100]),
+@given(data=st.data(), steps=STEPS, vnodes=st.integers(1, 4), block=st.sampled_from([1, 2, 4, 100]),
        memory=st.sampled_from([0, 1_000, 1 << 27]))
 def test_at_once_equals_batch(
-    tmp_path_factory: pytest.TempPathFactory, name: str, partition: str, steps: list[Any], vnodes: int, block: int,
-    memory: int
+    tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject, steps: list[Any], vnodes: int,
+    block: int, memory: int
 ) -> None:
     """AT_ONCE: the result is the batch answer, for any change, kill, vnode count, block size and memory for state."""
+    name, partition = (data.draw(st.sampled_from(choices)) for choices in VARIANTS[kind])
     case = (CASES | COUNTS)[name]
     kit = StreamKit(tmp_path_factory.mktemp("stream"), sql_of(case, partition), vnodes=vnodes,
                     settings=task_settings(block, memory))
@@ -260,18 +269,16 @@ def newest_per_vnode(kit: StreamKit, steps: list[tuple[str, Any]]) -> dict[int, 
     return newest
 
 
-@pytest.mark.parametrize(("name", "partition"), [
-    ("session", "table"), ("session", "tag"), ("session", "none"), ("state", "table"), ("state true_for", "table"),
-    ("event", "table"), ("count", "table"), ("sliding count", "table"),
-])
+@pytest.mark.parametrize("kind", VARIANTS)
 @settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
-@given(steps=STEPS, vnodes=st.integers(1, 3), watermark=st.sampled_from([1, 5_000, 86_400_000]),
+@given(data=st.data(), steps=STEPS, vnodes=st.integers(1, 3), watermark=st.sampled_from([1, 5_000, 86_400_000]),
        block=st.sampled_from([1, 3, 100]), memory=st.sampled_from([0, 1 << 27]))
 def test_window_close_equals_batch(
-    tmp_path_factory: pytest.TempPathFactory, name: str, partition: str, steps: list[Any], vnodes: int,
+    tmp_path_factory: pytest.TempPathFactory, kind: str, data: st.DataObject, steps: list[Any], vnodes: int,
     watermark: int, block: int, memory: int
 ) -> None:
     """WINDOW_CLOSE: the result is the batch answer's windows whose last row is older than the watermark."""
+    name, partition = (data.draw(st.sampled_from(choices)) for choices in VARIANTS[kind])
     case = (CASES | COUNTS)[name]
     if name in COUNTS:
         watermark = 86_400_000  # all rows are on time: COUNT needs IGNORE EXPIRED 1
@@ -284,10 +291,11 @@ def test_window_close_equals_batch(
         kit.pass_time(5)
         newest = newest_per_vnode(kit, steps)
         got = stream(kit)
-        if vnodes == 1 or partition == "table":
+        by_table = partition.startswith("table")
+        if vnodes == 1 or by_table:
             vgroups = {child.name: child.vgroup_id for child in kit.catalog.child_list}
             want = []
-            for table in {row.table for row in stored(kit)} if partition == "table" else {None}:
+            for table in {row.table if by_table else None for row in stored(kit)}:
                 rows = [row for row in stored(kit) if table in (None, row.table)]
                 until = newest[vgroups[table] if table else next(iter(newest))] - watermark
                 want += [answer for answer in batch(rows, case, PARTITIONS[partition][2])
@@ -333,7 +341,7 @@ def without_updates(batches: list[list[Any]]) -> list[list[Any]]:
     return result
 
 
-@pytest.mark.parametrize("name", ["session", "state", "event", "count", "sliding count"])
+@pytest.mark.parametrize("name", ["session", "state", "event", "sliding count"])
 @settings(max_examples=20, deadline=None, suppress_health_check=SLOW)
 @given(
     batches=st.lists(st.lists(ROW, min_size=1, max_size=4), min_size=1, max_size=12),
@@ -393,3 +401,59 @@ def test_what_a_stream_with_row_windows_may_not_be(clause: str, options: str, co
     with pytest.raises(PenstockError) as caught:
         plan_stream(statement, Catalog(1, 1), Session("p", "UTC", 0))
     assert caught.value.code == code
+
+
+KINDS = {"session": RowWindow("session", gap=GAP), "state": RowWindow("state"), "event": RowWindow("event"),
+         "count": RowWindow("count", count=3, sliding=3), "sliding count": RowWindow("count", count=4, sliding=2),
+         "count by one": RowWindow("count", count=3, sliding=1)}
+
+
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "session"])
+@given(rows=st.lists(ROW, max_size=30), cuts=st.lists(st.integers(1, 30), max_size=4))
+def test_rows_that_come_in_parts_form_the_same_windows(name: str, rows: list[Any], cuts: list[int]) -> None:
+    """What a carry says of earlier rows is all that later ones need."""
+    case = (CASES | COUNTS)[name]
+    line = [Row("", "", 7, ts, *row[2:]) for ts, row in enumerate(rows)]
+    line = [row for row in line if name != "state" or row.voltage is not None]
+    carries: dict[int, Carry] = {}
+    starts: dict[int, list[int]] = {}
+    for first, end in pairwise([0, *sorted(cuts), max([0, *cuts, len(line)])]):
+        part = line[first:end]
+        table = pa.table({
+            "#group": pa.array([7] * len(part), pa.uint64()), "#ts": pa.array([row.ts for row in part], pa.int64()),
+            "#state": pa.array([row.voltage for row in part], pa.int32()),
+            "#opens": pa.array([row.voltage is not None and row.voltage > 0 for row in part], pa.bool_()),
+            "#ends": pa.array([row.current is not None and row.current < 0 for row in part], pa.bool_())})
+        assigned = assign(KINDS[name], table, carries)
+        carries.update(assigned.carries)
+        for row, start in zip(assigned.rows.tolist(), assigned.starts.tolist(), strict=True):
+            starts.setdefault(start, []).append(part[row].ts)
+    windows = {window[0].ts: [row.ts for row in window] for window in case.windows(line)}
+    if name == "event":  # the last one may still be open
+        still_open = carries[7].start if 7 in carries else None
+        starts = {start: times for start, times in starts.items() if start != still_open}
+    assert starts == windows
+
+
+@settings(max_examples=30, deadline=None)
+@given(steps=st.lists(st.tuples(st.sampled_from(["put", "delete", "checkpoint"]), st.binary(min_size=1, max_size=2)),
+                      max_size=30), first=st.binary(max_size=2), end=st.binary(min_size=1, max_size=2))
+def test_ranges_of_a_state_store(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, bytes]], first: bytes, end: bytes
+) -> None:
+    """A range, and the last key before another, are found in whatever layers they are."""
+    store = StateStore(tmp_path_factory.mktemp("store"), 1 << 24)
+    kept: dict[bytes, bytes] = {}
+    for number, (kind, key) in enumerate(steps):
+        if kind == "checkpoint":
+            store.checkpoint(number + 1, {})
+        else:
+            value = bytes([number]) if kind == "put" else None
+            store.put_many([(key, value)])
+            kept.pop(key, None)
+            if value is not None:
+                kept[key] = value
+    assert store.between(first, end) == sorted(item for item in kept.items() if first <= item[0] < end)
+    before = [item for item in kept.items() if item[0] < end and item[0].startswith(end[:1])]
+    assert store.last_before(end, end[:1]) == max(before, default=None)
+    store.close()
