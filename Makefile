@@ -3,7 +3,7 @@ READY := .venv/ready
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check docs clean
+.PHONY: help demo test quick check fuzz docs clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -23,6 +23,9 @@ quick: $(READY)  ## The tests that need neither Spark nor patience.
 check: $(READY)  ## Style and types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
+	$(BIN)/python tests/fuzz.py --minutes $(or $(MINUTES),10) $(ARGS)
 
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py

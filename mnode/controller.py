@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -26,6 +26,7 @@ from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords
+from penstock.mnode.stream_status import WorkerInfo
 from penstock.mnode.workers import WorkerConnection, WorkerDoor
 from penstock.tasks import control
 from penstock.tasks.messages import (
@@ -311,6 +312,21 @@ class StreamController:
                 for group, workers in self._workers.items()
             }
         )
+
+    def workers(self) -> list[WorkerInfo]:
+        """Returns all worker processes that there are or should be."""
+        return self._ask(lambda: [self._worker_info(group, index)
+                                  for group in self._machine.groups for index in range(group.workers)])
+
+    def _worker_info(self, group: groups.Group, index: int) -> WorkerInfo:
+        info = WorkerInfo(group.name, index, group.vgroup_ids[index], group.state.name, group.reason,
+                          streams=len(group.streams), failures=group.failures)
+        worker = self._workers.get(group.name, {}).get(index)
+        if worker is None:
+            return info
+        silent_ms = round((self._clock.monotonic() - worker.heard_at) * 1000)
+        return replace(info, state="RUNNING", pid=worker.connection.pid, address=worker.connection.exchange_address,
+                       heard_ms=self._clock.now_ms() - silent_ms)
 
     def close(self, final_checkpoint: bool = True) -> None:
         """Ends all streams and workers; takes at most about as long as the two timeouts for it together.

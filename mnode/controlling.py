@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.mnode.monitor import TaskReport
+from penstock.mnode.stream_status import WorkerInfo
 from penstock.tasks.messages import TaskStatus
 
 if TYPE_CHECKING:
@@ -31,5 +32,7 @@ class Controller(Protocol):
     def stream_states(self) -> dict[int, StreamReport]: ...
 
     def events(self) -> list[StreamEvent]: ...
+
+    def workers(self) -> list[WorkerInfo]: ...
 
     def close(self) -> None: ...

@@ -1,8 +1,10 @@
-"""Rows of a CSV file (INSERT ... FILE): no header, commas, strings and timestamps in single quotes."""
+"""Rows of a CSV file, or of a piece of one: commas, and quotes around what holds commas or quotes."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,48 +20,71 @@ from penstock.sql.types import FLOATS, INTEGERS, STRINGS, Kind
 _NULLS = ["", "NULL", "null", "Null"]
 
 
-def read_csv(path: Path, columns: Sequence[Column], constants: Constants) -> pa.RecordBatch:
-    """Returns all rows of the file: one column per given Column, named by `Column.physical`.
+@dataclass(frozen=True, slots=True)
+class CsvBlock:
+    """A file without header, or whole lines of one: `name` and `first_line` (from 1) are for errors."""
+
+    source: Path | bytes
+    name: str
+    first_line: int = 1
+    quote: str = "'"
+
+    @classmethod
+    def of_file(cls, path: Path) -> CsvBlock:
+        """Returns a whole file in the form of INSERT ... FILE: strings and timestamps in single quotes."""
+        return cls(path, str(path))
+
+
+def read_csv(block: CsvBlock, columns: Sequence[Column], constants: Constants) -> pa.RecordBatch:
+    """Returns all rows of the block: one column per given Column, named by `Column.physical`.
 
     An empty cell or an unquoted NULL is NULL. `NotFoundError` if there is no such file, `InvalidValueError` with
-    line, column and text for what doesn't fit.
+    file, line, column and text for what doesn't fit.
     """
-    names = [str(place) for place in range(len(columns))]
     try:
-        table = csv.read_csv(
-            path,
-            read_options=csv.ReadOptions(column_names=names),
-            parse_options=csv.ParseOptions(quote_char="'", double_quote=True, ignore_empty_lines=False),
-            convert_options=csv.ConvertOptions(
-                column_types=dict.fromkeys(names, pa.string()), null_values=_NULLS, strings_can_be_null=True,
-                quoted_strings_can_be_null=False),
-        )
+        try:
+            table = _read_cells(block, len(columns))
+        except pa.ArrowInvalid:
+            table = _read_cells(block, len(columns), use_threads=False)  # only so does Arrow know the line
     except FileNotFoundError as error:
-        raise NotFoundError(f"there is no file {path}") from error
+        raise NotFoundError(f"there is no file {block.name}") from error
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error}") from error
+        raise StorageError(f"{block.name} cannot be read: {error}") from error
     except pa.ArrowInvalid as error:
-        raise InvalidValueError(f"{path}: {_csv_problem(str(error))}") from error
+        raise InvalidValueError(f"{block.name}: {_csv_problem(str(error), block.first_line)}") from error
     cells = [table.column(place).combine_chunks() for place in range(len(columns))]
-    arrays = [_convert(column, cell, constants, path) for column, cell in zip(columns, cells, strict=True)]
+    arrays = [_convert(column, cell, constants, block) for column, cell in zip(columns, cells, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in columns])
 
 
-def _csv_problem(message: str) -> str:
-    return message.removeprefix("CSV parse error: ").replace("Row #", "line ")
+def _read_cells(block: CsvBlock, width: int, *, use_threads: bool = True) -> pa.Table:
+    names = [str(place) for place in range(width)]
+    return csv.read_csv(
+        block.source if isinstance(block.source, Path) else pa.BufferReader(block.source),
+        read_options=csv.ReadOptions(column_names=names, use_threads=use_threads),
+        parse_options=csv.ParseOptions(quote_char=block.quote, double_quote=True, ignore_empty_lines=False),
+        convert_options=csv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.string()), null_values=_NULLS, strings_can_be_null=True,
+            quoted_strings_can_be_null=False),
+    )
 
 
-def _convert(column: Column, cells: pa.Array, constants: Constants, path: Path) -> pa.Array:
+def _csv_problem(message: str, first_line: int) -> str:
+    return re.sub(r"Row #(\d+)", lambda row: f"line {int(row[1]) + first_line - 1}",
+                  message.removeprefix("CSV parse error: "))
+
+
+def _convert(column: Column, cells: pa.Array, constants: Constants, block: CsvBlock) -> pa.Array:
     bulk = _bulk(column, cells, constants)
     if bulk is not None:
         return bulk
     values = []
-    for line, cell in enumerate(cells.to_pylist(), 1):
+    for line, cell in enumerate(cells.to_pylist(), block.first_line):
         try:
             values.append(None if cell is None else constants.read(_raw(column, cell), column.type))
         except InvalidValueError as error:
             raise InvalidValueError(
-                f"{path}, line {line}, column {column.name}: {error.message}", hint=error.hint) from error
+                f"{block.name}, line {line}, column {column.name}: {error.message}", hint=error.hint) from error
     if column.type.kind is Kind.TIMESTAMP:
         return pa.array(values, pa.int64()).cast(column.type.arrow())
     return pa.array(values, column.type.arrow())

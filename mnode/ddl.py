@@ -394,19 +394,17 @@ class Ddl:
         self._children_changed(table.uid)
         return Result()
 
-    def extend_table(self, table: Table, columns: Sequence[Column], tags: Sequence[Column]) -> Table:
-        """Returns the super table with further columns and tags, and with longer types for those it has.
-
-        What is given replaces what has the same name. Existing children have NULL in new tags. Nothing is ever
-        taken away. Raises InvalidStatementError and InUseError as ALTER STABLE does; then nothing changes.
-        """
+    def extended(self, table: Table, columns: Sequence[Column], tags: Sequence[Column]) -> Table:
+        """Returns what `extend_table` would make of the super table, and raises what it would raise."""
         new_columns, new_tags = list(table.columns), list(table.tags)
         for given, known, what in ((columns, new_columns, "column"), (tags, new_tags, "tag")):
             for column in given:
                 at = next((place for place, one in enumerate(known) if one.name == column.name), None)
                 if at is not None:
-                    self._refuse_if_column_streamed(table, known[at]) if what == "column" else (
-                        self._refuse_if_streamed(table))
+                    if what == "column":
+                        self._refuse_if_column_streamed(table, known[at])
+                    else:
+                        self._refuse_if_streamed(table)
                     known[at] = replace(known[at], type=_longer(known[at], column.type))
                     continue
                 check_name(column.name, what)
@@ -416,9 +414,18 @@ class Ddl:
                         *(one.physical for one in (*new_columns, *new_tags)))
                 known.append(replace(column, physical=physical_name(column.name, used)))
         check_columns(new_columns, new_tags)
-        added = (None,) * (len(new_tags) - len(table.tags))
+        return replace(table, columns=tuple(new_columns), tags=tuple(new_tags))
+
+    def extend_table(self, table: Table, columns: Sequence[Column], tags: Sequence[Column]) -> Table:
+        """Returns the super table with further columns and tags, and with longer types for those it has.
+
+        What is given replaces what has the same name; nothing is taken away. Existing children have NULL in new
+        tags. Raises InvalidStatementError and InUseError as ALTER STABLE does; then nothing changes.
+        """
+        wanted = self.extended(table, columns, tags)
+        added = (None,) * (len(wanted.tags) - len(table.tags))
         children = {child.uid: (*child.tag_values, *added) for child in self._catalog.children(table.uid)}
-        self._store(replace(table, columns=tuple(new_columns), tags=tuple(new_tags)), children if added else None)
+        self._store(wanted, children if added else None)
         if tags:
             self._children_changed(table.uid)
         changed = self._catalog.table_by_uid(table.uid)

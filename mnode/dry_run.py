@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, NotFoundError
 from penstock.mnode.catalog import Catalog
-from penstock.mnode.csv_rows import read_csv
+from penstock.mnode.csv_rows import CsvBlock, read_csv
 from penstock.mnode.ingest import place_by_index
 from penstock.mnode.lookup import find_table
 from penstock.mnode.sandbox import Sandbox
@@ -107,7 +107,7 @@ class DryRun:
         table = copy.original
         columns = [_TBNAME, *table.columns] if table.kind == "super" else list(table.columns)
         constants = Constants(copy.database.precision, session.time_zone, session.now_ms)
-        batch = read_csv(Path(file).expanduser(), columns, constants)
+        batch = read_csv(CsvBlock.of_file(Path(file).expanduser()), columns, constants)
         step = -(-batch.num_rows // _RECORDS_WANTED) or 1
         for start in range(0, batch.num_rows, step):
             copy.write_named(pa.Table.from_batches([batch.slice(start, step)]))

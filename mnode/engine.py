@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,12 +22,14 @@ from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
 from penstock.mnode.controlling import Controller
+from penstock.mnode.csv_rows import CsvBlock
 from penstock.mnode.ddl import Ddl
 from penstock.mnode.deletes import Deletes
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.queries import Queries
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import Scans
+from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
 from penstock.mnode.session import Result, SessionState, text_result
 from penstock.mnode.show import Shower
@@ -154,6 +156,8 @@ class Engine:
         self._ddl = Ddl(
             catalog, storage, self._children, clock, drop_stream=self._streams.drop_record,
             schema_changed=self._views.schema_changed, children_changed=self._views.children_changed)
+        self._schemaless = Schemaless(
+            catalog, self._ddl, self._ddl_lock, self._ingest, clock, Naming.from_config(self.config))
         self._show = Shower(catalog, storage, self.system_tables)
 
     # --- what users do -----------------------------------------------------------------------------------------
@@ -185,7 +189,9 @@ class Engine:
             case UseDatabase():
                 return self._ddl.use_database(statement, state)
             case FlushDatabase():
-                return self._ddl.flush_database(statement)
+                result = self._ddl.flush_database(statement)
+                self._views.refresh()
+                return result
         with self._ddl_lock:
             self._check_open()
             return self._change(statement, state, session, text)
@@ -226,11 +232,25 @@ class Engine:
                 return self._ddl.drop_snode(statement)
         raise NotSupportedError(f"{type(statement).__name__} is not supported")
 
-    def insert_arrow(self, table: str, rows: pa.Table, state: SessionState) -> Result:
-        """Inserts an Arrow table into a table; see `Cursor.insert_arrow`."""
+    def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
+        """Inserts an Arrow table into a table; see `Cursor.insert_arrow`. Errors count rows from `first_row`."""
         self._check_open()
         with self.activity.statement(state.connection_id, f"INSERT INTO {table} (an Arrow table)"):
-            return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()))
+            return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
+
+    def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, state: SessionState) -> Result:
+        """Inserts a piece of a CSV file into a table; `names` are its columns (None: those of the table)."""
+        self._check_open()
+        with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"):
+            return self._ingest.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
+
+    def ingest_lines(
+        self, data: bytes, database: str, precision: str, state: SessionState, *, first_line: int = 1
+    ) -> int:
+        """Writes lines of InfluxDB's line protocol; see `Connection.ingest_lines`."""
+        self._check_open()
+        with self.activity.statement(state.connection_id, f"line protocol into {database} ({len(data)} bytes)"):
+            return self._schemaless.ingest_lines(data, database, precision, first_line)
 
     @property
     def streams(self) -> Streams:

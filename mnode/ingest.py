@@ -1,7 +1,8 @@
 """INSERT in all its forms: the whole statement is read and checked first, then written vnode by vnode.
 
-Nothing is written if anything in the statement is wrong. Between vnodes there is no atomicity, as in TDengine: if a
-disk fails half-way, other vnodes may have their rows; writing them again is harmless, since rows are upserts.
+Nothing is written if anything in the statement is wrong. Between vnodes, and between records of a long statement,
+there is no atomicity, as in TDengine: if a disk fails half-way, some rows may be there; writing all of them again is
+harmless, since rows are upserts.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.clock import Clock
-from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError
+from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
+from penstock.mnode.arrow_rows import fitted, read_parquet, slices
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children, check_child_name
-from penstock.mnode.csv_rows import read_csv
+from penstock.mnode.csv_rows import CsvBlock, read_csv
 from penstock.mnode.lookup import (
     COLUMN_MISSING,
     database_of,
@@ -36,7 +38,7 @@ from penstock.sql.constants import Constants
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
 from penstock.sql.statements import Describe, Insert, InsertTarget, Name, Query
-from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind, Precision
+from penstock.sql.types import DataType, Kind, Precision
 from penstock.sql.values import read_values
 
 TBNAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
@@ -46,17 +48,21 @@ LATEST: dict[Precision, int] = {
     "ms": 31_556_995_200_000, "us": 31_556_995_200_000_000, "ns": 9_214_646_400_000_000_000}
 
 _PARALLEL_ROWS = 4096
+# Rows in one record of the log: readers take a record as a whole, and lock out other writers for so long.
+_RECORD_ROWS = 1 << 17
 _OUT_OF_RANGE = 0x060B
 _BAD_COLUMNS = 0x263F
 
 _Coming = dict[tuple[str, str], tuple[Table, dict[str, tuple[TagValue, ...]]]]
 """Children that an INSERT creates, by database and name: super table, and tag values by the child's name."""
 
+_Codes = np.ndarray[tuple[int], np.dtype[np.int32]]
+
 QueryRunner = Callable[[Query, Session], Result]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rows:
+class Rows:
     """Checked rows for one storage table. Either all belong to one table, or `names` holds each row's child table.
 
     `batch` has physical columns. `tags` holds the tag values of children that may have to be created.
@@ -91,34 +97,70 @@ class Ingest:
     def insert(self, statement: Insert, text: str, session: Session) -> Result:
         """Writes the rows and returns how many were given."""
         coming: _Coming = {}
-        rows = [self._read(target, text, session, coming) for target in statement.targets]
+        rows = [part for target in statement.targets for part in self._read(target, text, session, coming)]
         return self._write(rows)
 
-    def insert_arrow(self, table: str, rows: pa.Table, session: Session) -> Result:
-        """Writes the rows of an Arrow table, columns by name. See `Cursor.insert_arrow`."""
-        described = parse_one(f"DESCRIBE {table}")
-        assert isinstance(described, Describe)
-        target = self._writable_table(described.name, session)
+    def write(self, all_rows: Sequence[Rows]) -> Result:
+        """Writes rows that are checked already, in this order, creating the child tables that don't exist."""
+        return self._write(all_rows)
+
+    def create_children(self, all_rows: Sequence[Rows]) -> None:
+        """Creates the child tables of these rows that don't exist."""
+        self._create_children(all_rows)
+
+    def insert_arrow(self, table: str, rows: pa.Table, session: Session, first_row: int = 0) -> Result:
+        """Writes the rows of an Arrow table, columns by name. See `Cursor.insert_arrow`.
+
+        `first_row` is the number, from 0, that errors count rows from.
+        """
+        target = self._named_table(table, session)
         columns = [self._arrow_column(target, name) for name in rows.column_names]
-        return self._write([self._from_arrow(target, columns, rows)])
+        return self._write(self._from_arrow(target, columns, rows, first_row=first_row))
+
+    def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, session: Session) -> Result:
+        """Writes the lines of a piece of a CSV file; `names` are its columns (None: those of the table)."""
+        target = self._named_table(table, session)
+        database = require_database(target.database, self._catalog)
+        if names is None and target.kind == "super":
+            raise InvalidStatementError(
+                f"{table} is a super table: name the columns of the file, tbname among them", code=_BAD_COLUMNS)
+        columns = list(target.columns) if names is None else [self._arrow_column(target, name) for name in names]
+        self._check_keys(target, columns)
+        batch = read_csv(block, columns, Constants(database.precision, session.time_zone, session.now_ms))
+        return self._write([self._rows(database, target, columns, batch, {}, block.first_line - 1)])
+
+    def _named_table(self, name: str, session: Session) -> Table:
+        described = parse_one(f"DESCRIBE {name}")
+        assert isinstance(described, Describe)
+        return self._writable_table(described.name, session)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
-    def _read(self, target: InsertTarget, text: str, session: Session, coming: _Coming) -> _Rows:
+    def _read(self, target: InsertTarget, text: str, session: Session, coming: _Coming) -> list[Rows]:
         table, child_tags = self._target_table(target, text, session, coming)
         database = require_database(table.database, self._catalog)
         if target.query is not None:
             return self._read_query(target, target.query, table, session)
-        columns = self._columns(target, table, child_tags)
+        by_name = target.file is not None and target.columns is None and target.file.lower().endswith(".parquet")
+        columns = [] if by_name else self._columns(target, table, child_tags)
         if target.rows is not None:
             batch = read_values(
                 target.rows, target.rows_offset, columns, precision=database.precision,
                 time_zone=session.time_zone, now_ms=session.now_ms)
-        else:
-            assert target.file is not None
+            return [self._rows(database, table, columns, batch, child_tags)]
+        assert target.file is not None
+        path = Path(target.file).expanduser()
+        try:
+            if path.suffix.lower() == ".parquet":
+                found = read_parquet(path, target.columns)
+                columns = [self._file_column(name, table, child_tags) for name in found.column_names]
+                return self._from_arrow(table, columns, found, child_tags)
             constants = Constants(database.precision, session.time_zone, session.now_ms)
-            batch = read_csv(Path(target.file).expanduser(), columns, constants)
-        return self._rows(database, table, columns, batch, child_tags)
+            batch = read_csv(CsvBlock.of_file(path), columns, constants)
+            return [self._rows(database, table, columns, batch, child_tags)]
+        except PenstockError as error:
+            message = error.message if str(path) in error.message else f"{path}, {error.message}"
+            raise type(error)(message, code=error.code, hint=error.hint) from error
 
     def _target_table(
         self, target: InsertTarget, text: str, session: Session, coming: _Coming
@@ -178,6 +220,10 @@ class Ingest:
                                 hint=did_you_mean(name, known))
         return column
 
+    def _file_column(self, name: str, table: Table, child_tags: Mapping[str, tuple[TagValue, ...]]) -> Column:
+        """Returns the column that a file's column of this name is for."""
+        return require_column(name, table.columns, table) if child_tags else self._arrow_column(table, name)
+
     def _check_keys(self, table: Table, columns: Sequence[Column]) -> None:
         needed = [table.time_column, *([table.key_column] if table.key_column is not None else [])]
         for key in needed:
@@ -186,7 +232,7 @@ class Ingest:
 
     def _read_query(
         self, target: InsertTarget, query: Query, table: Table, session: Session
-    ) -> _Rows:
+    ) -> list[Rows]:
         columns = self._columns(target, table, {})
         result = self._run_query(query, session).table
         assert result is not None
@@ -195,14 +241,25 @@ class Ingest:
                 f"the query gives {result.num_columns} columns, {len(columns)} are to be inserted", code=_BAD_COLUMNS)
         return self._from_arrow(table, columns, result)
 
-    def _from_arrow(self, table: Table, columns: Sequence[Column], rows: pa.Table) -> _Rows:
+    def _from_arrow(
+        self,
+        table: Table,
+        columns: Sequence[Column],
+        rows: pa.Table,
+        child_tags: dict[str, tuple[TagValue, ...]] | None = None,
+        first_row: int = 0,
+    ) -> list[Rows]:
         self._check_keys(table, columns)
         database = require_database(table.database, self._catalog)
         if len({column.name for column in columns}) < len(columns):
             raise InvalidStatementError("a column is given twice", code=_BAD_COLUMNS)
-        arrays = [_fitted(column, rows.column(place)) for place, column in enumerate(columns)]
-        batch = pa.RecordBatch.from_arrays(arrays, names=[column.physical for column in columns])
-        return self._rows(database, table, columns, batch, {})
+        names = [column.physical for column in columns]
+        parts = []
+        for start, part in slices(rows, first_row):
+            arrays = [fitted(column, part.column(place), start) for place, column in enumerate(columns)]
+            batch = pa.RecordBatch.from_arrays(arrays, names=names)
+            parts.append(self._rows(database, table, columns, batch, child_tags or {}, start))
+        return parts
 
     def _rows(
         self,
@@ -211,9 +268,13 @@ class Ingest:
         columns: Sequence[Column],
         batch: pa.RecordBatch,
         child_tags: dict[str, tuple[TagValue, ...]],
-    ) -> _Rows:
-        """Returns rows that can be written: keys are there and in range, child tables have possible names."""
-        self._check_times(database, table, batch)
+        first_row: int = 0,
+    ) -> Rows:
+        """Returns rows that can be written: keys are there and in range, child tables have possible names.
+
+        `first_row` is the number (from 0) of the batch's first row, for errors.
+        """
+        self._check_times(database, table, batch, first_row)
         key = table.key_column
         if key is not None and batch.column(key.physical).null_count:
             raise InvalidValueError(f"the key column {key.name} must not be NULL")
@@ -225,11 +286,11 @@ class Ingest:
                 if found is None:
                     raise table_missing(Name(table.name, table.database), Session(), self._catalog)
                 parent = found
-            return _Rows(database, parent, batch, table.uid, table.vgroup_id)
+            return Rows(database, parent, batch, table.uid, table.vgroup_id)
         if child_tags:
             (name,) = child_tags
             names = pa.DictionaryArray.from_arrays(np.zeros(batch.num_rows, np.int32), [name])
-            return _Rows(database, table, batch, names=names, tags=child_tags)
+            return Rows(database, table, batch, names=names, tags=child_tags)
         if TBNAME not in columns:
             raise InvalidStatementError(
                 f"{table.name} is a super table: tbname must be among the columns", code=_BAD_COLUMNS)
@@ -237,23 +298,23 @@ class Ingest:
 
     def _super_rows(
         self, database: Database, table: Table, columns: Sequence[Column], batch: pa.RecordBatch
-    ) -> _Rows:
-        names = batch.column(columns.index(TBNAME)).dictionary_encode()
-        if names.null_count:
+    ) -> Rows:
+        names = _plain_codes(batch.column(columns.index(TBNAME)))
+        if names.indices.null_count:
             check_child_name(None)
-        known, first_rows = np.unique(names.indices.to_numpy(), return_index=True)
+        first_rows = _first_rows(names.indices.to_numpy(), len(names.dictionary))
         tags: dict[str, tuple[TagValue, ...]] = {}
         tag_columns = {tag.name: batch.column(tag.physical) for tag in table.tags if tag in columns}
-        for place, row in zip(known.tolist(), first_rows.tolist(), strict=True):
-            name = check_child_name(names.dictionary[place].as_py())
+        for text, row in zip(names.dictionary.to_pylist(), first_rows.tolist(), strict=True):
+            name = check_child_name(text)
             if self._catalog.child(database.name, name) is not None:
                 tags[name] = ()
                 continue
             tags[name] = tuple(_tag_value(tag_columns.get(tag.name), row) for tag in table.tags)
         kept = [column.physical for column in columns if column in table.columns]
-        return _Rows(database, table, batch.select(kept), names=names, tags=tags)
+        return Rows(database, table, batch.select(kept), names=names, tags=tags)
 
-    def _check_times(self, database: Database, table: Table, batch: pa.RecordBatch) -> None:
+    def _check_times(self, database: Database, table: Table, batch: pa.RecordBatch, first_row: int) -> None:
         times = batch.column(table.time_column.physical)
         if times.null_count:
             raise InvalidValueError(f"the primary timestamp {table.time_column.name} must not be NULL")
@@ -266,12 +327,12 @@ class Ingest:
             values: np.ndarray[tuple[int], np.dtype[np.int64]] = units.to_numpy()
             row = int(np.flatnonzero((values < oldest) | (values > latest))[0])
             raise InvalidValueError(
-                f"row {row + 1}: the timestamp {values[row]} is out of range", code=_OUT_OF_RANGE,
+                f"row {first_row + row + 1}: the timestamp {values[row]} is out of range", code=_OUT_OF_RANGE,
                 hint=f"KEEP allows {oldest} to {latest}")
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def _write(self, all_rows: Sequence[_Rows]) -> Result:
+    def _write(self, all_rows: Sequence[Rows]) -> Result:
         self._create_children(all_rows)
         batches: dict[int, dict[int, list[pa.RecordBatch]]] = {}
         total = 0
@@ -280,7 +341,9 @@ class Ingest:
             for vgroup_id, batch in self._placed(rows):
                 pending = batches.setdefault(vgroup_id, {}).setdefault(rows.storage.uid, [])
                 pending.append(batch)
-        if total < _PARALLEL_ROWS or len(batches) == 1:
+        # With WAL_LEVEL 2 each vnode waits for its disk, which they can do at the same time.
+        waits = any(rows.database.options.wal_level == 2 for rows in all_rows)
+        if len(batches) == 1 or (total < _PARALLEL_ROWS and not waits):
             for vgroup_id, tables in batches.items():
                 self._write_vgroup(vgroup_id, tables)
             return Result(affected=total)
@@ -291,7 +354,7 @@ class Ingest:
             raise errors[0]
         return Result(affected=total)
 
-    def _create_children(self, all_rows: Sequence[_Rows]) -> None:
+    def _create_children(self, all_rows: Sequence[Rows]) -> None:
         wanted: dict[int, tuple[Table, dict[str, tuple[TagValue, ...]]]] = {}
         for rows in all_rows:
             if rows.tags:
@@ -301,7 +364,7 @@ class Ingest:
         for parent, tags in wanted.values():
             self._children.ensure(parent, tags)
 
-    def _placed(self, rows: _Rows) -> list[tuple[int, pa.RecordBatch]]:
+    def _placed(self, rows: Rows) -> list[tuple[int, pa.RecordBatch]]:
         """Returns (vgroup, batch with `_tuid`) pairs; rows stay in order within a vgroup."""
         batch = rows.batch
         if not batch.num_rows:
@@ -315,7 +378,8 @@ class Ingest:
     def _write_vgroup(self, vgroup_id: int, tables: dict[int, list[pa.RecordBatch]]) -> None:
         for table_uid, batches in tables.items():
             for batch in _joined(batches):
-                self._storage.write(vgroup_id, table_uid, batch)
+                for start in range(0, batch.num_rows, _RECORD_ROWS):
+                    self._storage.write(vgroup_id, table_uid, batch.slice(start, _RECORD_ROWS))
 
 
 def place(
@@ -359,6 +423,22 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> list[pa.RecordBatch]:
     return [group[0] if len(group) == 1 else pa.concat_batches(group) for group in groups]
 
 
+def _plain_codes(names: pa.Array) -> pa.DictionaryArray:
+    """Returns names as a dictionary with codes of 32 bits, that has each name once and only names that occur."""
+    if not pa.types.is_dictionary(names.type):
+        return names.dictionary_encode()
+    used = names.indices.dictionary_encode()
+    dictionary = names.dictionary.take(used.dictionary).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(dictionary.indices.take(used.indices), dictionary.dictionary)
+
+
+def _first_rows(codes: _Codes, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Returns the first row of each code below `count`, all of which occur."""
+    first = np.empty(count, np.int64)
+    first[codes[::-1]] = np.arange(len(codes) - 1, -1, -1)  # of rows with the same code the last one written stays
+    return first
+
+
 def _tag_value(column: pa.Array | None, row: int) -> TagValue:
     if column is None:
         return None
@@ -368,39 +448,3 @@ def _tag_value(column: pa.Array | None, row: int) -> TagValue:
         return instant
     value: TagValue = scalar.as_py()
     return value
-
-
-def _fitted(column: Column, values: pa.ChunkedArray | pa.Array) -> pa.Array:
-    """Returns the values in the column's Arrow type. `InvalidValueError` for what doesn't fit."""
-    array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
-    if isinstance(array, pa.ChunkedArray):  # more than 2 GB of strings stay in chunks
-        raise InvalidValueError(f"column {column.name}: too many values at once", hint="insert fewer rows per call")
-    target = column.type.arrow()
-    try:
-        if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(target):
-            array = array.cast(pa.timestamp(array.type.unit)).cast(target, safe=False)
-        elif pa.types.is_floating(array.type) and column.type.kind in INTEGERS:
-            array = pc.trunc(array).cast(target)
-        elif pa.types.is_floating(array.type) and column.type.kind in FLOATS:
-            array = array.cast(target, safe=False)
-        elif pa.types.is_floating(array.type) and column.type.kind is Kind.TIMESTAMP:
-            array = array.cast(pa.int64()).cast(target)
-        else:
-            array = array.cast(target)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InvalidValueError(f"column {column.name} takes {column.type.sql()}: {error}") from error
-    _check_lengths(column, array)
-    return array
-
-
-def _check_lengths(column: Column, array: pa.Array) -> None:
-    limit = column.type.length
-    if limit is None or not len(array):
-        return
-    lengths = pc.utf8_length(array) if column.type.kind is Kind.NCHAR else pc.binary_length(array)
-    longest = pc.max(lengths).as_py()
-    if longest is not None and longest > limit:
-        row = pc.index(pc.greater(lengths, limit), True).as_py()
-        raise InvalidValueError(
-            f"row {row + 1}, column {column.name}: the value has a length of {lengths[row].as_py()}, "
-            f"{column.type.sql()} takes {limit}")

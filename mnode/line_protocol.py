@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,14 +18,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
-from penstock.sql.constants import INTEGER_RANGES, shorten
+from penstock.mnode.line_scanner import BOOLS, STRING_KINDS, TYPES, Series, scan_head, scan_line
+from penstock.sql.constants import shorten
 from penstock.sql.types import DataType, Kind
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Bytes = npt.NDArray[np.uint8]
 
-BLOCK_BYTES = 8 << 20
+BLOCK_BYTES = 4 << 20
 _MAX_SHAPES = 64  # sets of field names per block that are read as columns; lines of rarer ones go one by one
 
 _END, _SPACE, _COMMA, _EQUALS, _QUOTE, _ODD = 1, 2, 3, 4, 5, 6
@@ -35,36 +35,9 @@ for _byte, _class in zip(b'\n ,="\\#\t\r\0', (_END, _SPACE, _COMMA, _EQUALS, _QU
     _CLASSES[_byte] = _class
 _CLASSES_OF_BYTES = bytes(_CLASSES)
 
-_TYPES: dict[str, Kind] = {
-    "": Kind.DOUBLE, "f64": Kind.DOUBLE, "f32": Kind.FLOAT,
-    "i": Kind.BIGINT, "i8": Kind.TINYINT, "i16": Kind.SMALLINT, "i32": Kind.INT, "i64": Kind.BIGINT,
-    "u": Kind.UBIGINT, "u8": Kind.UTINYINT, "u16": Kind.USMALLINT, "u32": Kind.UINT, "u64": Kind.UBIGINT,
-}
-_BOOLS = {"t": True, "T": True, "true": True, "True": True, "TRUE": True,
-          "f": False, "F": False, "false": False, "False": False, "FALSE": False}
-_STRING_KINDS = {'"': Kind.VARCHAR, 'L"': Kind.NCHAR, 'B"': Kind.VARBINARY, 'G"': Kind.GEOMETRY}
-_INTEGER = re.compile(r"([-+]?[0-9]+)([iu](?:8|16|32|64)?)", re.ASCII)
-_FLOAT = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)(f32|f64)?", re.ASCII)
-_TIME = re.compile(r"[-+]?[0-9]+", re.ASCII)
 _SUFFIX = re.compile(r"(?:f32|f64|[iu](?:8|16|32|64)?)\Z", re.ASCII)
-_ESCAPED = re.compile(r"\\([,= ])")
-_ESCAPED_IN_MEASUREMENT = re.compile(r"\\([, ])")
-_ESCAPED_IN_STRING = re.compile(r'\\(["\\])')
-_MEASUREMENT = re.compile(r"(?:[^\\, ]|\\.|\\\Z)+", re.DOTALL)
-_KEY = re.compile(r"(?:[^\\,= ]|\\.)+", re.DOTALL)
-_TAG_VALUE = re.compile(r"(?:[^\\,= ]|\\.|\\\Z)+", re.DOTALL)
-_QUOTED = re.compile(r'[LBG]?"(?:[^"\\]|\\.)*"', re.DOTALL)
-_UNQUOTED = re.compile(r"[^, ]+")
 _NO_DIGITS = bytes(set(range(256)) - set(b"0123456789+-"))
 _NO_NUMBER = bytes(set(range(256)) - set(b"0123456789+-.eE"))
-
-
-@dataclass(frozen=True, slots=True)
-class Series:
-    """A measurement and its tags, in the order in which a line gives them."""
-
-    measurement: str
-    tags: tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,70 +74,29 @@ def parse_lines(data: bytes, first_line: int = 1) -> list[Points]:
     """Returns the points of all lines; empty lines and comments (`#`) have none.
 
     `data` is UTF-8; `first_line` is the number of its first line. Raises InvalidValueError with the number and the
-    text of the first line that is wrong in its block, and for a field that changes its type from line to line.
+    text of the first line that is wrong, and for a field that changes its type from line to line.
     """
     if b"\r\n" in data:
         data = data.replace(b"\r\n", b"\n")
     points: list[Points] = []
-    for start, block in _blocks(data):
-        points.extend(_Block(block, first_line + data.count(b"\n", 0, start)).read())
+    line = first_line
+    for block in _blocks(data):
+        points.extend(_Block(block, line).read())
+        line += block.count(b"\n")
     _check_types(points, data, first_line)
     return points
-
-
-def parse_value(text: str) -> tuple[Kind, Any]:
-    """Returns the type and the value that a field's text stands for. Raises InvalidValueError without the line."""
-    if text[-1:] == '"':
-        return _parse_string(text)
-    if text in _BOOLS:
-        return Kind.BOOL, _BOOLS[text]
-    integer = _INTEGER.fullmatch(text)
-    if integer is not None:
-        kind = _TYPES[integer[2]]
-        low, high = INTEGER_RANGES[kind]
-        value = int(integer[1]) if len(integer[1]) < 100 else high + 1
-        if not low <= value <= high:
-            raise InvalidValueError(f"{shorten(text)} is out of the range of {kind}", hint=f"{low} to {high}")
-        return kind, value
-    number = _FLOAT.fullmatch(text)
-    if number is None:
-        hint = "text needs double quotes" if not text[:1].isdigit() else "suffixes are i8 to i64, u8 to u64, f32, f64"
-        raise InvalidValueError(f"{shorten(text)} is not a value", hint=hint)
-    kind = _TYPES[number[2] or ""]
-    limit = float(np.finfo(np.float32 if kind is Kind.FLOAT else np.float64).max)
-    if abs(float(number[1])) > limit:
-        raise InvalidValueError(f"{shorten(text)} is out of the range of {kind}")
-    return kind, float(number[1])
-
-
-def _parse_string(text: str) -> tuple[Kind, str | bytes]:
-    if _QUOTED.fullmatch(text) is None:
-        raise InvalidValueError(f"{shorten(text)} is not a value", hint='a " inside of text needs a backslash')
-    prefix, _, rest = text.partition('"')
-    content = _ESCAPED_IN_STRING.sub(r"\1", rest[:-1])
-    kind = _STRING_KINDS[f'{prefix}"']
-    if kind is Kind.GEOMETRY:
-        raise InvalidValueError("values of type GEOMETRY are not supported")
-    if kind is not Kind.VARBINARY:
-        return kind, content
-    if content[:2] != "\\x":
-        return kind, content.encode()
-    try:
-        return kind, bytes.fromhex(content[2:])
-    except ValueError:
-        raise InvalidValueError(f"{shorten(text)} is not a string of hexadecimal digit pairs") from None
 
 
 # --- blocks --------------------------------------------------------------------------------------------------
 
 
-def _blocks(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _blocks(data: bytes) -> Iterator[bytes]:
     """Cuts the text at line ends into pieces that fit the processor's caches better than all of it."""
     start = 0
     while start < len(data):
         end = data.find(b"\n", start + BLOCK_BYTES) + 1 if len(data) - start > BLOCK_BYTES else len(data)
         end = end or len(data)
-        yield start, data[start:end] if data.endswith(b"\n", start, end) else data[start:end] + b"\n"
+        yield data[start:end] if data.endswith(b"\n", start, end) else data[start:end] + b"\n"
         start = end
 
 
@@ -197,6 +129,13 @@ class _Block:
 
     def read(self) -> list[Points]:
         self._check_text()
+        try:
+            return self._read_in_bulk()
+        except InvalidValueError:
+            pass  # something is wrong, not necessarily first there: the scanner finds the first line that is
+        return self._read_one_by_one(np.arange(self._data.count(b"\n")))
+
+    def _read_in_bulk(self) -> list[Points]:
         cut, odd = self._cut()
         points: list[Points] = []
         rest: list[Ints] = [odd]
@@ -319,28 +258,32 @@ class _Block:
 
     # --- columns
 
-    def _read_columns(self, cut: _Cut, names: Sequence[str]) -> list[Points]:
+    def _read_columns(self, cut: _Cut, names: Sequence[str]) -> list[Points] | None:
+        """Returns the points of lines with these field names, or None if some cell needs the careful way."""
         heads = self._cells(cut.starts, cut.head_ends).dictionary_encode()
-        series = [self._series(text, cut, heads, place) for place, text in enumerate(heads.dictionary.to_pylist())]
-        times, timeless = self._times(cut)
+        times = self._times(cut)
+        if times is None:
+            return None
+        series = [scan_head(text)[0] for text in heads.dictionary.to_pylist()]
         index = heads.indices.to_numpy()
-        measurements = list(dict.fromkeys(one.measurement for one in series))
-        if len(measurements) == 1:
-            fields = tuple(self._field(cut, place, name) for place, name in enumerate(names))
-            return [Points(measurements[0], tuple(series), index, fields, times, timeless,
-                           cut.numbers + self._first_line)]
         points = []
-        for measurement in measurements:
+        for measurement in dict.fromkeys(one.measurement for one in series):
             mine = [place for place, one in enumerate(series) if one.measurement == measurement]
-            new_place = np.full(len(series), -1, np.int32)
-            new_place[mine] = np.arange(len(mine), dtype=np.int32)
-            of_rows = new_place[index]
-            rows = np.flatnonzero(of_rows >= 0)
-            part = cut.of(rows)
-            fields = tuple(self._field(part, place, name) for place, name in enumerate(names))
+            rows = np.arange(len(index))
+            if len(mine) < len(series):
+                new_place = np.full(len(series), -1, np.int32)
+                new_place[mine] = np.arange(len(mine), dtype=np.int32)
+                rows = np.flatnonzero(new_place[index] >= 0)
+                of_rows = new_place[index[rows]]
+            else:
+                of_rows = index
+            part = cut if len(rows) == len(index) else cut.of(rows)
+            fields = self._fields(part, names)
+            if fields is None:
+                return None
             points.append(Points(
-                measurement, tuple(series[place] for place in mine), of_rows[rows], fields, times[rows],
-                None if timeless is None else timeless[rows], part.numbers + self._first_line))
+                measurement, tuple(series[place] for place in mine), of_rows, fields, times[0][rows],
+                None if times[1] is None else times[1][rows], part.numbers + self._first_line))
         return points
 
     def _cells(self, starts: Ints, ends: Ints) -> pa.StringArray:
@@ -351,73 +294,55 @@ class _Block:
         both = pa.StringArray.from_buffers(len(offsets) - 1, pa.py_buffer(offsets), self._buffer)
         return both.take(pa.array(np.arange(0, len(offsets), 2, dtype=np.int32)))
 
-    def _series(self, text: str, cut: _Cut, heads: pa.DictionaryArray, place: int) -> Series:
-        try:
-            return _scan_head(text)[0]
-        except InvalidValueError as error:
-            row = int(np.flatnonzero(heads.indices.to_numpy() == place)[0])
-            raise self._located(error, int(cut.numbers[row])) from error
-
-    def _times(self, cut: _Cut) -> tuple[Ints, Bools | None]:
+    def _times(self, cut: _Cut) -> tuple[Ints, Bools | None] | None:
         without = cut.time_starts == cut.ends
         if not without.any():
             times = self._convert_times(cut)
         else:
             given = np.flatnonzero(~without)
             times = np.zeros(len(without), np.int64)
-            if len(given):
-                times[given] = self._convert_times(cut.of(given))
+            found = self._convert_times(cut.of(given)) if len(given) else np.zeros(0, np.int64)
+            if found is None:
+                return None
+            times[given] = found
+        if times is None:
+            return None
         timeless = times == 0
         return times, timeless if timeless.any() else None
 
-    def _convert_times(self, cut: _Cut) -> Ints:
+    def _convert_times(self, cut: _Cut) -> Ints | None:
         cells = self._cells(cut.time_starts, cut.ends)
-        if _holds_only(cells, _NO_DIGITS):
-            try:
-                bulk: Ints = cells.cast(pa.int64()).to_numpy()
-                return bulk
-            except pa.ArrowInvalid:
-                pass  # a sign alone, or too big: the careful way says which line
-        return np.array([self._time(text, row, cut) for row, text in enumerate(cells.to_pylist())], np.int64)
-
-    def _time(self, text: str, row: int, cut: _Cut) -> int:
+        if not _holds_only(cells, _NO_DIGITS):
+            return None
         try:
-            return _parse_time(text)
-        except InvalidValueError as error:
-            raise self._located(error, int(cut.numbers[row])) from error
+            times: Ints = cells.cast(pa.int64()).to_numpy()
+        except pa.ArrowInvalid:
+            return None
+        return times
 
-    def _field(self, cut: _Cut, place: int, name: str) -> FieldColumn:
-        starts = cut.positions[cut.first + 2 * place] + 1
-        ends = cut.positions[cut.first + 2 * place + 1]
-        found = self._bulk(starts, ends)
-        if found is not None:
-            return FieldColumn(name, *found)
-        kinds: list[Kind] = []
-        values: list[Any] = []
-        for row, text in enumerate(self._cells(starts, ends).to_pylist()):
-            try:
-                kind, value = parse_value(text)
-                if kinds and kind is not kinds[0]:
-                    raise _changed_type(kind, kinds[0], int(cut.numbers[0]) + self._first_line)
-            except InvalidValueError as error:
-                raise self._located(error, int(cut.numbers[row]), name) from error
-            kinds.append(kind)
-            values.append(value)
-        return FieldColumn(name, kinds[0], _array(kinds[0], values))
+    def _fields(self, cut: _Cut, names: Sequence[str]) -> tuple[FieldColumn, ...] | None:
+        fields = []
+        for place, name in enumerate(names):
+            starts = cut.positions[cut.first + 2 * place] + 1
+            found = self._bulk(starts, cut.positions[cut.first + 2 * place + 1])
+            if found is None:
+                return None
+            fields.append(FieldColumn(name, *found))
+        return tuple(fields)
 
     def _bulk(self, starts: Ints, ends: Ints) -> tuple[Kind, pa.Array] | None:
         """Returns the whole column if all values have the first one's form, else None."""
         text = self._data[int(starts[0]):int(ends[0])].decode()
         if text.endswith('"'):
             return self._bulk_strings(starts, ends, text[:text.find('"') + 1])
-        if text in _BOOLS:
+        if text in BOOLS:
             return self._bulk_bools(starts, ends)
         match = _SUFFIX.search(text)
         suffix = match[0] if match is not None else ""
         for back, byte in enumerate(reversed(suffix.encode()), 1):
             if not (self._bytes[ends - back] == byte).all():
                 return None
-        kind = _TYPES[suffix]
+        kind = TYPES[suffix]
         floats = kind in (Kind.DOUBLE, Kind.FLOAT)
         ends = ends - len(suffix)
         if not (ends > starts).all():
@@ -434,7 +359,7 @@ class _Block:
         return None if floats and not bool(pc.all(pc.is_finite(numbers)).as_py()) else (kind, numbers)
 
     def _bulk_strings(self, starts: Ints, ends: Ints, prefix: str) -> tuple[Kind, pa.Array] | None:
-        kind = _STRING_KINDS.get(prefix)
+        kind = STRING_KINDS.get(prefix)
         if kind not in (Kind.VARCHAR, Kind.NCHAR) or not (ends - starts > len(prefix)).all():
             return None
         for place, byte in enumerate(prefix.encode()):
@@ -447,7 +372,7 @@ class _Block:
 
     def _bulk_bools(self, starts: Ints, ends: Ints) -> tuple[Kind, pa.Array] | None:
         texts = self._cells(starts, ends).dictionary_encode()
-        values = [_BOOLS.get(text) for text in texts.dictionary.to_pylist()]
+        values = [BOOLS.get(text) for text in texts.dictionary.to_pylist()]
         if None in values:
             return None
         return Kind.BOOL, pa.array(values, pa.bool_()).take(texts.indices)
@@ -464,18 +389,15 @@ class _Block:
             if not text or text.startswith("#"):
                 continue
             try:
-                series, fields, time = _scan_line(text)
+                series, fields, time = scan_line(text)
             except InvalidValueError as error:
-                raise self._located(error, number) from error
+                raise InvalidValueError(f"line {number + self._first_line}: {error.message}, in: {shorten(text)}",
+                                        hint=error.hint) from error
             shape = (series.measurement, tuple(field[0] for field in fields), tuple(field[1] for field in fields))
             group = collected.setdefault(shape, _Collected())
             group.add(series, [field[2] for field in fields], time, number + self._first_line)
         return [group.points(*shape) for shape, group in collected.items()]
 
-    def _located(self, error: InvalidValueError, number: int, field: str = "") -> InvalidValueError:
-        line = self._data.split(b"\n", number + 1)[number].decode()
-        where = f"line {number + self._first_line}, field {field}" if field else f"line {number + self._first_line}"
-        return InvalidValueError(f"{where}: {error.message}, in {shorten(line)!r}", hint=error.hint)
 
 
 def _without_quoted(positions: Ints, classes: Bytes) -> tuple[Ints, Bytes, Ints]:
@@ -541,91 +463,6 @@ def _holds_only(cells: pa.StringArray, other_bytes: bytes) -> bool:
     return len(text.translate(None, other_bytes)) == len(text)
 
 
-# --- one line ------------------------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=65_536)
-def _scan_head(text: str) -> tuple[Series, int]:
-    """Returns measurement and tags at the beginning of a line, and where they end."""
-    match = _MEASUREMENT.match(text)
-    if match is None:
-        raise InvalidValueError("the measurement is missing")
-    measurement, at = _ESCAPED_IN_MEASUREMENT.sub(r"\1", match[0]), match.end()
-    tags: list[tuple[str, str]] = []
-    while text[at:at + 1] == ",":
-        key = _KEY.match(text, at + 1)
-        if key is None or text[key.end():key.end() + 1] != "=":
-            raise InvalidValueError(f"tag {len(tags) + 1} is not of the form key=value")
-        value = _TAG_VALUE.match(text, key.end() + 1)
-        if value is None:
-            raise InvalidValueError(f"tag {shorten(key[0])} has no value")
-        tags.append((_unescaped(key[0]), _unescaped(value[0])))
-        at = value.end()
-    if text[at:at + 1] not in ("", " "):
-        raise InvalidValueError(f"{text[at]!r} is not expected behind {shorten(text[:at])!r}",
-                                hint="in tags, comma, equal sign and space need a backslash")
-    if len(dict(tags)) < len(tags):
-        raise InvalidValueError("a tag is given twice")
-    return Series(measurement, tuple(tags)), at
-
-
-def _scan_line(text: str) -> tuple[Series, list[tuple[str, Kind, Any]], int]:
-    """Returns series, fields and time (0: not given) of one line."""
-    head_end = _head_end(text)
-    series, _ = _scan_head(text[:head_end])
-    at = _skip_spaces(text, head_end)
-    fields: list[tuple[str, Kind, Any]] = []
-    while True:
-        key = _KEY.match(text, at)
-        if key is None or text[key.end():key.end() + 1] != "=":
-            raise InvalidValueError("there are no fields" if not fields and at >= len(text) else
-                                    f"field {len(fields) + 1} is not of the form key=value")
-        value = _QUOTED.match(text, key.end() + 1) or _UNQUOTED.match(text, key.end() + 1)
-        if value is None:
-            raise InvalidValueError(f"field {shorten(key[0])} has no value")
-        name, at = _unescaped(key[0]), value.end()
-        try:
-            fields.append((name, *parse_value(value[0])))
-        except InvalidValueError as error:
-            raise InvalidValueError(f"field {shorten(name)}: {error.message}", hint=error.hint) from error
-        if text[at:at + 1] != ",":
-            break
-        at += 1
-    if text[at:at + 1] not in ("", " "):
-        raise InvalidValueError(f"{text[at]!r} is not expected behind field {shorten(fields[-1][0])}")
-    if len({field[0] for field in fields}) < len(fields):
-        raise InvalidValueError("a field is given twice")
-    rest = text[at:].strip()
-    return series, fields, _parse_time(rest) if rest else 0
-
-
-def _head_end(text: str) -> int:
-    """Returns where the first space without backslash is, or the end of the text."""
-    at = 0
-    while at < len(text) and text[at] != " ":
-        at += 2 if text[at] == "\\" else 1
-    return min(at, len(text))
-
-
-def _skip_spaces(text: str, at: int) -> int:
-    while text[at:at + 1] == " ":
-        at += 1
-    return at
-
-
-def _parse_time(text: str) -> int:
-    if _TIME.fullmatch(text) is None or len(text) > 20:
-        raise InvalidValueError(f"{shorten(text)} is not a timestamp", hint="an integer is expected")
-    value = int(text)
-    if not -(2**63) <= value < 2**63:
-        raise InvalidValueError(f"the timestamp {text} has more than 64 bits")
-    return value
-
-
-def _unescaped(text: str) -> str:
-    return _ESCAPED.sub(r"\1", text) if "\\" in text else text
-
-
 # --- types ---------------------------------------------------------------------------------------------------
 
 
@@ -637,7 +474,7 @@ def _changed_type(kind: Kind, before: Kind, line: int) -> InvalidValueError:
 def _check_types(points: Sequence[Points], data: bytes, first_line: int) -> None:
     """Raises InvalidValueError if a field of a measurement has several types."""
     known: dict[tuple[str, str], tuple[Kind, int]] = {}
-    for group in points:
+    for group in sorted(points, key=lambda group: int(group.lines[0])):
         line = int(group.lines[0])
         for field in group.fields:
             kind, at = known.setdefault((group.measurement, field.name), (field.kind, line))
@@ -645,5 +482,5 @@ def _check_types(points: Sequence[Points], data: bytes, first_line: int) -> None
                 text = data.split(b"\n", line - first_line + 1)[line - first_line].decode()
                 error = _changed_type(field.kind, kind, at)
                 raise InvalidValueError(
-                    f"line {line}, field {shorten(field.name)}: {error.message}, in {shorten(text)!r}",
+                    f"line {line}, field {shorten(field.name)}: {error.message}, in: {shorten(text)}",
                     hint=error.hint)

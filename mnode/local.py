@@ -15,6 +15,7 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.results import ResultStore
+from penstock.mnode.stream_status import WorkerInfo
 from penstock.tasks.local import LocalEnvironment, LocalStream
 from penstock.tasks.messages import (
     CheckpointCommitted,
@@ -148,6 +149,9 @@ class LocalController:
             for stream_id, entry in self._entries.items()}
 
     def events(self) -> list[StreamEvent]:
+        return []
+
+    def workers(self) -> list[WorkerInfo]:
         return []
 
     # --- inside --------------------------------------------------------------------------------------------------

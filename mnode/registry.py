@@ -2,40 +2,53 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from penstock.common.config import Config
+from penstock.common.errors import PenstockError
+from penstock.common.logging import logger
 from penstock.mnode.engine import Engine
+
+_log = logger(__name__)
 
 EngineFactory = Callable[[Path, Config], Engine]
 
-_lock = threading.Lock()
-_open: dict[Path, tuple[Engine, int]] = {}
+
+@dataclass(slots=True)
+class _Slot:
+    """What is open of one data directory. Engines open and close under its lock, and only theirs."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    engine: Engine | None = None
+    users: int = 0
+
+
+_slots: dict[Path, _Slot] = {}
+_slots_lock = threading.Lock()
 
 
 class EngineLease:
     """One user's hold on an engine."""
 
-    def __init__(self, path: Path, engine: Engine) -> None:
-        self._path = path
+    def __init__(self, slot: _Slot, engine: Engine) -> None:
+        self._slot = slot
         self.engine = engine
         self._released = False
 
     def release(self) -> None:
         """Gives the engine up; the last one to do so closes it. A second call does nothing."""
-        with _lock:
+        with self._slot.lock:
             if self._released:
                 return
             self._released = True
-            engine, users = _open[self._path]
-            if users > 1:
-                _open[self._path] = (engine, users - 1)
-                return
-            del _open[self._path]
-            # Closed under the lock: who opens the directory at this moment must find it unlocked.
-            engine.close()
+            self._slot.users -= 1
+            if self._slot.users == 0:
+                self._slot.engine = None
+                self.engine.close()
 
 
 def open_engine(path: Path, config: Config, make: EngineFactory = Engine) -> EngineLease:
@@ -44,8 +57,29 @@ def open_engine(path: Path, config: Config, make: EngineFactory = Engine) -> Eng
     `config` only counts for the one who opens it. `DataDirectoryInUseError` if another process has it open.
     """
     root = path.expanduser().resolve()
-    with _lock:
-        known = _open.get(root)
-        engine, users = known if known is not None else (make(root, config), 0)
-        _open[root] = (engine, users + 1)
-        return EngineLease(root, engine)
+    with _slots_lock:
+        slot = _slots.setdefault(root, _Slot())
+    with slot.lock:
+        if slot.engine is None:
+            slot.engine = make(root, config)
+        slot.users += 1
+        return EngineLease(slot, slot.engine)
+
+
+@atexit.register
+def close_engines() -> None:
+    """Closes what the process has left open when it ends, streams after a last checkpoint; bounded as `Engine.close`.
+
+    An engine that a thread is still opening or closing at that moment is left to it.
+    """
+    for slot in list(_slots.values()):
+        if not slot.lock.acquire(blocking=False):
+            continue
+        try:
+            engine, slot.engine, slot.users = slot.engine, None, 0
+            if engine is not None:
+                engine.close()
+        except PenstockError as error:
+            _log.warning("an engine did not close well when the process ended: %s", error)
+        finally:
+            slot.lock.release()

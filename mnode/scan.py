@@ -21,6 +21,9 @@ from penstock.vnode.snapshot import Snapshot, epoch_of
 SMALL_ROWS = 200_000
 """Up to so many rows are gathered as Arrow; for more, DuckDB reads the Parquet parts itself."""
 
+FEW_TABLES = 1
+"""The rows of so many child tables are gathered, however many the super table has."""
+
 _numbers = itertools.count(1)
 
 
@@ -59,16 +62,29 @@ class Scans:
         names_wanted = "tbname" in scan.columns and table.column("tbname") is None
         if not tags and not names_wanted:
             return rows_relation
-        return self._with_children(rows_relation, table, tags, names_wanted)
+        return self._with_children(rows_relation, scan, tags, names_wanted)
 
     def _rows(self, scan: Scan, columns: Sequence[Column]) -> ScanRelation:
         table = scan.table
         database = require_database(table.database, self._catalog)
-        tuids = pa.array([table.uid], pa.uint64()) if table.kind == "child" else None
-        snapshots = [self._storage.snapshot(vgroup, table.storage_uid) for vgroup in vgroups_of(database, table)]
-        if tuids is not None or sum(snapshot.row_count_estimate for snapshot in snapshots) <= self._small_rows:
+        wanted = (table.uid,) if table.kind == "child" else scan.tuids
+        tuids = None if wanted is None else pa.array(wanted, pa.uint64())
+        vgroups = self._vgroups_of_children(table, wanted) if table.kind == "super" and wanted is not None else ()
+        vgroups = vgroups or vgroups_of(database, table)
+        snapshots = [self._storage.snapshot(vgroup, table.storage_uid) for vgroup in vgroups]
+        few = wanted is not None and len(wanted) <= FEW_TABLES
+        if few or sum(snapshot.row_count_estimate for snapshot in snapshots) <= self._small_rows:
             return self._gathered(snapshots, scan, columns, tuids)
         return self._in_place(snapshots, scan, columns, tuids)
+
+    def _vgroups_of_children(self, table: Table, uids: Sequence[int]) -> tuple[int, ...]:
+        """Returns where these children of a super table are."""
+        return tuple(sorted({child.vgroup_id for child in self._children(table, uids)}))
+
+    def _children(self, table: Table, uids: Sequence[int]) -> list[ChildTable]:
+        """Returns these children of a super table, without those that are gone by now."""
+        found = (self._catalog.child_by_uid(table.uid, uid) for uid in uids)
+        return [child for child in found if child is not None]
 
     def _gathered(
         self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None
@@ -90,12 +106,17 @@ class Scans:
         return ScanRelation(f"SELECT {values} FROM ({union}) AS r", tables, holds)
 
     def _with_children(
-        self, rows: ScanRelation, table: Table, tags: Sequence[Column], names_wanted: bool
+        self, rows: ScanRelation, scan: Scan, tags: Sequence[Column], names_wanted: bool
     ) -> ScanRelation:
-        children: Sequence[ChildTable] = self._catalog.children(table.uid)
+        table = scan.table
+        children: Sequence[ChildTable]
         if table.kind == "child":
             assert table.vgroup_id is not None
             children = (ChildTable(table.uid, table.name, table.vgroup_id, table.tag_values),)
+        elif scan.tuids is not None:
+            children = self._children(table, scan.tuids)
+        else:
+            children = self._catalog.children(table.uid)
         arrays = {"_tuid": pa.array([child.uid for child in children], pa.uint64())}
         if names_wanted:
             arrays["tbname"] = pa.array([child.name for child in children], pa.string())

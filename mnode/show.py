@@ -37,6 +37,7 @@ _WHOLE: dict[str, tuple[str, str]] = {
     "streams": (INFORMATION_SCHEMA, "ins_streams"),
     "stream tasks": (INFORMATION_SCHEMA, "ins_stream_tasks"),
     "checkpoints": (INFORMATION_SCHEMA, "ins_stream_checkpoints"),
+    "workers": (INFORMATION_SCHEMA, "ins_stream_workers"),
     "vnodes": (INFORMATION_SCHEMA, "ins_vnodes"),
     "snodes": (INFORMATION_SCHEMA, "ins_snodes"),
     "dnodes": (INFORMATION_SCHEMA, "ins_dnodes"),

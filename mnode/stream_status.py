@@ -38,6 +38,22 @@ class CheckpointInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """One worker process of a group; without `pid` it has not joined. `heard_ms`: when it last sent a heartbeat."""
+
+    group: str
+    index: int
+    vgroup_id: int
+    state: str
+    reason: str = ""
+    pid: int | None = None
+    address: str | None = None
+    heard_ms: int | None = None
+    streams: int = 0
+    failures: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class EventInfo:
     """Something that happened to a stream."""
 
@@ -54,6 +70,7 @@ class StreamsSnapshot:
     tasks: Mapping[int, Sequence[TaskReport]] = field(default_factory=dict)
     checkpoints: Mapping[int, Sequence[CheckpointInfo]] = field(default_factory=dict)
     events: Sequence[EventInfo] = ()
+    workers: Sequence[WorkerInfo] = ()
 
 
 def judged(info: StreamInfo, reports: Sequence[TaskReport]) -> StreamInfo:

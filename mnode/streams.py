@@ -46,7 +46,6 @@ from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Tabl
 from penstock.sql.statements import (
     CreateStream,
     DropStream,
-    IntervalWindow,
     PauseStream,
     RecalculateStream,
     ResumeStream,
@@ -279,8 +278,9 @@ class Streams:
         plan = self._plans.get(stream.id)
         if plan is None or self._controller is None or stream.id in self._failed:
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
-        if plan.agg is not None and not isinstance(plan.agg.window, IntervalWindow):
-            raise NotSupportedError("RECALCULATE STREAM works for INTERVAL windows and streams without windows")
+        if plan.force is not None or (plan.agg is not None and plan.agg.window is None):
+            raise NotSupportedError("RECALCULATE STREAM works for INTERVAL windows by event time only, and for streams "
+                                    "without windows")
         first = instant(statement.first, plan.source.precision, session)
         last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
         if first > last:
@@ -356,7 +356,7 @@ class Streams:
                     commit.versions, state.checkpoint_problem,
                     {str(task.task): task.bytes_written for task in commit.tasks})]
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
-        return StreamsSnapshot(infos, tasks, checkpoints, events)
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
 
     def _with_silent_tasks(
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]

@@ -110,6 +110,11 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("end_time", _TIME), ("duration_ms", _DOUBLE), ("bytes", _BIG), ("versions", _LINE),
             ("reason", _LINE),
         ),
+        "ins_stream_workers": (
+            ("worker_group", _text(96)), ("worker", _INT), ("node_id", _INT), ("state", _text(20)),
+            ("reason", _LINE), ("pid", _INT), ("address", _text(134)), ("last_heartbeat", _TIME), ("streams", _INT),
+            ("failures", _INT),
+        ),
         "ins_stream_events": (("event_time", _TIME), ("stream_name", _TABLE), ("event", _LINE)),
     },
     PERFORMANCE_SCHEMA: {

@@ -86,6 +86,7 @@ class SystemTables:
             "ins_streams": self._stream_rows,
             "ins_stream_tasks": self._task_rows,
             "ins_stream_checkpoints": self._checkpoint_rows,
+            "ins_stream_workers": self._worker_rows,
             "ins_stream_events": self._event_rows,
             "perf_connections": self._connections,
             "perf_queries": self._queries,
@@ -290,6 +291,11 @@ class SystemTables:
                 versions = ", ".join(f"{vgroup}:{version}" for vgroup, version in info.versions)
                 yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,
                        info.bytes_written, versions or None, info.reason or None)
+
+    def _worker_rows(self) -> Iterator[Row]:
+        for worker in self._streams.snapshot().workers:
+            yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
+                   worker.address, worker.heard_ms, worker.streams, worker.failures)
 
     def _event_rows(self) -> Iterator[Row]:
         names = {stream.id: stream.name for stream in self._catalog.streams()}

@@ -75,6 +75,11 @@ def companion_sql(
     return SqlExpr(f"{function}({companion.sql}, {rank}){condition}", companion.type)
 
 
+def rows_by_value(selected: SqlExpr, companion: SqlExpr, ts: str, row_key: tuple[str, ...] = ROW_KEY) -> str:
+    """Returns an aggregate: the list of STRUCT(v, c), value and companion of all rows with a value, by time."""
+    return _listed(f"{{'v': {selected.sql}, 'c': {companion.sql}}}", selected, ts, row_key)
+
+
 def row_rank(ts: str, row_key: tuple[str, ...], *, ascending: bool, value: str | None = None) -> str:
     """Returns SQL that is least (`ascending`) or greatest for the row to pick.
 

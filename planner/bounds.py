@@ -21,7 +21,15 @@ EVERYTHING: Bounds = (None, None)
 
 
 def time_constant(value: SqlExpr, precision: Precision, session: Session) -> float | int | None:
-    """Returns the instant that a constant means where it meets a timestamp, in units of `precision`, or None."""
+    """Returns the instant that a constant means where it meets a timestamp, in units of `precision`, or None.
+
+    What lies outside of 64 bits becomes the first or the last instant.
+    """
+    instant = _instant(value, precision, session)
+    return None if instant is None or instant != instant else max(-(1 << 63), min(instant, (1 << 63) - 1))
+
+
+def _instant(value: SqlExpr, precision: Precision, session: Session) -> float | int | None:
     constant = value.constant
     if isinstance(constant, bool) or constant is None:
         return None

@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 from sqlglot import exp
 
 from penstock import __version__
-from penstock.common.errors import InternalError, InvalidStatementError, Position
+from penstock.common.errors import InternalError, InvalidStatementError, InvalidValueError, Position
 from penstock.planner import scalar_json, scalar_math, scalar_string, scalar_time
 from penstock.planner.folding import evaluate
 from penstock.planner.plan import SqlExpr
@@ -152,7 +152,10 @@ class _Compiler:
         raise self._wrong(f"{type(node).__name__} is no scalar expression", node)
 
     def condition(self, node: exp.Expression) -> str:
-        return to_bool(self.compile(node))
+        value = self.compile(node)
+        if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY):
+            raise self._wrong(f"{value.type.sql()} is no condition", node)
+        return to_bool(value)
 
     def _position(self, node: exp.Expression) -> Position | None:
         return self._scope.position(node) if isinstance(self._scope, LocatingScope) else None
@@ -182,7 +185,10 @@ class _Compiler:
         return SqlExpr(f"{number}e0", DOUBLE, float(number))
 
     def _timestamp_literal(self, node: TimestampLiteral) -> SqlExpr:
-        value = parse_timestamp(node.args["this"], self._precision, self._session.time_zone)
+        try:
+            value = parse_timestamp(node.args["this"], self._precision, self._session.time_zone)
+        except InvalidValueError as error:
+            raise InvalidValueError(error.message, hint=error.hint, position=self._position(node)) from error
         return timestamp_constant(value, self._precision)
 
     def _duration(self, node: DurationLiteral) -> SqlExpr:
@@ -244,7 +250,7 @@ class _Compiler:
             return None
         sign = 1 if isinstance(node, exp.Add) else -1
         if left.type.kind is Kind.TIMESTAMP and right.type.kind is Kind.TIMESTAMP:
-            return SqlExpr(f"({left.sql} - {right.sql})", BIGINT) if sign < 0 else None
+            return SqlExpr(_time_sum(left.sql, "-", right.sql), BIGINT) if sign < 0 else None
         if left.type.kind is Kind.TIMESTAMP:
             time, other = left, right
         elif right.type.kind is Kind.TIMESTAMP and sign > 0:
@@ -258,7 +264,7 @@ class _Compiler:
         units = self._units(other)
         if isinstance(time.constant, int) and units is not None:
             return timestamp_constant(time.constant + sign * units, self._precision)
-        return SqlExpr(f"({time.sql} {'+' if sign > 0 else '-'} {to_integer(other)})", time.type)
+        return SqlExpr(_time_sum(time.sql, "+" if sign > 0 else "-", to_integer(other)), time.type)
 
     def _shift_by_calendar(self, time: SqlExpr, duration: Duration, sign: int) -> SqlExpr:
         months = sign * duration.value * (12 if duration.unit == "y" else 1)
@@ -300,7 +306,7 @@ class _Compiler:
         value = self.compile(node.this)
         if value.type.kind is Kind.NULL:
             raise self._wrong("NOT needs a condition, not NULL", node)
-        return SqlExpr(f"(NOT {to_bool(value)})", BOOL)
+        return SqlExpr(f"(NOT {self.condition(node.this)})", BOOL)
 
     def _is_null(self, node: exp.Is) -> SqlExpr:
         value = self.compile(node.this)
@@ -412,6 +418,11 @@ class _Compiler:
         result = check_call(spec, [argument.type for argument in typed],
                             [argument.constant for argument in typed], precision=self._precision, position=position)
         return Call(spec.name, tuple(typed), result, self._precision, self._session, position)
+
+
+def _time_sum(left: str, operator: str, right: str) -> str:
+    """SQL of a sum or difference of BIGINTs, NULL where it is beyond 64 bits."""
+    return f"TRY_CAST(CAST({left} AS HUGEINT) {operator} {right} AS BIGINT)"
 
 
 def _unquoted_duration(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from penstock.planner.aggregates import aggregate_sql, companion_sql
+from penstock.planner.aggregates import aggregate_sql, companion_sql, rows_by_value
 from penstock.planner.binder import Builder, Relation, RelColumn
 from penstock.planner.expressions import compile_expression
 from penstock.planner.plan import SqlExpr
@@ -26,7 +26,7 @@ from penstock.sql.functions import check_call, require
 from penstock.sql.statements import Duration
 from penstock.sql.types import BIGINT, DOUBLE, timestamp
 
-WITH_COMPANIONS = ("min", "max", "first", "last", "last_row")
+WITH_COMPANIONS = ("min", "max", "first", "last", "last_row", "mode")
 NEEDS_TIME = ("first", "last", "last_row", "twa", "irate", "elapsed")
 COUNTING = ("count", "hyperloglog")
 COLS = "#cols"
@@ -133,11 +133,17 @@ class Aggregation:
     def companion(self, name: str, arguments: Sequence[exp.Expression], node: exp.Expression,
                   column: SqlExpr) -> SqlExpr:
         """Returns a column of the row that the call `name` picks."""
-        selected = self.arguments(name, arguments, node)[0]
+        found_arguments = self.arguments(name, arguments, node)
+        check_call(require(name), [value.type for value in found_arguments], position=self.builder.position(node))
+        selected = found_arguments[0]
         time = self.rows.time
         if time is None and name in ("first", "last", "last_row"):
             raise self.builder.error(f"{name}() needs a time line", node, code=NO_TIME_LINE)
         ts = time.use().sql if time is not None else "0"
+        if name == "mode":
+            value = self.call(name, arguments, node).sql
+            rows = self.add(rows_by_value(selected, column, ts, self.rows.keys))
+            return SqlExpr(f"list_filter({rows}, lambda item: item.v = {value})[1].c", column.type)
         found = companion_sql(name, selected, column, ts, row_key=self.rows.keys)
         return SqlExpr(self.add(found.sql), found.type)
 
@@ -196,7 +202,7 @@ class GroupScope(RowScope):
         call = arguments[0]
         name = str(call.this) if isinstance(call, exp.Anonymous) else ""
         if name not in WITH_COMPANIONS or len(arguments) != 2:
-            raise self.builder.error("COLS needs min, max, first, last or last_row, and expressions", node,
+            raise self.builder.error("COLS needs min, max, first, last, last_row or mode, and expressions", node,
                                      code=NOT_ALLOWED_FUNCTION, hint="write cols(last(x), y)")
         value = compile_expression(arguments[1], self.aggregation.scope)
         assert isinstance(call, exp.Anonymous)

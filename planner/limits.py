@@ -12,11 +12,15 @@ from penstock.sql.statements import Limit
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A result column. `is_time`: it is a time line that a query around this one can use."""
+    """A result column. `is_time`: it is a time line that a query around this one can use.
+
+    `alias` is what such a query may call it as well: for `a.v` that is `v`.
+    """
 
     name: str
     value: SqlExpr
     is_time: bool = False
+    alias: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from penstock.planner.scopes import (
     RowScope,
     fingerprint,
     key_of,
+    replaced_columns,
     unwrapped,
     vector_calls,
     with_placeholders,
@@ -44,6 +45,7 @@ class QueryContext:
         self.builder = builder
         self.relation = relation
         self.items = list(items)
+        self.having = None if select.having is None else self._with_items(select.having)
         self.keys: list[Key] = []
         self.constants: list[RelColumn] = []
         self.bounds: Bounds = (None, None)
@@ -58,9 +60,19 @@ class QueryContext:
     def result_nodes(self) -> list[exp.Expression]:
         """The expressions that are computed for result rows."""
         nodes = [item.expression for item in self.items]
-        if self.select.having is not None:
-            nodes.append(self.select.having)
+        if self.having is not None:
+            nodes.append(self.having)
         return [*nodes, *(item.expression for item in self.select.order_by)]
+
+    def _with_items(self, having: exp.Expression) -> exp.Expression:
+        """Returns HAVING with the expressions of the SELECT list in place of their aliases.
+
+        A column that the rows are grouped by keeps its meaning.
+        """
+        aliases = {item.alias: item.expression for item in self.select.items if item.alias is not None}
+        for item in (*self.select.group_by, *self.select.partition_by):
+            aliases.pop(item.alias if item.alias is not None else item.expression.name, None)
+        return replaced_columns(having, aliases) if aliases else having
 
     def read_rows(self) -> None:
         """Filters the rows and adds the partition and group keys as columns."""
@@ -130,13 +142,13 @@ class QueryContext:
     @property
     def key_columns(self) -> list[str]:
         """SQL of the columns that tell groups apart."""
-        return [key.column for key in self.keys]
+        return [key.column for key in self.keys if key.partitions]
 
     # -- results ---------------------------------------------------------------------------------------------
 
     def output(self, item: Item, scope: RowScope, compiled: SqlExpr) -> Output:
         """Returns the result column of an item, given its value."""
-        return Output(item.name, compiled, is_time=self.is_time(item.expression, scope))
+        return Output(item.name, compiled, is_time=self.is_time(item.expression, scope), alias=item.alias)
 
     def is_time(self, node: exp.Expression, scope: RowScope) -> bool:
         """Whether a result column is a time line that a query around this one can use."""

@@ -49,6 +49,7 @@ def plan_groups(query: QueryContext) -> Planned:
     else:
         groups = assign_windows(query, borders=False)
         aggregation.line_keys = groups
+        groups = [*groups, *(key.column for key in query.keys if not key.partitions)]
         _neighbours(query, aggregation)
     aggregation.rows = query.relation
     aggregation.scope = query.scope.within("an argument")
@@ -74,8 +75,8 @@ def plan_groups(query: QueryContext) -> Planned:
                    for item, output in zip(query.items, outputs, strict=True)]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
     condition = None
-    if select.having is not None:
-        condition = compile_condition(with_placeholders(select.having, query.keys, query.scope), scope)
+    if query.having is not None:
+        condition = compile_condition(with_placeholders(query.having, query.keys, query.scope), scope)
     default = groups if select.window is None else [*query.key_columns, '"#ws"']
     return query.finish(name, outputs, terms, tree, default=default, having=condition, sort=True)
 
@@ -129,8 +130,9 @@ def _aggregate_properties(query: QueryContext, calls: Sequence[exp.Anonymous]) -
     properties = []
     if query.select.window is not None:
         properties.append(("window", window_text(query.select.window)))
-    if query.keys:
-        properties.append(("by", " ".join(key.text for key in query.keys)))
+    keys = [key.text for key in query.keys if key.partitions]
+    if keys:
+        properties.append(("by", " ".join(keys)))
     shown = [_shown(query, call) for call in calls]
     return [*properties, ("functions", " ".join(shown) or "none")]
 

@@ -24,8 +24,8 @@ GROUP_LACKS_EXPRESSION = 0x260A
 def plan_rows(query: QueryContext) -> Planned:
     """No function over several rows: one result row per row."""
     scope = RowResultScope(query.scope, query.keys)
-    if query.select.having is not None:
-        raise query.builder.error("HAVING needs an aggregate", query.select.having, code=GROUP_LACKS_EXPRESSION)
+    if query.having is not None:
+        raise query.builder.error("HAVING needs an aggregate", query.having, code=GROUP_LACKS_EXPRESSION)
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
     joined = isinstance(query.select.source, JoinSource)
@@ -64,7 +64,7 @@ def plan_picked(query: QueryContext) -> Planned:
 
 def _by(query: QueryContext) -> list[tuple[str, str]]:
     parts = [window_text(query.select.window)] if query.select.window is not None else []
-    parts += [key.text for key in query.keys]
+    parts += [key.text for key in query.keys if key.partitions]
     return [("by", " ".join(parts))] if parts else []
 
 
@@ -77,7 +77,7 @@ def _plan_called(
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
     having = None
-    if query.select.having is not None:
-        having = compile_condition(with_placeholders(query.select.having, query.keys, query.scope), scope)
+    if query.having is not None:
+        having = compile_condition(with_placeholders(query.having, query.keys, query.scope), scope)
     default = [*query.key_columns, *(['"#ws"'] if query.select.window else []), *relation.order]
     return query.finish(relation.name, outputs, terms, tree, default=default, having=having, sort=True)

@@ -10,7 +10,16 @@ from penstock.planner.binder import find_column
 from penstock.planner.grouping import window_column
 from penstock.planner.interp import AT, FILLED, ORIGIN
 from penstock.planner.plan import SqlExpr
-from penstock.planner.scopes import INTERP_NAMES, NOT_SINGLE_GROUP, WINDOW_NAMES, Key, RowScope, fingerprint, key_of
+from penstock.planner.scopes import (
+    INTERP_NAMES,
+    NOT_SINGLE_GROUP,
+    TIME_NAMES,
+    WINDOW_NAMES,
+    Key,
+    RowScope,
+    fingerprint,
+    key_of,
+)
 from penstock.sql.types import BOOL, timestamp
 
 
@@ -65,4 +74,7 @@ class InterpScope(CalledScope):
                     "_irowts_origin": SqlExpr(ORIGIN, timestamp(self.precision))}[name]
         if name == "tbname":
             return self.column(name, None, node)
+        if name in TIME_NAMES:
+            raise self.builder.error(f"{name} has no value between rows", node, code=NOT_SINGLE_GROUP,
+                                     hint="write _irowts")
         return super().pseudo(name, node)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 WINDOW_ID = '"#wid"'
+STATE = '"#state"'
 
 
 def _over(keys: Sequence[str], order: Sequence[str], frame: str = "") -> str:
@@ -30,9 +31,12 @@ def session_sql(rows: str, keys: Sequence[str], order: Sequence[str], gap: int) 
 
 
 def state_sql(rows: str, keys: Sequence[str], order: Sequence[str], state: str) -> str:
-    """A row opens a new window if its state differs from the one before it; rows without state are in none."""
+    """A row opens a new window if its state differs from the one before it; rows without state are in none.
+
+    The rows keep their state as `#state`.
+    """
     return (
-        f"SELECT * EXCLUDE (\"#new\", \"#state\"), sum(\"#new\") {_over(keys, order, _SO_FAR)} AS {WINDOW_ID} FROM ("
+        f"SELECT * EXCLUDE (\"#new\"), sum(\"#new\") {_over(keys, order, _SO_FAR)} AS {WINDOW_ID} FROM ("
         f"SELECT *, CASE WHEN \"#state\" = lag(\"#state\") {_over(keys, order)} THEN 0 ELSE 1 END AS \"#new\" FROM ("
         f"SELECT *, {state} AS \"#state\" FROM {rows}) WHERE \"#state\" IS NOT NULL)"
     )

@@ -135,14 +135,17 @@ def to_bool(expression: SqlExpr) -> str:
 
 
 def to_text(expression: SqlExpr) -> str:
-    """Returns SQL of type VARCHAR, as long as it is: floats have six decimals, timestamps are their units."""
+    """Returns SQL of type VARCHAR, as long as it is: floats have six decimals, timestamps are their units.
+
+    Bytes that are no UTF-8 become NULL.
+    """
     kind, sql = expression.type.kind, expression.sql
     if kind in STRINGS or kind is Kind.JSON:
         return sql
     if kind in FLOATS:
         return f"printf('%f', CAST({sql} AS DOUBLE))"
     if kind is Kind.VARBINARY:
-        return f"decode({sql})"
+        return f"TRY(decode({sql}))"
     return f"CAST({sql} AS VARCHAR)"
 
 

@@ -17,7 +17,7 @@ from penstock.planner.scalar_cast import (
 from penstock.planner.scalar_json import JsonKind, JsonValue
 from penstock.planner.scalar_sql import quote_text
 from penstock.sql.literals import parse_timestamp
-from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind, Precision
+from penstock.sql.types import FLOATS, INTEGERS, STRINGS, DataType, Kind, Precision
 
 WRONG_OPERAND = 0x2603
 FLOAT_MAX = 3.4028234663852886e38
@@ -84,14 +84,17 @@ class Comparer:
         if Kind.JSON in (a, b) and Kind.NULL not in (a, b):
             raise InvalidStatementError("a JSON tag cannot be compared as a whole", code=WRONG_OPERAND,
                                         hint="compare a key's value: tag->'key' = ...", position=position)
-        if Kind.TIMESTAMP in (a, b):
-            return self._time(left, position).sql, self._time(right, position).sql
         if Kind.NULL in (a, b):
             return left.sql, right.sql
+        if Kind.VARBINARY in (a, b) or Kind.GEOMETRY in (a, b):
+            if not {a, b} <= {Kind.VARBINARY, Kind.GEOMETRY, *STRINGS}:
+                raise InvalidStatementError(f"{left.type.sql()} cannot be compared with {right.type.sql()}",
+                                            code=WRONG_OPERAND, position=position)
+            return _bytes(left), _bytes(right)
+        if Kind.TIMESTAMP in (a, b):
+            return self._time(left, position).sql, self._time(right, position).sql
         if left.type.is_string and right.type.is_string:
             return left.sql, right.sql
-        if Kind.VARBINARY in (a, b) or Kind.GEOMETRY in (a, b):
-            return _bytes(left), _bytes(right)
         if Kind.BOOL in (a, b):
             return _with_bool(left, right)
         if left.type.is_string or right.type.is_string:
@@ -125,7 +128,8 @@ class Comparer:
         """Compiles BETWEEN, both ends inclusive."""
         a, first = self.pair(value, low, position)
         b, last = self.pair(value, high, position)
-        return f"({a} BETWEEN {first} AND {last})" if a == b else f"({a} >= {first} AND {b} <= {last})"
+        alike = a == b and low.type.kind is high.type.kind and value.type.kind is not Kind.NULL
+        return f"({a} BETWEEN {first} AND {last})" if alike else f"({a} >= {first} AND {b} <= {last})"
 
     def in_list(self, value: SqlExpr, items: list[SqlExpr], position: Position | None = None) -> str:
         """Compiles IN (...). A NULL in the list hides what is not found, so that NOT IN with it finds nothing."""
@@ -135,7 +139,7 @@ class Comparer:
             if item.type.kind is Kind.NULL:
                 nulls = True
                 continue
-            if value.type.kind is Kind.BOOL:
+            if value.type.kind is Kind.BOOL and item.type.kind not in (Kind.VARBINARY, Kind.GEOMETRY):
                 a, b = value.sql, to_bool(item)
             else:
                 a, b = self.pair(value, item, position)

@@ -9,6 +9,16 @@ from penstock.planner.scalar_cast import text_to_double
 from penstock.planner.scalar_sql import let, let_all, quote_text
 from penstock.sql.types import STRINGS, Kind
 
+# No text has a place so far out, and DuckDB takes it.
+_FAR = 1 << 31
+# As many bytes as the longest VARCHAR.
+_LONGEST = 65_517
+
+
+def _within(sql: str, low: int, high: int) -> str:
+    """SQL of an integer brought into a range; NULL stays NULL, which least() and greatest() would pass over."""
+    return let(sql, lambda n: f"CASE WHEN {n} < {low} THEN {low} WHEN {n} > {high} THEN {high} ELSE {n} END")
+
 
 def _length(call: Call) -> str:
     kind = call.arguments[0].type.kind
@@ -33,18 +43,24 @@ def _substr(call: Call) -> str:
     if len(call) == 2:
         length = ""
     elif isinstance(count, int):
-        length = f", {max(count, 0)}"
+        length = f", {min(max(count, 0), _FAR)}"
     else:
-        length = ", " + let(call.integer(2), lambda n: f"CASE WHEN {n} < 0 THEN 0 ELSE {n} END")
+        length = f", {_within(call.integer(2), 0, _FAR)}"
     if isinstance(start, int):
+        start = min(max(start, -_FAR), _FAR)
         if start > 0:
             return f"substring({call.text(0)}, {start}{length})"
         if start == 0:
             return f"left({call.text(0)}, 0)"
         return let(call.text(0), lambda x: f"substring({x}, greatest(length({x}) + ({start}), 0) + 1{length})")
-    return let_all((call.text(0), call.integer(1)), lambda x, p: (
+    return let_all((call.text(0), _within(call.integer(1), -_FAR, _FAR)), lambda x, p: (
         f"CASE WHEN {p} > 0 THEN substring({x}, {p}{length}) WHEN {p} = 0 THEN left({x}, 0) "
         f"WHEN {p} < 0 THEN substring({x}, greatest(length({x}) + {p}, 0) + 1{length}) END"))
+
+
+def _repeat(call: Call) -> str:
+    return let_all((call.text(0), call.integer(1)), lambda x, n: (
+        f"CASE WHEN {n} <= {_LONGEST} // greatest(strlen({x}), 1) THEN repeat({x}, {n}) END"))
 
 
 def _substring_index(call: Call) -> str:
@@ -61,7 +77,7 @@ def _substring_index(call: Call) -> str:
                 f"WHEN {count} < 0 AND {delimiter} <> '' THEN {backwards} "
                 f"ELSE left({text} || {delimiter} || CAST({count} AS VARCHAR), 0) END")
 
-    return let_all((call.text(0), call.text(1), call.integer(2)), body)
+    return let_all((call.text(0), call.text(1), _within(call.integer(2), -_FAR, _FAR)), body)
 
 
 def trim_text(text: str, remove: str | None, remove_constant: object | None, mode: str) -> str:
@@ -119,7 +135,7 @@ BUILDERS: dict[str, Builder] = {
     "concat": _concat,
     "concat_ws": _concat_ws,
     "replace": lambda call: f"replace({call.text(0)}, {call.text(1)}, {call.text(2)})",
-    "repeat": lambda call: f"repeat({call.text(0)}, {call.integer(1)})",
+    "repeat": _repeat,
     "position": lambda call: f"strpos({call.text(1)}, {call.text(0)})",
     "ascii": _ascii,
     "char": _char,

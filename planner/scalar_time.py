@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from penstock.planner import time_format
+from penstock.planner.folding import evaluate
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_call import Builder, Call
 from penstock.planner.scalar_cast import timestamp_constant, to_timestamp
@@ -171,21 +172,33 @@ def _to_char(call: Call) -> str:
 
 
 def _to_timestamp(call: Call) -> str:
-    return time_format.to_timestamp(call.text(0), _format_argument(call), call.precision, call.session.time_zone)
+    template, given = _format_argument(call), call.constant(0)
+    sql = time_format.to_timestamp(call.text(0), template, call.precision, call.session.time_zone)
+    if isinstance(given, str) and evaluate(sql, call.position) is None:
+        raise call.refuse(f"{given!r} does not fit the format {template}", WRONG_ARGUMENT_VALUE)
+    return sql
+
+
+def _or_null(build: Builder) -> Builder:
+    """Returns a builder whose SQL is NULL for times that are too far away to compute with."""
+    def guarded(call: Call) -> str | SqlExpr:
+        built = build(call)
+        return f"TRY({built})" if isinstance(built, str) else built
+    return guarded
 
 
 BUILDERS: dict[str, Builder] = {
     "now": now,
     "today": _today,
     "timezone": lambda call: quote_text(describe_zone(call.session.now_ms, call.session.time_zone)),
-    "timediff": _timediff,
-    "timetruncate": _timetruncate,
-    "week": _week,
-    "weekofyear": lambda call: week_number(_local(call, 0), 3),
-    "weekday": lambda call: f"CAST(isodow({_local(call, 0)}) - 1 AS BIGINT)",
-    "dayofweek": lambda call: f"CAST(dayofweek({_local(call, 0)}) + 1 AS BIGINT)",
-    "to_iso8601": _to_iso8601,
+    "timediff": _or_null(_timediff),
+    "timetruncate": _or_null(_timetruncate),
+    "week": _or_null(_week),
+    "weekofyear": _or_null(lambda call: week_number(_local(call, 0), 3)),
+    "weekday": _or_null(lambda call: f"CAST(isodow({_local(call, 0)}) - 1 AS BIGINT)"),
+    "dayofweek": _or_null(lambda call: f"CAST(dayofweek({_local(call, 0)}) + 1 AS BIGINT)"),
+    "to_iso8601": _or_null(_to_iso8601),
     "to_unixtimestamp": _to_unixtimestamp,
-    "to_char": _to_char,
-    "to_timestamp": _to_timestamp,
+    "to_char": _or_null(_to_char),
+    "to_timestamp": _or_null(_to_timestamp),
 }

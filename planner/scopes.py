@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -56,6 +56,23 @@ def columns_of(node: exp.Expression) -> Iterator[exp.Column]:
         return
     for child in node.iter_expressions():
         yield from columns_of(child)
+
+
+def replaced_columns(node: exp.Expression, by_name: Mapping[str, exp.Expression]) -> exp.Expression:
+    """Returns the expression with others in place of unqualified columns outside of such calls, by their names."""
+    if vector_spec(node) is not None:
+        return node
+    if isinstance(node, exp.Column):
+        found = by_name.get(node.name) if qualifier_of(node) is None else None
+        return node if found is None else exp.Paren(this=found.copy())
+    copied = node.copy()
+    for name, value in list(copied.args.items()):
+        if isinstance(value, exp.Expression):
+            copied.set(name, replaced_columns(value, by_name))
+        elif isinstance(value, list):
+            copied.set(name, [replaced_columns(item, by_name) if isinstance(item, exp.Expression) else item
+                              for item in value])
+    return copied
 
 
 def unwrapped(node: exp.Expression) -> exp.Expression:
@@ -150,7 +167,10 @@ def fingerprint(node: object, scope: RowScope) -> Hashable:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One value that all rows of a group share: its column in the CTEs, and how expressions may name it."""
+    """One value that all rows of a group share: its column in the CTEs, and how expressions may name it.
+
+    `partitions`: it tells groups apart; the state of a state window does not.
+    """
 
     column: str
     type: DataType
@@ -158,6 +178,7 @@ class Key:
     alias: str | None
     text: str
     is_time: bool = False
+    partitions: bool = True
 
     def use(self) -> SqlExpr:
         """Returns the key as an expression over the groups."""

@@ -23,7 +23,7 @@ from penstock.planner.plan import BatchPlan, PlanNode, ResultColumn
 from penstock.planner.query_context import QueryContext
 from penstock.planner.query_groups import plan_groups
 from penstock.planner.query_interp import plan_interp
-from penstock.planner.query_parts import Planned
+from penstock.planner.query_parts import Planned, is_star
 from penstock.planner.query_rows import plan_picked, plan_rows, plan_series
 from penstock.planner.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION, columns_of, vector_calls, vector_spec
 from penstock.planner.select_list import expand_items
@@ -138,7 +138,7 @@ def _bind_subquery(source: SubquerySource, builder: Builder) -> Relation:
     number = row_number_column()
     name = builder.step("numbered", lambda: (
         f"SELECT *{', row_number() OVER () AS ' + number.sql if number.used else ''} FROM {body}"))
-    columns = tuple(RelColumn(column.name, column.value.type, f"o{index}", source.alias)
+    columns = tuple(RelColumn(column.alias or column.name, column.value.type, f"o{index}", source.alias)
                     for index, column in enumerate(planned.columns))
     time = next((columns[index] for index, column in enumerate(planned.columns) if column.is_time), None)
     return Relation(
@@ -187,9 +187,9 @@ def _check_limits(select: Select) -> None:
 
 def _check_clauses(query: QueryContext) -> None:
     select, builder = query.select, query.builder
-    if select.source is None and query.calls:
-        call = query.calls[0]
-        raise builder.error(f"{call.this}() needs FROM", call, code=ILLEGAL_AGGREGATE)
+    for call in query.calls:
+        if select.source is None and any(map(is_star, call.expressions)):
+            raise builder.error(f"{call.this}(*) needs FROM", call, code=ILLEGAL_AGGREGATE)
     if select.window is not None and select.group_by:
         raise InvalidStatementError("GROUP BY cannot stand next to a window", code=GROUP_AND_WINDOW,
                                     hint="use PARTITION BY")

@@ -7,6 +7,7 @@ from sqlglot import exp
 from penstock.planner.binder import Builder, Relation, qualifier_of
 from penstock.planner.query_parts import Item, call_of, is_star, marked, text_of
 from penstock.planner.scopes import unwrapped
+from penstock.sql.dialect import quote_identifier
 from penstock.sql.statements import Select
 
 EXPANDING = ("first", "last", "last_row")
@@ -28,7 +29,10 @@ def expand_items(select: Select, relation: Relation, builder: Builder) -> list[I
             items += _expand_cols(call)
         else:
             plain = node.name if isinstance(node, exp.Column) else None
-            items.append(Item(node, item.name, item.alias if item.alias is not None else plain))
+            alias = item.alias if item.alias is not None else plain
+            # A name in back-quotes is shown without them.
+            bare = alias is not None and item.text == quote_identifier(alias)
+            items.append(Item(node, alias if bare and alias is not None else item.name, alias))
     return items
 
 

@@ -7,10 +7,10 @@ from typing import Literal
 
 from penstock.planner.plan import PlanNode
 from penstock.sql.schema import Column
-from penstock.sql.statements import IntervalWindow
+from penstock.sql.statements import FillMode, IntervalWindow
 from penstock.sql.types import DataType, Precision
 
-Trigger = Literal["at_once", "window_close"]
+Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +49,36 @@ class Accumulator:
 
 
 @dataclass(frozen=True, slots=True)
+class RowWindow:
+    """Windows that rows define. `gap`, `least`: in units of the precision; windows shorter than `least` don't count.
+
+    session: rows at most `gap` apart. state: rows of equal state. event: from a row that meets the start condition to
+    the next that meets the end condition. count: `count` rows, a new window at every `sliding`-th.
+    """
+
+    kind: Literal["session", "state", "event", "count"]
+    gap: int = 0
+    count: int = 0
+    sliding: int = 0
+    least: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class SourcePlan:
     """What a source task computes over its vnode's rows.
 
     The SQL texts read the relation `rows`: `_tuid`, the `columns` by name (timestamps BIGINT), and, where
     `needs_children`, are joined with `children`: `_tuid`, `tbname` and the tags by name.
     `sql` yields blocks: `_gid`, keys, then for windows `_wstart`, `_rows` and the accumulators' fields, or for
-    scalar streams the result columns. `late_sql` is the same for rows that carry `_row` (a number), `_limit` (newest
-    event time of the vnode before the row's record, minus the watermark) and `_last` (newest event time of the row's
-    table before it; both NULL for rows that cannot be late), and leaves out what is expired; `expired_sql` yields
-    `_tuid` and the primary timestamp of rows all of whose windows are. Both are None if late rows are never dropped.
+    scalar streams the result columns.
+    `late_sql` is the same for rows that carry `_row` (a number), `_limit` (newest event time of the vnode before the
+    row's record, minus the watermark) and `_last` (newest event time of the row's table before it; both NULL for rows
+    that cannot be late), and leaves out what is expired; `expired_sql` yields `_tuid` and the primary timestamp of
+    rows all of whose windows are. Both are None if late rows are never dropped.
     `keep_tuid`: the `_tuid` of the only child table that counts, or None. `group_is_table`: `_gid` is the `_tuid`.
+    With `row_window`, `rows_sql` yields the rows that count, sorted by group and time, with `#group`, `#ts` and the
+    marks of its kind (`#state`; `#opens` and `#ends`); `sql` then reads `windowed`: those rows with the
+    `_wstart` of their window. There is no `late_sql`: each row is judged by its own time.
     """
 
     storage_uid: int
@@ -73,6 +92,8 @@ class SourcePlan:
     sql: str
     late_sql: str | None
     expired_sql: str | None
+    row_window: RowWindow | None = None
+    rows_sql: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +102,10 @@ class AggPlan:
 
     `final_sql` reads the relation `state` (`_gid`, keys, `_wstart`, `_rows`, the accumulators' fields) and yields
     `_op` (1 where no rows are left: the result is to be deleted), `_gid`, keys and the result columns.
+    `window` is None where rows define the windows (`SourcePlan.row_window`).
     """
 
-    window: IntervalWindow
+    window: IntervalWindow | None
     precision: Precision
     time_zone: str
     accumulators: tuple[Accumulator, ...]
@@ -92,6 +114,44 @@ class AggPlan:
     @property
     def fields(self) -> tuple[Field, ...]:
         return tuple(field for accumulator in self.accumulators for field in accumulator.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class FillPlan:
+    """What stands in windows without rows between two windows of a group.
+
+    `sql` reads the relation `gaps`: `_op`, `_gid`, keys, `_wstart`, and of the windows around it their starts `_t0` and
+    `_t1` and the result columns `b<i>` (of the one before) for i in `before`, `a<i>` for i in `after`. It yields
+    `_op`, `_gid`, keys and the result columns.
+    """
+
+    mode: FillMode
+    before: tuple[int, ...]
+    after: tuple[int, ...]
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForcePlan:
+    """What a source task computes by the clock (FORCE_WINDOW_CLOSE).
+
+    `sql` reads `rows` (and `children`) and yields `_op`, `_gid`, keys, result columns, and `_start`: of the window, or
+    of the step that ends at an INTERP instant. `keep_sql` yields those of `rows` that a later window may look back at;
+    None: none. With `instants`, `sql` holds FIRST_INSTANT and LAST_INSTANT where a run puts the ends of its grid.
+    `alone`: a run computes one window only. `created`: when the stream was made, in units of the precision.
+    """
+
+    window: IntervalWindow
+    precision: Precision
+    time_zone: str
+    sql: str
+    keep_sql: str | None
+    instants: bool
+    alone: bool
+    created: int
+
+
+FIRST_INSTANT, LAST_INSTANT = 4_000_000_000_000_000_001, 4_000_000_000_000_000_002
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +194,8 @@ class StreamPlan:
     """One planned stream.
 
     `colocated`: source, agg and sink of a vnode form a chain of their own and nothing crosses to another vnode.
-    `agg` is None for scalar streams (no window). `delete_mark`: windows older than the newest event time by this much
+    `agg` is None for scalar streams (no window), and for those by the clock, which have `force`. `period_ms`:
+    MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
     """
 
@@ -153,6 +214,9 @@ class StreamPlan:
     tree: PlanNode
     history: History | None = None
     delete_mark: int = 0
+    period_ms: int = 0
+    fill: FillPlan | None = None
+    force: ForcePlan | None = None
 
     @property
     def result_fields(self) -> tuple[Field, ...]:

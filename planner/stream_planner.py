@@ -25,6 +25,7 @@ from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
     AggPlan,
     Field,
+    FillPlan,
     History,
     SinkPlan,
     SourceColumn,
@@ -32,6 +33,18 @@ from penstock.planner.stream import (
     StreamPlan,
     Trigger,
 )
+from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
+from penstock.planner.stream_force import plan_force
+from penstock.planner.stream_row_windows import (
+    LAST_ROW,
+    StreamFacts,
+    WindowMarks,
+    bookkeeping,
+    describe,
+    plan_row_window,
+    rows_sql,
+)
+from penstock.planner.stream_triggers import TriggerPlan, plan_trigger
 from penstock.planner.windows import (
     check_interval,
     expand_windows_sql,
@@ -42,7 +55,16 @@ from penstock.sql.dialect import Penstock, source_range
 from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
-from penstock.sql.statements import CreateStream, IntervalWindow, Name, Select, SelectItem, TableSource
+from penstock.sql.statements import (
+    CreateStream,
+    Fill,
+    IntervalWindow,
+    Name,
+    Select,
+    SelectItem,
+    TableSource,
+    Window,
+)
 from penstock.sql.types import (
     BIGINT,
     INTEGERS,
@@ -112,6 +134,7 @@ class _Planner:
         self.used: dict[str, SourceColumn] = {}
         self.needs_children = False
         self.partials: dict[tuple[str, ...], tuple[str, Partial]] = {}
+        self.bound: list[SqlExpr] = []
         self._field_names = (f"p{n}" for n in itertools.count())
 
     # -- the source ------------------------------------------------------------------------------------------
@@ -130,36 +153,62 @@ class _Planner:
         self._check_shape()
         trigger = self._trigger()
         window = query.window
-        if window is not None and not isinstance(window, IntervalWindow):
-            raise NotSupportedError("streams have INTERVAL windows only so far",
-                                    hint="SESSION, STATE, EVENT and COUNT windows work in queries")
-        if window is not None:
+        if isinstance(window, IntervalWindow):
             check_interval(window, self.precision)
+            if window.offset == "auto":
+                raise InvalidStreamError("a stream cannot have INTERVAL(..., AUTO)", hint="write the offset")
         self._plan_keys()
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
+        if trigger.mode == "force_window_close":
+            return plan_force(self, condition)
         if window is None:
             projections, time_text = self._scalar_projections(rows)
         else:
             projections, time_text = self._window_projections(ResultScope(self, rows, window))
         sink, casts = self._sink(projections, time_text)
+        fill = None
+        if query.fill is not None and query.fill.mode != "none":
+            if not isinstance(window, IntervalWindow):
+                raise InvalidStreamError("FILL needs an INTERVAL window")
+            fill, casts = self._fill(query.fill, window, projections, sink.columns, casts)
         watermark = options.watermark.in_units(self.precision) if options.watermark is not None else DEFAULT_WATERMARK
         if watermark < 0:
             raise InvalidStreamError("WATERMARK must not be negative")
-        ignore_expired = (self.defaults.ignore_expired if options.ignore_expired is None
-                          else options.ignore_expired)
-        ignore_update = self.defaults.ignore_update if options.ignore_update is None else options.ignore_update
-        source = self._source_plan(window, condition, casts, ignore_expired)
-        agg = self._agg_plan(window, casts) if window is not None else None
         by_table = self.table.kind != "super" or any(key.partitions and key.sql == "tbname" for key in self.keys)
+        marks: WindowMarks | None = None
+        if window is not None and not isinstance(window, IntervalWindow):
+            facts = StreamFacts(self.table, self.precision, by_table, watermark, trigger.ignore_expired)
+            marks = plan_row_window(window, facts, rows)
+            if casts[0] != "(_wstart)::BIGINT":
+                raise NotSupportedError("the target's primary timestamp must be _wstart for such a window",
+                                        hint="only the start of a window tells which result is to be replaced")
+            self.partials.update({(name,): (name, partial)
+                                  for name, partial in bookkeeping(marks.window, self.row_key().ts)})
+        source = self._source_plan(marks or window, condition, casts, trigger.ignore_expired)
+        agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
-            source_database=self.table.database, source_table=self.table.name, trigger=trigger, watermark=watermark,
-            ignore_expired=ignore_expired, ignore_update=ignore_update, time_zone=self.session.time_zone,
+            source_database=self.table.database, source_table=self.table.name, trigger=trigger.mode,
+            watermark=watermark, ignore_expired=trigger.ignore_expired, ignore_update=trigger.ignore_update,
+            time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
-            colocated=by_table, tree=PlanNode("Stream"), history=self._history(),
-            delete_mark=self._delete_mark(),
+            colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
+            history=self._history(), delete_mark=self._delete_mark(),
         )
         return replace(plan, tree=self._tree(plan, condition))
+
+    def _fill(
+        self, fill: Fill, window: IntervalWindow, projections: list[tuple[SelectItem, SqlExpr]],
+        columns: Sequence[Column], casts: list[str],
+    ) -> tuple[FillPlan, list[str]]:
+        """Returns the plan of filled rows, and the casts as FILL changes them."""
+        filled = [Filled(value, None if is_filled(item.expression, lambda name: self.key(name) is not None) else value)
+                  for item, value in projections]
+        return plan_fill(fill, filled, self.bound, casts, columns, self.fill_context(window), _converted)
+
+    def fill_context(self, window: IntervalWindow) -> FillContext:
+        return FillContext(self.catalog, self.session, self.statement.text, self.precision, window,
+                           tuple(key.field for key in self.keys))
 
     def _check_shape(self) -> None:
         query = self.query
@@ -176,27 +225,10 @@ class _Planner:
         for clause, message, hint in refused:
             if clause:
                 raise InvalidStreamError(message, hint=hint)
-        if query.fill is not None and query.fill.mode != "none":
-            raise NotSupportedError("FILL is not supported in streams yet", hint="use it in the query of the results")
-        if query.range is not None or query.every is not None:
-            raise NotSupportedError("INTERP is not supported in streams yet")
 
-    def _trigger(self) -> Trigger:
-        options = self.statement.options
-        # Without a window there is nothing to close: such a stream is AT_ONCE unless it says otherwise.
-        mode = options.trigger or (self.defaults.trigger if self.query.window is not None else "at_once")
-        if mode == "max_delay":
-            delay = options.max_delay
-            if delay is not None and delay.in_units("ms") < 5_000:
-                raise InvalidStreamError(f"MAX_DELAY {delay} is too short", hint="at least 5s")
-        if self.query.window is None and mode != "at_once":
-            raise InvalidStreamError(
-                "a stream without a window must be TRIGGER AT_ONCE",
-                hint="write TRIGGER AT_ONCE, or add a window such as INTERVAL(10s)")
-        if mode not in ("at_once", "window_close"):
-            raise NotSupportedError(f"TRIGGER {mode.upper()} is not supported yet",
-                                    hint="use AT_ONCE or WINDOW_CLOSE")
-        return "at_once" if mode == "at_once" else "window_close"
+    def _trigger(self) -> TriggerPlan:
+        defaults = self.defaults
+        return plan_trigger(self.statement, defaults.trigger, defaults.ignore_expired, defaults.ignore_update)
 
     def _delete_mark(self) -> int:
         mark = self.statement.options.delete_mark
@@ -322,11 +354,14 @@ class _Planner:
         spec = lookup(name)
         if spec is None:
             raise NotFoundError(f"unknown function {name}", position=self.position(node))
+        if spec.only_force_window_close:
+            raise InvalidStreamError(f"{name} needs TRIGGER FORCE_WINDOW_CLOSE in a stream",
+                                     code=0x265A, position=self.position(node))
         if not spec.in_stream:
             raise InvalidStreamError(f"{name} is not allowed in a stream", code=0x265A, position=self.position(node))
         compiled = [SqlExpr("*", BIGINT) if isinstance(argument, exp.Star) else compile_expression(argument, rows)
                     for argument in arguments]
-        if name == "last_row":
+        if name == "last_row" and isinstance(self.query.window, IntervalWindow):
             raise InvalidStreamError("last_row cannot be combined with INTERVAL", code=0x265A,
                                      position=self.position(node), hint="use last")
         whole = aggregate_sql(name, compiled, self.row_key().ts, node)
@@ -392,6 +427,7 @@ class _Planner:
             values = [value for _, value in projections]
             tags = self._target_tags()
         self._check_key(columns)
+        self.bound = values
         casts = [_converted(value, column.type) for value, column in zip(values, columns, strict=True)]
         sink = SinkPlan(database, target.name.name, columns, tags, self._children_sql(target.name, database, tags),
                         existing.uid if existing else 0, existing is None)
@@ -538,7 +574,7 @@ class _Planner:
     # -- SQL of the tasks --------------------------------------------------------------------------------------
 
     def _source_plan(
-        self, window: IntervalWindow | None, condition: str | None, casts: list[str], ignore_expired: bool
+        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], ignore_expired: bool
     ) -> SourcePlan:
         ts = self.row_key().ts
         by_table = any(key.partitions and key.sql == "tbname" for key in self.keys) or self.table.kind != "super"
@@ -566,6 +602,11 @@ class _Planner:
                                  *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
             sql = f"{base} SELECT {columns} FROM kept"
             return self._source(needs_children, gid, sql, None, None)
+        if isinstance(window, WindowMarks):
+            sql = self._partial_select(gid, keys).format(source="windowed")
+            return replace(self._source(needs_children, gid, sql, None, None), row_window=window.window,
+                           rows_sql=rows_sql(base, window, gid, ts))
+        assert isinstance(window, IntervalWindow)
         start = (interval_start_sql(ts, window, self.precision, self.session.time_zone) if window.sliding is None
                  else f"unnest({expand_windows_sql(ts, window, self.precision, self.session.time_zone)})")
         windowed = f"windowed AS (SELECT *, {start} AS _wstart FROM kept)"
@@ -623,14 +664,19 @@ class _Planner:
             needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql,
         )
 
-    def _agg_plan(self, window: IntervalWindow, casts: list[str]) -> AggPlan:
-        end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
+    def _agg_plan(self, window: Window | WindowMarks | None, casts: list[str]) -> AggPlan:
+        if isinstance(window, WindowMarks):
+            end = f"({LAST_ROW} + {window.window.gap})"
+        else:
+            assert isinstance(window, IntervalWindow)
+            end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
         columns = ", ".join(["(_rows = 0)::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
                              *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
         final = f"SELECT {columns} FROM (SELECT *, {end} AS _wend FROM state)"
         accumulators = tuple(accumulator for _, partial in self.partials.values()
                              for accumulator in partial.accumulators)
-        return AggPlan(window, self.precision, self.session.time_zone, accumulators, final)
+        interval = window if isinstance(window, IntervalWindow) else None
+        return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 
@@ -641,16 +687,17 @@ class _Planner:
         if condition:
             scan = PlanNode("Filter", (("condition", condition),), (scan,))
         if plan.agg is not None:
-            window = plan.agg.window
-            text = f"interval({window.interval}" + (f", {window.offset}" if window.offset else "") + ")"
-            text += f" sliding({window.sliding})" if window.sliding else ""
+            text = window_text(self.query.window)
             partition = " ".join(next(iter(key.names), key.sql) for key in self.keys if key.partitions) or "none"
             scan = PlanNode("Window", (
                 ("window", text), ("partition by", partition),
-                ("aggregates", " ".join(f"{key[0]}({', '.join(key[1:])})" for key in self.partials))), (scan,))
+                ("aggregates", " ".join(f"{key[0]}({', '.join(key[1:])})" for key in self.partials
+                                        if not key[0].startswith("_")))), (scan,))
         scan = PlanNode("Project", (("columns", " ".join(column.name for column in plan.sink.columns)),), (scan,))
         return PlanNode("Stream", (
-            ("trigger", plan.trigger), ("watermark", f"{plan.watermark}{self.precision}"),
+            ("trigger", plan.trigger), *((("period", f"{plan.period_ms}ms"),) if plan.period_ms else ()),
+            *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
+            ("watermark", f"{plan.watermark}{self.precision}"),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))
@@ -700,7 +747,7 @@ COMPANION = "\x00companion{}\x00"
 class ResultScope:
     """Names in the projections of a windowed stream: aggregates, keys, window bounds, companion columns."""
 
-    def __init__(self, planner: _Planner, rows: RowScope, window: IntervalWindow) -> None:
+    def __init__(self, planner: _Planner, rows: RowScope, window: Window) -> None:
         self.planner = planner
         self.rows = rows
         self.session = planner.session
@@ -820,6 +867,14 @@ def unknown_column(name: str, table: Table, at: Position | None) -> NotFoundErro
 def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
     close = difflib.get_close_matches(name, list(known), 1)
     return f"did you mean {close[0]}?" if close else None
+
+
+def window_text(window: Window | None) -> str:
+    """Returns the window as EXPLAIN shows it."""
+    if not isinstance(window, IntervalWindow):
+        return describe(window) if window is not None else ""
+    text = f"interval({window.interval}" + (f", {window.offset}" if window.offset else "") + ")"
+    return text + (f" sliding({window.sliding})" if window.sliding else "")
 
 
 def quoted(name: str) -> str:

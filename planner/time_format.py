@@ -160,7 +160,7 @@ def _pattern(parts: list[FormatPart]) -> tuple[str, list[str]]:
 def to_timestamp(text: str, template: str, precision: Precision, time_zone: str) -> str:
     """Returns SQL of a timestamp in units of `precision` from a text in a format.
 
-    A text that does not fit the format, or names no existing date or time, is a DuckDB error when the SQL runs.
+    A text that does not fit the format, or names no existing date or time, gives NULL.
     """
     pattern, names = _pattern(parse_format(template))
     groups = [f"f{index}" for index in range(len(names))]
@@ -174,10 +174,7 @@ def to_timestamp(text: str, template: str, precision: Precision, time_zone: str)
             listed = ", ".join(quote_text(group) for group in groups)
             value = let(f"regexp_extract({x}, {quote_text(pattern)}, [{listed}])",
                         lambda p: _assemble(p, where, precision, time_zone))
-        shown = quote_text(f"' does not fit the format {template}")
-        failed = f"error('to_timestamp(): ' || chr(39) || {x} || {shown})"
-        return (f"CASE WHEN {x} IS NULL THEN NULL WHEN regexp_matches({x}, {quote_text(pattern)}) "
-                f"THEN COALESCE({value}, {failed}) ELSE {failed} END")
+        return f"CASE WHEN regexp_matches({x}, {quote_text(pattern)}) THEN {value} END"
 
     return let(text, body)
 

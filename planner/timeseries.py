@@ -174,7 +174,9 @@ def picked_rows(
     call: Call, relation: Relation, keys: Sequence[str], builder: Builder, seed: int
 ) -> tuple[Relation, SqlExpr]:
     """Returns the rows that TOP, BOTTOM, SAMPLE, TAIL or UNIQUE picks in each group, and the call's value on them."""
-    value = call.arguments[0]
+    # Computed once: what is ranked by is what is shown, also if it is random.
+    valued = builder.step("valued", f"SELECT *, {call.arguments[0].sql} AS \"#picked\" FROM {relation.name}")
+    relation, value = relation.over(valued), SqlExpr('"#picked"', call.arguments[0].type)
     order = relation.order
     if call.name in ("tail", "unique") and not order:
         raise builder.error(f"{call.name}() needs a time line", call.node, code=NO_TIME_LINE,

@@ -31,7 +31,7 @@ def plan_union(query: SetOperation, left: Planned, right: Planned, builder: Buil
     sides = [_converted(side, types, builder) for side in (left, right)]
     word = "UNION ALL" if query.all else "UNION"
     name = builder.step("united", f"SELECT * FROM {sides[0]} {word} SELECT * FROM {sides[1]}")
-    outputs = [Output(column.name, SqlExpr(f"o{index}", types[index]), is_time=column.is_time)
+    outputs = [replace(column, value=SqlExpr(f"o{index}", types[index]))
                for index, column in enumerate(left.columns)]
     order = [OrderTerm(_position(item, outputs, builder), None, item.descending, item.nulls_first)
              for item in query.order_by]

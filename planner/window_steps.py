@@ -6,9 +6,11 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.plan import SqlExpr
 from penstock.planner.query_context import QueryContext
-from penstock.planner.row_windows import WINDOW_ID, count_sql, event_sql, session_sql, state_sql
-from penstock.planner.scopes import NO_TIME_LINE, unwrapped
+from penstock.planner.query_parts import text_of
+from penstock.planner.row_windows import STATE, WINDOW_ID, count_sql, event_sql, session_sql, state_sql
+from penstock.planner.scopes import NO_TIME_LINE, Key, fingerprint, unwrapped
 from penstock.planner.windows import (
     auto_offset,
     check_interval,
@@ -97,7 +99,10 @@ def _row_window_sql(query: QueryContext, window: SessionWindow | StateWindow | E
                                             code=SESSION_GAP)
             return session_sql(relation.name, keys, order, window.gap.in_units(scope.precision))
         case StateWindow():
-            return state_sql(relation.name, keys, order, _state(query, window.expression))
+            state = _state(query, window.expression)
+            mark = fingerprint(window.expression, query.scope)
+            query.keys.append(Key(STATE, state.type, mark, None, text_of(window.expression), partitions=False))
+            return state_sql(relation.name, keys, order, state.sql)
         case EventWindow():
             scope = query.scope.within("EVENT_WINDOW")
             return event_sql(relation.name, keys, order, compile_condition(window.start, scope),
@@ -111,7 +116,7 @@ def _row_window_sql(query: QueryContext, window: SessionWindow | StateWindow | E
     return count_sql(relation.name, keys, order, window.count, sliding, columns)
 
 
-def _state(query: QueryContext, node: exp.Expression) -> str:
+def _state(query: QueryContext, node: exp.Expression) -> SqlExpr:
     scope = query.scope.within("STATE_WINDOW")
     column = scope.find(unwrapped(node))
     if column is not None and column.role != "column":
@@ -121,7 +126,7 @@ def _state(query: QueryContext, node: exp.Expression) -> str:
     if value.type.kind not in (*INTEGERS, Kind.BOOL, *STRINGS):
         raise query.builder.error(f"STATE_WINDOW cannot be over {value.type.sql()}", node, code=STATE_TYPE,
                                  hint="use an integer, a boolean or a string")
-    return value.sql
+    return value
 
 
 def true_for(query: QueryContext) -> int | None:

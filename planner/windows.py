@@ -9,7 +9,9 @@ blocks of n months or years are counted from January 1900. It does not know rows
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -398,6 +400,22 @@ def end_of(start: int, grid: Grid) -> int:
     if grid.width_months:
         return _to_utc(_add_months(local, grid.width_months, grid), grid)
     return _to_utc(local + grid.width, grid)
+
+
+def starts_between(after: int, before: int, grid: Grid) -> Iterator[int]:
+    """Yields the starts of the windows that start after `after` and before `before`, oldest first."""
+    if grid.zone is None and not grid.step_months:
+        yield from range(after + grid.step - (after - grid.offset) % grid.step, before, grid.step)
+        return
+    slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision]
+    last = after
+    for number in itertools.count(_number(_to_local(after, grid) - slack, grid)):
+        start = _to_utc(_start_local(number, grid), grid)
+        if start >= before:
+            return
+        if start > last:
+            yield start
+            last = start
 
 
 def _number(local: int, grid: Grid) -> int:

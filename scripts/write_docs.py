@@ -13,6 +13,8 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
+from function_reference import long_reference
+
 from penstock.common.config import CONF_DIRECTORY, describe_values, environment_variable, keys
 from penstock.sql.functions import FUNCTIONS
 
@@ -56,6 +58,7 @@ def function_reference() -> str:
 PAGES: dict[str, Callable[[], str]] = {
     "configuration.md": configuration_reference,
     "sql.md": function_reference,
+    "functions.md": long_reference,
 }
 
 

@@ -9,15 +9,16 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import pyarrow as pa
 
 from penstock.common import errors
 from penstock.common.config import Config, load_config
+from penstock.mnode.arrow_schema import create_table_sql, quoted
 from penstock.mnode.registry import EngineLease, open_engine
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.arrow_values import column_values
@@ -28,6 +29,12 @@ apilevel = "2.0"
 threadsafety = 2
 paramstyle = "qmark"
 
+ArrowData = Any
+"""A `pyarrow` Table, RecordBatch or RecordBatchReader, a pandas DataFrame, or what has Arrow's C interface."""
+
+IngestMode = Literal["create", "append", "replace", "create_append"]
+
+_PIECE_ROWS = 1 << 20
 _MULTI_ROW_BYTES = 512 * 1024
 _ONE_ROW_INSERT = re.compile(r"\s*insert\s.*\bvalues\s*(?P<row>\([^()]*\))\s*;?\s*", re.IGNORECASE | re.DOTALL)
 
@@ -215,6 +222,25 @@ class Connection:
         """Returns a new cursor that has executed the statement."""
         return self.cursor().execute(statement, parameters)
 
+    def ingest_lines(
+        self, lines: str | bytes | Iterable[str | bytes], *, database: str | None = None, precision: str = "ns"
+    ) -> int:
+        """Writes lines of InfluxDB's line protocol and returns how many there were.
+
+        `lines`: text with any number of lines, or single lines. `precision`: the unit of their timestamps, one of h,
+        m, s, ms, us, ns; without a timestamp it is now. `database`: the one in use if left out. Super tables and
+        child tables are made, and columns and tags added, as the lines need them. A mistake in any line refuses them
+        all, with its number and text; writing the same lines again changes nothing.
+        """
+        engine = self.lease.engine
+        target = database or self._session.database
+        try:
+            if target is None:
+                raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
+            return engine.ingest_lines(_as_bytes(lines), target, precision, self._session)
+        except errors.PenstockError as error:
+            raise _translated(error) from error
+
     def commit(self) -> None:
         _ = self.lease
 
@@ -283,19 +309,75 @@ class Cursor:
         self._rowcount = changed
         return self
 
-    def insert_arrow(self, table: str, rows: pa.Table) -> Cursor:
-        """Inserts an Arrow table: its columns by name; for a super table also `tbname` and tags.
+    def insert_arrow(self, table: str, rows: ArrowData) -> Cursor:
+        """Inserts Arrow data: its columns by name; for a super table also `tbname` and tags.
 
-        `table` is a name as in SQL, for example `db.meters`. Timestamps may be Arrow timestamps or integers in the
-        database's precision. All rows are checked before any is written.
+        `table` is a name as in SQL, for example `db.meters`. `rows`: a table, a batch, a reader of batches, or
+        whatever has Arrow's C interface or is a pandas data frame. Columns that are missing keep what they have.
+        Timestamps may be Arrow timestamps or integers in the database's precision. All rows are checked before any
+        is written; those of a reader piece by piece, so that they needn't fit into memory.
         """
         self._check_open()
         engine = self.connection.lease.engine
+        affected = 0
         try:
-            self._take(engine.insert_arrow(table, rows, self.connection.session))
+            for part in arrow_tables(rows):
+                affected += engine.insert_arrow(table, part, self.connection.session, first_row=affected).affected
         except errors.PenstockError as error:
             raise _translated(error) from error
+        self._take(Result(affected=affected))
         return self
+
+    def adbc_ingest(
+        self,
+        table_name: str,
+        data: ArrowData,
+        mode: IngestMode = "create",
+        *,
+        catalog_name: str | None = None,
+        db_schema_name: str | None = None,
+        temporary: bool = False,
+        tags: Sequence[str] = (),
+    ) -> int:
+        """Inserts Arrow data and returns the number of rows, as ADBC's cursors do.
+
+        `mode`: `create` makes the table, which must not exist; `append` needs it; `replace` drops it first;
+        `create_append` makes it where it is missing. `db_schema_name`: its database, else the one in use. A table
+        that is made has the types of the data, and its first timestamp as key; `tags` (names of columns) make it a
+        super table whose children the column `tbname` names. A table is dropped again if its first rows don't fit.
+        """
+        self._check_open()
+        try:
+            if catalog_name is not None or temporary:
+                raise errors.NotSupportedError("there are no catalogs and no temporary tables")
+            if mode not in get_args(IngestMode):
+                raise errors.InvalidStatementError(f"{mode!r} is not a mode",
+                                                   hint=", ".join(get_args(IngestMode)))
+            name = quoted(table_name) if db_schema_name is None else f"{quoted(db_schema_name)}.{quoted(table_name)}"
+            return self._ingest(name, data, mode, tags)
+        except errors.PenstockError as error:
+            raise _translated(error) from error
+
+    def _ingest(self, name: str, data: ArrowData, mode: IngestMode, tags: Sequence[str]) -> int:
+        if mode == "append":
+            return self.insert_arrow(name, data).rowcount
+        rows = data if isinstance(data, pa.Table) else pa.concat_tables(arrow_tables(data))
+        create = create_table_sql(name, rows, tags)
+        exists = False
+        if mode == "replace":
+            self._run(f"DROP TABLE IF EXISTS {name}")
+        try:
+            self._run(create)
+        except errors.AlreadyExistsError:
+            if mode != "create_append":
+                raise
+            exists = True
+        try:
+            return self.insert_arrow(name, rows).rowcount
+        except errors.PenstockError:
+            if not exists:
+                self._run(f"DROP TABLE {name}")
+            raise
 
     def fetchone(self) -> tuple[Any, ...] | None:
         self._check_result()
@@ -373,6 +455,48 @@ class Cursor:
             raise _Closed("the statement returned no rows", hint="fetch only after SELECT, SHOW, DESCRIBE or EXPLAIN")
 
 
+def ingest_lines(
+    path_or_connection: str | os.PathLike[str] | Connection,
+    lines: str | bytes | Iterable[str | bytes],
+    *,
+    database: str,
+    precision: str = "ns",
+) -> int:
+    """Writes lines of InfluxDB's line protocol into a data directory or an open connection; see `Connection`."""
+    if isinstance(path_or_connection, Connection):
+        return path_or_connection.ingest_lines(lines, database=database, precision=precision)
+    with connect(path_or_connection) as connection:
+        return connection.ingest_lines(lines, database=database, precision=precision)
+
+
+def arrow_tables(data: ArrowData) -> Iterator[pa.Table]:
+    """Yields Arrow data as tables: a reader's in pieces of about a million rows, everything else at once."""
+    if not isinstance(data, pa.RecordBatchReader):
+        try:
+            yield data if isinstance(data, pa.Table) else pa.table(data)
+        except (TypeError, pa.ArrowInvalid) as error:
+            raise errors.InvalidValueError(f"{type(data).__name__} is not Arrow data: {error}") from error
+        return
+    pending: list[pa.RecordBatch] = []
+    rows = 0
+    for batch in data:
+        pending.append(batch)
+        rows += batch.num_rows
+        if rows >= _PIECE_ROWS:
+            yield pa.Table.from_batches(pending)
+            pending, rows = [], 0
+    yield pa.Table.from_batches(pending, data.schema)
+
+
+def _as_bytes(lines: str | bytes | Iterable[str | bytes]) -> bytes:
+    if isinstance(lines, bytes):
+        return lines
+    if isinstance(lines, str):
+        return lines.encode()
+    single = (line if isinstance(line, bytes) else line.encode() for line in lines)
+    return b"\n".join(line.removesuffix(b"\n") for line in single)
+
+
 def _rows(result: Result, time_zone: str) -> Iterator[tuple[Any, ...]]:
     """Yields rows batch by batch, so that a client that stops early doesn't pay for all."""
     if result.table is None:
@@ -404,5 +528,5 @@ def _multi_row_statements(statement: str, rows: Sequence[Sequence[object]]) -> I
 __all__ = [
     "BINARY", "DATETIME", "NUMBER", "ROWID", "STRING", "Connection", "Cursor", "DataError", "DatabaseError", "Error",
     "IntegrityError", "InterfaceError", "InternalError", "NotSupportedError", "OperationalError", "ProgrammingError",
-    "Warning", "apilevel", "connect", "paramstyle", "threadsafety",
+    "Warning", "apilevel", "connect", "ingest_lines", "paramstyle", "threadsafety",
 ]

@@ -13,6 +13,7 @@ from penstock import __version__
 from penstock.common.config import Config, load_config, parse_assignment
 from penstock.common.errors import ConfigError
 from penstock.shell.error_text import error_text
+from penstock.shell.import_options import add_import_options
 
 if TYPE_CHECKING:
     from penstock.shell.format import Mode
@@ -180,9 +181,17 @@ def _run_config(options: argparse.Namespace) -> int:
     return DONE
 
 
+def _run_import(options: argparse.Namespace) -> int:
+    from penstock.shell.import_command import run_import
+
+    return run_import(options, _config(options))
+
+
 SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
                _run_views),
     SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
+    SubCommand("import", "Bring CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
+               _run_import),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
 )

@@ -149,7 +149,10 @@ STRING = (
         "The text with every occurrence of one text replaced by another.",
     ),
     _scalar(
-        "repeat", (TEXT, _COUNT), text_of_first, "The text `count` times; empty if count is less than 1."
+        "repeat",
+        (TEXT, _COUNT),
+        text_of_first,
+        "The text `count` times; empty if count is less than 1, NULL if that is longer than 65517 bytes."
     ),
     _scalar(
         "position",
@@ -202,7 +205,8 @@ CONVERSION = (
         "to_timestamp",
         (TEXT, Argument("format", TEXTS, literal=True)),
         always(timestamp()),
-        "Text in a format, as to_char has it, to a time.",
+        "Text in a format, as to_char has it, to a time; NULL if the text does not fit, an error if it is a "
+        "constant.",
     ),
     _scalar(
         "to_json",

@@ -98,7 +98,8 @@ def _count_text(spec: FunctionSpec) -> str:
     return f"{low} to {high} arguments" if high < 1000 else f"at least {low} arguments"
 
 
-def _describe(kinds: frozenset[Kind]) -> str:
+def describe_kinds(kinds: frozenset[Kind]) -> str:
+    """Returns the kinds of values as messages and the reference name them."""
     if kinds == NUMBERS:
         return "a number"
     if kinds == INTEGER_KINDS:
@@ -107,6 +108,8 @@ def _describe(kinds: frozenset[Kind]) -> str:
         return "a string"
     if kinds == TIMES:
         return "a timestamp, an integer or a string that reads as a time"
+    if kinds > NUMBERS:
+        return " or ".join(["a number", *sorted(kind.value for kind in kinds - NUMBERS)])
     return " or ".join(sorted(kind.value for kind in kinds))
 
 
@@ -153,11 +156,11 @@ def _check_argument(
             raise wrong(WRONG_ARGUMENT_TYPE, "a duration such as 1s")
         return
     if isinstance(constant, Duration):
-        raise wrong(WRONG_ARGUMENT_TYPE, f"{_describe(rule.accepts)}, not the duration {constant}")
+        raise wrong(WRONG_ARGUMENT_TYPE, f"{describe_kinds(rule.accepts)}, not the duration {constant}")
     if rule.literal and constant is None:
         raise wrong(WRONG_ARGUMENT_TYPE, "a constant")
     if given.kind is not Kind.NULL and given.kind not in rule.accepts:
-        raise wrong(WRONG_ARGUMENT_TYPE, f"{_describe(rule.accepts)}, not {given.sql()}")
+        raise wrong(WRONG_ARGUMENT_TYPE, f"{describe_kinds(rule.accepts)}, not {given.sql()}")
     if constant is None:
         return
     if rule.choices:

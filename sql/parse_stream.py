@@ -21,6 +21,7 @@ from penstock.sql.statements import (
     DropSnode,
     DropStream,
     DryRunStream,
+    Duration,
     PauseStream,
     RecalculateStream,
     ResumeStream,
@@ -52,14 +53,14 @@ class _OptionReader:
         if cursor.take("TRIGGER"):
             self._set(token, "trigger", token.word, self._trigger())
         elif cursor.take("WATERMARK"):
-            self._set(token, "watermark", token.word, cursor.duration("the delay of WATERMARK"))
+            self._set(token, "watermark", token.word, _fixed_duration(cursor, "the delay of WATERMARK"))
         elif cursor.take("IGNORE"):
             word = cursor.take_any("EXPIRED", "UPDATE")
             if word is None:
                 raise cursor.fail("EXPIRED or UPDATE is expected")
             self._set(token, f"ignore_{word.lower()}", f"IGNORE {word}", self._flag(f"IGNORE {word}"))
         elif cursor.take("DELETE_MARK"):
-            self._set(token, "delete_mark", token.word, cursor.duration("the age of DELETE_MARK"))
+            self._set(token, "delete_mark", token.word, _fixed_duration(cursor, "the age of DELETE_MARK"))
         elif cursor.take("FILL_HISTORY"):
             self._set(token, "fill_history", token.word, self._flag("FILL_HISTORY"))
             self.values["fill_history_async"] = cursor.take("ASYNC")
@@ -73,9 +74,9 @@ class _OptionReader:
         if word is None:
             raise cursor.fail("a trigger mode is expected", hint=cursor.guess() or "one of " + ", ".join(_TRIGGERS))
         if word == "MAX_DELAY":
-            self.values["max_delay"] = cursor.duration("the delay of MAX_DELAY")
+            self.values["max_delay"] = _fixed_duration(cursor, "the delay of MAX_DELAY")
         elif word == "CONTINUOUS_WINDOW_CLOSE" and cursor.take("RECALCULATE"):
-            self.values["recalculate"] = cursor.duration("the period of RECALCULATE")
+            self.values["recalculate"] = _fixed_duration(cursor, "the period of RECALCULATE")
         return cast(TriggerMode, word.lower())
 
     def _flag(self, option: str) -> bool:
@@ -85,6 +86,14 @@ class _OptionReader:
         if key in self.values:
             raise self.cursor.fail(f"{option} is given twice", token)
         self.values[key] = value
+
+
+def _fixed_duration(cursor: Cursor, what: str) -> Duration:
+    token = cursor.token
+    duration = cursor.duration(what)
+    if duration.is_calendar:
+        raise cursor.fail(f"{what} cannot be in months or years", token, hint="use b u a s m h d w")
+    return duration
 
 
 def parse_create_stream(cursor: Cursor, start: int) -> Statement:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,8 +12,10 @@ import pyarrow as pa
 
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.accumulators import Slots
-from penstock.tasks.compute import OPERATION, Computer, result_schema
+from penstock.tasks.compute import OPERATION, WINDOW_START, Computer, result_schema
+from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
+from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import (
@@ -31,6 +33,7 @@ from penstock.tasks.messages import (
 )
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.result_index import ResultIndex
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
@@ -63,7 +66,7 @@ class AggTask:
         self._computer = Computer()
         self._inbox = Inbox(self.input)
         self._outbox = Outbox(self.output, settings.block_bytes_max)
-        self._table = WindowTable(plan.agg, plan.keys, len(upstream), self._store)
+        self._table = self._open_table(len(upstream))
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
         self._watermarks = Watermarks(len(upstream))
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
@@ -72,6 +75,12 @@ class AggTask:
         self._events: deque[TaskEvent] = deque()
         self._open: set[int] = set()
         self._held = HeldWindows()
+        self._delayed = Delayed(plan.period_ms / 1000)
+        self._following: deque[Iterator[pa.RecordBatch]] = deque()
+        self._filler = None
+        if plan.fill is not None:
+            self._filler = Filler(plan.fill, self._table.grid, plan.keys, self._schema, ResultIndex(self._store),
+                                  self._computer, self._results_of)
         self._rows_in = 0
         self._bytes_in = 0
         self._checkpoint_id = deployment.checkpoint_id
@@ -91,6 +100,13 @@ class AggTask:
         if not self._outbox.flush():
             self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
             return progressed
+        if self._following:
+            self._send_following()
+            return True
+        if self._delayed.due(self._clock.monotonic()):
+            self._emit_delayed()
+            self._outbox.flush()
+            return True
         taken = self._inbox.next()
         if taken is None:
             if self._inbox.aligning:
@@ -123,7 +139,7 @@ class AggTask:
         return True
 
     def next_deadline(self) -> float | None:
-        return None
+        return self._delayed.deadline if self._outbox.blocked_channel is None else None
 
     def status(self) -> TaskStatus:
         state = self._tracker.current
@@ -144,6 +160,9 @@ class AggTask:
 
     # -- windows ---------------------------------------------------------------------------------------------
 
+    def _open_table(self, inputs: int) -> WindowTable:
+        return WindowTable(self._agg, self._plan.keys, inputs, self._store)
+
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
@@ -153,23 +172,31 @@ class AggTask:
     def _show(self, touched: Mapping[int, Slots]) -> None:
         """Emits what changed in windows, as the trigger says."""
         until = self._watermarks.current
+        trigger, now = self._plan.trigger, self._clock.monotonic()
         emitted: list[tuple[int, Slots | None]] = []
         for start, groups in touched.items():
             closed = until is not None and self._table.end(start) <= until
             if not closed:
                 self._open.add(start)
-            if self._plan.trigger == "at_once" or closed:
+            if trigger == ("continuous_window_close" if closed else "max_delay"):
+                self._delayed.touch(start, groups.tolist(), now)
+            elif trigger == "at_once" or closed:
                 emitted.append((start, groups))
         self._emit(emitted)
 
     def _close_windows(self) -> None:
-        """Emits, under WINDOW_CLOSE, the windows that the new watermark closes."""
+        """Emits the windows that the new watermark closes, unless they were emitted at once."""
         until = self._watermarks.current
         assert until is not None
         ready = sorted(start for start in self._open if self._table.end(start) <= until)
         self._open.difference_update(ready)
-        if self._plan.trigger == "window_close":
+        if self._plan.trigger != "at_once":
             self._emit([(start, None) for start in ready])
+            for start in ready:
+                self._delayed.discard(start)
+
+    def _emit_delayed(self) -> None:
+        self._emit(self._delayed.take())
 
     def _emit(self, windows: Sequence[tuple[int, Slots | None]]) -> None:
         if not windows:
@@ -177,8 +204,31 @@ class AggTask:
         state = pa.concat_tables([self._table.state(start, groups) for start, groups in windows])
         results = self._computer.run(self._agg.final_sql, self._schema, state=state)
         self._route(results)
+        if self._filler is not None:
+            self._following.append(self._filler.take(results, state.column(WINDOW_START.name).to_pylist()))
         for start, _ in windows:
             self._table.drop_empty(start)
+
+    def _send_following(self) -> None:
+        """Sends one chunk of what follows the results that were sent last; nothing else is emitted before."""
+        chunk = next(self._following[0], None)
+        if chunk is None:
+            self._following.popleft()
+            return
+        self._route(chunk)
+        self._outbox.flush()
+
+    def _results_of(self, windows: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+        """Returns the result rows of (group id, start) pairs as the state has them now, in their order."""
+        by_start: dict[int, list[int]] = {}
+        for gid, start in windows:
+            by_start.setdefault(start, []).append(gid)
+        state = pa.concat_tables([self._table.state(start, self._table.groups_of(gids))
+                                  for start, gids in by_start.items()])
+        results = self._computer.run(self._agg.final_sql, self._schema, state=state)
+        places = {window: row for row, window in enumerate(
+            (gid, start) for start, gids in by_start.items() for gid in gids)}
+        return results.take(pa.array([places[window] for window in windows], pa.int64()))
 
     def _route(self, results: pa.RecordBatch) -> None:
         channels = self.output.channels
@@ -207,7 +257,9 @@ class AggTask:
     def _checkpoint(self, checkpoint_id: int) -> None:
         started = time.perf_counter()
         self._forget_old_windows()
-        meta = {"table": self._table.save(), "watermarks": self._watermarks.save()}
+        if self._filler is not None:
+            self._filler.save()
+        meta = {"table": self._table.save(), "watermarks": self._watermarks.save(), "late": self._late()}
         stored = self._store.checkpoint(checkpoint_id, meta)
         self._outbox.signal(Barrier(checkpoint_id))
         duration_ms = (time.perf_counter() - started) * 1000
@@ -224,6 +276,16 @@ class AggTask:
         self._watermarks.restore(meta["watermarks"])
         self._table.restore(meta["table"], self._watermarks.current)
         self._open = set(self._table.starts())
+        now = self._clock.monotonic()
+        if self._plan.trigger == "max_delay":
+            for start in self._open:
+                self._delayed.touch(start, None, now)
+        for start, gids in meta["late"]:
+            self._delayed.touch(start, self._table.groups_of(gids).tolist(), now)
 
-
-
+    def _late(self) -> list[tuple[int, list[int]]]:
+        """Returns what changed in closed windows and wasn't emitted yet: it can't be told from the windows' state."""
+        if self._plan.trigger != "continuous_window_close":
+            return []
+        return [(start, self._table.gids_of(sorted(groups)))
+                for start, groups in self._delayed.windows().items() if groups is not None]

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.agg import AggTask
+from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.messages import TaskId
+from penstock.tasks.segment_agg import SegmentAggTask
 from penstock.tasks.sink import SinkTask
 from penstock.tasks.source import SourceTask
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
@@ -52,10 +54,13 @@ def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvir
         if edges.task.index != index:
             continue
         match edges.task.level:
+            case "source" if deployment.plan.force is not None:
+                tasks.append(ForceSourceTask(deployment, index, edges.downstream, environment))
             case "source":
                 tasks.append(SourceTask(deployment, index, edges.downstream, environment))
             case "agg":
-                tasks.append(AggTask(deployment, index, edges.upstream, edges.downstream, environment))
+                kind = AggTask if deployment.plan.source.row_window is None else SegmentAggTask
+                tasks.append(kind(deployment, index, edges.upstream, edges.downstream, environment))
             case "sink":
                 tasks.append(SinkTask(deployment, index, edges.upstream, environment))
     return sorted(tasks, key=lambda task: ("source", "agg", "sink").index(task.id.level))

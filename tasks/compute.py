@@ -24,16 +24,19 @@ class Computer:
 
     def run(self, sql: str, schema: pa.Schema, **tables: pa.Table) -> pa.RecordBatch:
         """Returns the result of `sql` over `tables` and the registered ones, as one batch of exactly `schema`."""
+        return as_batch(self.table(sql, **tables), schema)
+
+    def table(self, sql: str, **tables: pa.Table) -> pa.Table:
+        """Returns the result of `sql` over `tables` and the registered ones, with the types that DuckDB gives it."""
         for name, table in tables.items():
             self._connection.register(name, table)
         try:
-            result = self._connection.sql(sql).to_arrow_table()
+            return self._connection.sql(sql).to_arrow_table()
         except duckdb.Error as error:
             raise classify(error, sql) from error
         finally:
             for name in tables:
                 self._connection.unregister(name)
-        return as_batch(result, schema)
 
     def count(self, sql: str, **tables: pa.Table) -> int:
         """Returns the single number that `sql` yields."""

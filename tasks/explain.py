@@ -24,6 +24,8 @@ def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
                          for accumulator in plan.agg.accumulators)
         lines.append(f"Each agg task keeps per group and window: {kept}")
         lines.append(f"Each agg task computes: {plan.agg.final_sql}")
+    if plan.fill is not None:
+        lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
 
@@ -42,6 +44,8 @@ def _work(plan: StreamPlan, edge: TaskEdges) -> str:
     match edge.task.level:
         case "source":
             work = "partial aggregates" if plan.agg is not None else "filter and projection"
+            if plan.force is not None:
+                work = "windows ended by the clock"
             return f"WAL of {plan.source_database}.{plan.source_table}, {work}"
         case "agg":
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"

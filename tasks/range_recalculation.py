@@ -33,7 +33,9 @@ class RangeRecalculation:
 
     def __init__(self, agg: AggPlan | None, rows_wanted: int, spans: Spans, reads: Reads) -> None:
         self._agg = agg
-        self._grid = grid_of(agg.window, agg.precision, agg.time_zone) if agg is not None else None
+        self._window = agg.window if agg is not None else None
+        self._grid = (grid_of(self._window, agg.precision, agg.time_zone)
+                      if agg is not None and self._window is not None else None)
         self._spans = spans
         self._reads = reads
         self._pieces = PieceReader(rows_wanted, spans)
@@ -102,7 +104,8 @@ class RangeRecalculation:
 
     def _bounds(self, ts: int) -> list[tuple[int, int]]:
         assert self._agg is not None
-        return window_bounds(ts, self._agg.window, self._agg.precision, self._agg.time_zone)
+        assert self._window is not None
+        return window_bounds(ts, self._window, self._agg.precision, self._agg.time_zone)
 
     def _end(self, start: int) -> int:
         assert self._grid is not None

@@ -49,7 +49,7 @@ class Recalculation:
         self._read_rows = read_rows
         self._time = plan.source.time_column
         self._grid = (grid_of(plan.agg.window, plan.agg.precision, plan.agg.time_zone)
-                      if plan.agg is not None else None)
+                      if plan.agg is not None and plan.agg.window is not None else None)
 
     def windows(
         self, change: Change, added: pa.RecordBatch | None
@@ -60,10 +60,10 @@ class Recalculation:
         block; then nothing of the block is added to it.
         """
         sources = []
-        touched = self._changed_rows(change)
+        touched = self.changed_rows(change)
         if touched is not None:
             sources.append(self._partials(touched))
-        sources.append(self._partials(self._old_rows(change)))
+        sources.append(self._partials(self.old_rows(change)))
         known: dict[tuple[int, int], pa.RecordBatch] = {}
         for source in sources:
             for row, window in enumerate(_windows_of(source)):
@@ -85,7 +85,7 @@ class Recalculation:
 
     def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
         """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written."""
-        old = self._partials(self._old_rows(change))
+        old = self._partials(self.old_rows(change))
         new = self._partials(self._current_rows(change))
         kept = set(_keys_of(new))
         # With a composite key a delete takes all rows of its time along; `new` has those that stay.
@@ -101,7 +101,7 @@ class Recalculation:
 
     # -- which rows ------------------------------------------------------------------------------------------
 
-    def _changed_rows(self, change: Change) -> pa.Table | None:
+    def changed_rows(self, change: Change) -> pa.Table | None:
         """Returns the rows of the block whose key is rewritten in it or that fall into a delete's range.
 
         That includes the older versions of a key that came in the same block: they must not be added either.
@@ -122,10 +122,11 @@ class Recalculation:
         return change.rows.filter(pa.array(chosen)) if chosen.any() else None
 
     def _touched_keys(self, change: Change) -> set[tuple[Any, ...]]:
-        touched = self._changed_rows(change)
+        touched = self.changed_rows(change)
         return set() if touched is None else set(_keys_of(self._partials(touched)))
 
-    def _old_rows(self, change: Change) -> pa.Table:
+    def old_rows(self, change: Change) -> pa.Table:
+        """Returns the rows, as of before the block, whose key it rewrites or that lie in a delete's range."""
         return self._affected(change, change.before)
 
     def _current_rows(self, change: Change) -> pa.Table:

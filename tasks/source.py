@@ -48,13 +48,16 @@ from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.window_table import ADD, REPLACE
+from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
+from penstock.tasks.windower import Windower
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
 
 UPDATED = 2
 LATE_KEPT = 1_000
 _KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
+_NEVER = np.iinfo(np.int64).min
+_RESERVED_VERSIONS = 10_000
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
 
@@ -112,6 +115,7 @@ class SourceTask:
         self._paused = deployment.paused
         self._read: WalBlock | None = None
         self._max_ts: int | None = None
+        self._unseen: list[tuple[int, int]] = []
         self._idle = False
         self._sent_watermark: Watermark | None = None
         self._quiet_since = self._clock.monotonic()
@@ -128,8 +132,13 @@ class SourceTask:
         self._ranges = RangeRecalculation(
             plan.agg, settings.block_rows_max, self._time_span, self._read_range)
         self._live_had_its_turn = False
+        agg = plan.agg
+        self._grid = (grid_of(agg.window, agg.precision, agg.time_zone)
+                      if agg is not None and agg.window is not None else None)
+        self._unseen = [(0, self._version)] if plan.history is None else []
         meta = self._store.restore(deployment.checkpoint_id)
         if meta is not None:
+            self._unseen = [(first, last) for first, last in meta["unseen"]]
             self._version, self._max_ts = meta["version"], meta["max_ts"]
             self._idle, self._late_rows = meta["idle"], meta["late_rows"]
             self._ranges.restore(meta["ranges"])
@@ -142,6 +151,17 @@ class SourceTask:
             scalar = result_schema(plan.keys, plan.result_fields)
             self._schema = pa.schema([pa.field("_row", pa.uint64()), *list(scalar)[1:]])
         self._recalculation = Recalculation(plan, self._schema, self._computer, self._read_rows)
+        self._windower: Windower | None = None
+        self._reserved = 0
+        # Up to here an earlier attempt may have come; without its store, no one knows how far it did.
+        self._replayed_until = 0
+        if deployment.attempt > 1:
+            reserved = self._store.reserved
+            self._replayed_until = self._wal.acknowledged_version if reserved is None else reserved
+        if plan.source.row_window is not None:
+            self._windower = Windower(plan, self._schema, self._computer, self._recalculation, self._read_rows,
+                                      self._store)
+            self._windower.restore()
 
     # -- what the runtime calls ------------------------------------------------------------------------------
 
@@ -234,7 +254,8 @@ class SourceTask:
             continue
         self._read = None
         self._wal.close()
-        self._version = self._wal.acknowledged_version
+        skipped_from, self._version = self._version, self._wal.acknowledged_version
+        self._unseen.append((skipped_from, self._version))
         self._wal = self._environment.open_wal(self._vgroup_id, self._version)
 
     def _read_ahead(self) -> bool:
@@ -265,8 +286,11 @@ class SourceTask:
                 self._computer.register("children", self._children.table())
             self._rows_in += rows.num_rows
             self._bytes_in += rows.nbytes
-            self._send(ADD, self._computer.run(self._source.sql, self._schema, rows=rows))
-            self._advance(pc.max(rows.column(self._source.time_column)).as_py())
+            rows = rows.sort_by(self._source.time_column)
+            ts = rows.column(self._source.time_column).to_numpy()
+            judged = Judged(rows, ts, None, np.full(len(ts), _NEVER, np.int64), None)
+            self._emit(judged, (), history.as_of, history.as_of)
+            self._advance(int(ts[-1]))
         self._quiet_since = self._clock.monotonic()
         self._outbox.flush()
         return True
@@ -374,6 +398,17 @@ class SourceTask:
 
         `before` and `after` are the WAL versions between which the block lies.
         """
+        if self._windower is not None:
+            newest = self._max_ts if judged is None else max(
+                int(judged.ts.max()), _NEVER if self._max_ts is None else self._max_ts)
+            replayed = before < self._replayed_until
+            if after > self._reserved:
+                self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
+            partials, late_rows = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
+            self._late_rows += late_rows
+            if partials is not None:
+                self._send(REPLAYED if replayed else ADD, partials)
+            return
         suspects = self._suspects(judged) if judged is not None and self._source.late_sql is not None else None
         expired = self._expired_keys(suspects) if suspects is not None else None
         updated = self._updated(judged, expired) if judged is not None else None
@@ -399,13 +434,12 @@ class SourceTask:
 
         Rows that would have been `added` to them are late.
         """
-        if self._plan.agg is None or self._max_ts is None or partials.num_rows == 0:
+        if self._grid is None or self._max_ts is None or partials.num_rows == 0:
             return partials
         limit = self._max_ts - self._plan.delete_mark
         if pc.min(partials.column(WINDOW_START.name)).as_py() > limit:
             return partials
-        agg = self._plan.agg
-        grid = grid_of(agg.window, agg.precision, agg.time_zone)
+        grid = self._grid
         kept = [end_of(start, grid) > limit for start in partials.column(WINDOW_START.name).to_pylist()]
         if added:
             self._late_rows += sum(
@@ -457,6 +491,12 @@ class SourceTask:
             tuids = pa.array([self._source.keep_tuid], pa.uint64())
         stored = self._environment.read_rows(
             self._vgroup_id, self._source.storage_uid, tuids, first_ts, last_ts, as_of)
+        if self._windower is not None:
+            versions = stored.column("_ver").to_numpy()
+            seen = np.ones(len(versions), bool)
+            for first, last in self._unseen:
+                seen &= (versions <= first) | (versions > last)
+            stored = stored.filter(pa.array(seen))
         return source_rows(stored, self._plan)
 
     def _read_range(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
@@ -495,7 +535,10 @@ class SourceTask:
     def _checkpoint(self, checkpoint_id: int) -> None:
         started = time.perf_counter()
         meta = {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows,
-                "history": None if self._history is None else self._history.save(), "ranges": self._ranges.save()}
+                "unseen": self._unseen, "history": None if self._history is None else self._history.save(),
+                "ranges": self._ranges.save()}
+        if self._windower is not None:
+            self._windower.save()
         stored = self._store.checkpoint(checkpoint_id, meta)
         self._outbox.signal(Barrier(checkpoint_id))
         self._outbox.flush()

@@ -15,7 +15,6 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -26,10 +25,13 @@ from penstock.common.errors import CorruptionError, InternalError, StorageError
 
 FORMAT_VERSION = 1
 SPILL_BYTES = 64 * 1024 * 1024
+_PENDING_SEARCHED = 1024
 _BASE = b"base"
 _META = b"meta"
 _DELETED = b""
+_RESERVED = b"reserved"
 _CHECKSUM = struct.Struct("<I")
+_RESERVED_NUMBER = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +82,46 @@ class StateStore:
         with self._env.begin() as transaction:
             return [self._find(transaction, layers, key) for key in keys]
 
-    def items(self, first: bytes = b"", stop: bytes | None = None) -> list[tuple[bytes, bytes]]:
-        """Returns (key, value) for all keys from `first` on and before `stop`, in key order, newest values only."""
-        if self._pending:
+    def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
+        """Returns (key, value) for all keys from `first` on, in key order, newest values only."""
+        self.flush()
+        return list(self._scan(first))
+
+    def between(self, first: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
+        """Returns (key, value) for all keys from `first` on and before `end`, in key order, newest values only."""
+        self._spill_if_many()
+        found: dict[bytes, bytes] = {}
+        for key, value in self._scan(first):
+            if key >= end:
+                break
+            found[key] = value
+        for key, stored in self._pending.items():
+            if first <= key < end:
+                found.pop(key, None)
+                if stored != _DELETED:
+                    found[key] = self._checked(key, stored)
+        return sorted(found.items())
+
+    def last_before(self, end: bytes, prefix: bytes) -> tuple[bytes, bytes] | None:
+        """Returns the greatest key below `end` that starts with `prefix`, with its newest value, or None."""
+        self._spill_if_many()
+        layers = self._layers()
+        with self._env.begin() as transaction:
+            cursors = [transaction.cursor(db=layer) for layer in layers]
+            while True:
+                keys = [key for cursor in cursors if (key := _key_before(cursor, end)) is not None]
+                keys += [key for key in self._pending if key < end]
+                end = max(keys, default=b"")
+                if not end or not end.startswith(prefix):
+                    return None
+                value = self._find(transaction, layers, end)
+                if value is not None:
+                    return end, value
+
+    def _spill_if_many(self) -> None:
+        """Keeps searches in pending keys, which are not sorted, short."""
+        if len(self._pending) > _PENDING_SEARCHED:
             self._spill()
-        found = self._scan(first)
-        return list(found if stop is None else takewhile(lambda item: item[0] < stop, found))
 
     def _scan(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         layers = self._layers()
@@ -99,6 +135,26 @@ class StateStore:
                     yield key, self._checked(key, value)
                 cursors = [cursor for cursor in cursors if bytes(cursor.key()) != key or cursor.next()]
 
+    def neighbour(self, key: bytes, prefix: bytes, *, forward: bool) -> bytes | None:
+        """Returns the nearest key after (or before) `key` among those that begin with `prefix`, or None.
+
+        `key` itself need not exist. Keys that `put_many` took since the last `flush` or checkpoint are not seen.
+        """
+        layers = self._layers()
+        with self._env.begin() as transaction:
+            cursors = [transaction.cursor(db=layer) for layer in layers]
+            step: type[_Forward] | type[_Backward] = _Forward if forward else _Backward
+            cursors = [cursor for cursor in cursors if step.start(cursor, key)]
+            while cursors:
+                nearest = step.nearest(bytes(cursor.key()) for cursor in cursors)
+                if not nearest.startswith(prefix):
+                    return None
+                value = next(bytes(cursor.value()) for cursor in cursors if bytes(cursor.key()) == nearest)
+                if value != _DELETED:
+                    return nearest
+                cursors = [cursor for cursor in cursors if bytes(cursor.key()) != nearest or step.go(cursor)]
+        return None
+
     # -- writing ---------------------------------------------------------------------------------------------
 
     def put_many(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
@@ -108,6 +164,11 @@ class StateStore:
             self._pending[key] = stored
             self._pending_bytes += len(key) + len(stored)
         if self._pending_bytes > SPILL_BYTES:
+            self._spill()
+
+    def flush(self) -> None:
+        """Moves what `put_many` took out of memory; it becomes durable with the next checkpoint only."""
+        if self._pending:
             self._spill()
 
     def checkpoint(self, checkpoint_id: int, meta: dict[str, Any]) -> StoredCheckpoint:
@@ -161,6 +222,20 @@ class StateStore:
         meta = json.loads(found.meta)
         assert isinstance(meta, dict)
         return meta
+
+    def reserve(self, number: int) -> int:
+        """Notes durably, for whoever opens this store next, that the task may get as far as `number`; returns it."""
+        with self._writing() as transaction:
+            content = _RESERVED_NUMBER.pack(number)
+            transaction.put(_RESERVED, _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+        return number
+
+    @property
+    def reserved(self) -> int | None:
+        """The number noted last, in any attempt and whatever was restored, or None."""
+        with self._env.begin() as transaction:
+            stored = transaction.get(_RESERVED, db=self._meta)
+        return None if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_RESERVED, bytes(stored)))[0])
 
     def close(self) -> None:
         self._env.close()
@@ -279,3 +354,43 @@ class StateStore:
                        for delta in deltas],
         }).encode()
         transaction.put(b"checkpoints", _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+
+
+def _key_before(cursor: Any, end: bytes) -> bytes | None:
+    """Moves the cursor to the greatest key below `end` and returns it, or None."""
+    found = cursor.prev() if cursor.set_range(end) else cursor.last()
+    return bytes(cursor.key()) if found else None
+
+
+class _Forward:
+    """How `neighbour` moves to greater keys."""
+
+    @staticmethod
+    def start(cursor: Any, key: bytes) -> bool:
+        if not cursor.set_range(key):
+            return False
+        return bool(cursor.next()) if bytes(cursor.key()) == key else True
+
+    @staticmethod
+    def go(cursor: Any) -> bool:
+        return bool(cursor.next())
+
+    @staticmethod
+    def nearest(keys: Iterable[bytes]) -> bytes:
+        return min(keys)
+
+
+class _Backward:
+    """How `neighbour` moves to lesser keys."""
+
+    @staticmethod
+    def start(cursor: Any, key: bytes) -> bool:
+        return bool(cursor.prev()) if cursor.set_range(key) else bool(cursor.last())
+
+    @staticmethod
+    def go(cursor: Any) -> bool:
+        return bool(cursor.prev())
+
+    @staticmethod
+    def nearest(keys: Iterable[bytes]) -> bytes:
+        return max(keys)

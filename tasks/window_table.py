@@ -17,12 +17,12 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.planner.stream import AggPlan, Field
-from penstock.planner.windows import end_of, grid_of
+from penstock.planner.windows import Grid, end_of, grid_of
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state_store import StateStore
 
-ADD, REPLACE = 0, 1
+ADD, REPLACE, REPLAYED = 0, 1, 2
 _GROUP_PREFIX, _WINDOW_PREFIX = b"g", b"w"
 _GROUP_KEY = struct.Struct(">Q")
 _WINDOW_KEY = struct.Struct(">QHQ")
@@ -34,7 +34,7 @@ class WindowTable:
     """All windows of one agg task. `closed_until`: windows that end at or before it are closed (None: none is)."""
 
     def __init__(self, plan: AggPlan, keys: Sequence[Field], inputs: int, store: StateStore) -> None:
-        self._grid = grid_of(plan.window, plan.precision, plan.time_zone)
+        self._grid = grid_of(plan.window, plan.precision, plan.time_zone) if plan.window is not None else None
         self._accumulators = plan.accumulators
         self._key_fields = tuple(keys)
         self._fields = plan.fields
@@ -59,7 +59,7 @@ class WindowTable:
         self._spilled: set[int] = set()
         self._newest_stored: int | None = None
         self._row_bytes = 64 + sum(column.dtype.itemsize + 1 for column in self._columns)
-        self._codec = _codec(self._columns)
+        self._codec = codec_of(self._columns)
 
     # -- combining -------------------------------------------------------------------------------------------
 
@@ -122,6 +122,20 @@ class WindowTable:
                 position += width
         return self._table(start, groups, combined_rows, combined)
 
+    def groups_of(self, gids: Sequence[int]) -> Slots:
+        """Returns the indexes of known groups by their ids."""
+        return np.array([self._group_index[gid] for gid in gids], np.int64)
+
+    def gids_of(self, groups: Sequence[int]) -> list[int]:
+        """Returns the ids of groups by their indexes."""
+        return [self._group_ids[group] for group in groups]
+
+    @property
+    def grid(self) -> Grid:
+        """Where windows start and end; only INTERVAL has one."""
+        assert self._grid is not None
+        return self._grid
+
     def drop_empty(self, start: int) -> None:
         """Forgets the slots of a window that hold no rows any more."""
         for slot in [slot for slot in self._windows.get(start, ()) if self._rows[slot] == 0]:
@@ -152,8 +166,9 @@ class WindowTable:
             for slot in self._members(start).tolist():
                 self._release(slot)
         self._spilled = {start for start in self._spilled if self.end(start) > until}
-        stored = self._stored(-_SIGN, until)
-        gone = [key for key, _ in stored if end_of(_WINDOW_KEY.unpack(key[1:])[0] - _SIGN, self._grid) <= until]
+        gone = [key for key, _ in self._stored(-_SIGN, until)
+                if self.end(_WINDOW_KEY.unpack(key[1:])[0] - _SIGN) <= until]
+        self._ends = {start: end for start, end in self._ends.items() if end > until}
         self._store.put_many((key, None) for key in gone)
 
     def _stored(self, first: int, last: int) -> list[tuple[bytes, bytes]]:
@@ -161,7 +176,7 @@ class WindowTable:
         if self._newest_stored is None or first > self._newest_stored:
             return []
         stop = _WINDOW_PREFIX + struct.pack(">Q", min(last + _SIGN + 1, 2**64 - 1))
-        return self._store.items(_WINDOW_PREFIX + struct.pack(">Q", max(first + _SIGN, 0)), stop)
+        return self._store.between(_WINDOW_PREFIX + struct.pack(">Q", max(first + _SIGN, 0)), stop)
 
     # -- windows ---------------------------------------------------------------------------------------------
 
@@ -169,6 +184,7 @@ class WindowTable:
         """Returns the exclusive end of the window that starts at `start`."""
         found = self._ends.get(start)
         if found is None:
+            assert self._grid is not None
             found = self._ends[start] = end_of(start, self._grid)
         return found
 
@@ -219,8 +235,7 @@ class WindowTable:
         self._newest_stored = meta["newest_stored"]
         for key, value in self._store.items():
             if key.startswith(_GROUP_PREFIX):
-                (gid,) = _GROUP_KEY.unpack(key[1:])
-                self._add_group(gid, pickle.loads(value))
+                self._restore_group(key, value)
             elif key.startswith(_WINDOW_PREFIX):
                 start = _WINDOW_KEY.unpack(key[1:])[0] - _SIGN
                 if closed_until is None or self.end(start) > closed_until:
@@ -251,6 +266,10 @@ class WindowTable:
                         known = self._add_group(gids[row], tuple(key[row].as_py() for key in keys))
                     groups[row] = known
         return np.array(groups, np.int64)
+
+    def _restore_group(self, key: bytes, value: bytes) -> None:
+        (gid,) = _GROUP_KEY.unpack(key[1:])
+        self._add_group(gid, pickle.loads(value))
 
     def _add_group(self, gid: int, keys: tuple[Any, ...]) -> int:
         group = len(self._group_ids)
@@ -397,7 +416,7 @@ class WindowTable:
             column.data[slot], column.valid[slot] = record[f"v{n}"], record[f"n{n}"]
 
 
-def _codec(columns: Sequence[Values]) -> np.dtype[Any] | None:
+def codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
     """Returns the dtype of a stored slot if all its values have a fixed width, else None (then it is pickled)."""
     if any(column.dtype == np.dtype(object) for column in columns):
         return None

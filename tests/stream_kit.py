@@ -121,8 +121,9 @@ class StreamKit:
     """One stream over some vnodes. `insert`, `delete` write; `run` drives the tasks until all rest."""
 
     def __init__(self, root: Path, sql: str, *, vnodes: int = 1, tables: int = 4,
-                 settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None) -> None:
-        """`before` writes what is there when the stream is created."""
+                 settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None,
+                 now_ms: int = 0) -> None:
+        """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start."""
         self.root = root
         self.fs = OsFs()
         self.clock = ManualClock()
@@ -137,7 +138,7 @@ class StreamKit:
             vnode.set_pin("test", 0)
         statement = parse_one(sql)
         assert isinstance(statement, CreateStream)
-        self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", "UTC", 0))
+        self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", "UTC", now_ms))
         self.settings = settings or TaskSettings(
             sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26)
         self.results: dict[tuple[str, Any], dict[str, Any]] = {}

@@ -347,6 +347,27 @@ def test_streams_start_again_with_the_engine(db: Embedded) -> None:
     assert db.run("SELECT stream_name, state FROM information_schema.ins_streams")[0][0] == "s"
 
 
+def test_streams_hold_the_wal_from_their_start(db: Embedded) -> None:
+    """A stream pins its source's WAL at its cut; DROP STREAM lets go, and a start lets go of pins without a stream."""
+    with_source(db)
+    db.execute("INSERT INTO m1 USING m TAGS (1) VALUES (now, 1, 1)")
+    db.execute(STREAM)
+    stream = db.engine.catalog.stream("s")
+    assert stream is not None
+
+    def pins() -> dict[int, dict[str, int]]:
+        return {vgroup: db.engine.storage.vnode(vgroup).stats().pins for vgroup, _ in stream.start_cut}
+
+    owner = f"stream-{stream.id:x}"
+    assert pins() == {vgroup: {owner: version} for vgroup, version in stream.start_cut}
+    db.execute("DROP STREAM s")
+    assert pins() == {vgroup: {} for vgroup, _ in stream.start_cut}
+    for vgroup, _ in stream.start_cut:
+        db.engine.storage.vnode(vgroup).set_pin(owner, 0)
+    db.reopen()
+    assert pins() == {vgroup: {} for vgroup, _ in stream.start_cut}
+
+
 def test_a_refused_stream_leaves_nothing(db: Embedded) -> None:
     """A stream that cannot be planned creates no result table."""
     with_source(db)

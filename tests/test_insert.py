@@ -197,6 +197,15 @@ def test_composite_keys_tell_rows_apart(db: Embedded) -> None:
     refused(db, f"INSERT INTO k VALUES ({T0}, NULL, 1)")
 
 
+def test_synced_vnodes_are_written_side_by_side(db: Embedded) -> None:
+    """Under WAL_LEVEL 2 a small statement over several vnodes is complete when it returns."""
+    db.all("DROP DATABASE IF EXISTS synced", "CREATE DATABASE synced VGROUPS 3 WAL_LEVEL 2",
+           "CREATE STABLE synced.m (ts timestamp, v int) TAGS (a int)")
+    rows = " ".join(f"('c{n}', {T0}, {n}, {n})" for n in range(12))
+    assert db.execute(f"INSERT INTO synced.m (tbname, ts, v, a) VALUES {rows}").affected == 12
+    assert db.run("SELECT count(*), sum(v) FROM synced.m") == [(12, 66)]
+
+
 def test_threads_create_each_child_once(db: Embedded) -> None:
     """Eight threads that insert into the same new children get one child per name and lose no row."""
     def insert(thread: int) -> None:

@@ -121,8 +121,8 @@ def test_another_duckdb_reads_the_same(tmp_path: Path) -> None:
             query = 'SELECT tbname, v, "Group", site, epoch_ms(since) FROM d.m ORDER BY tbname'
             assert reader.execute(query).fetchall() == [("m1", 9, "k", "x", T0), ("m2", 3, "h", None, None)]
             assert reader.execute("SELECT a FROM d.n").fetchall() == [(5,)]
-        db.all("ALTER TABLE n RENAME COLUMN a TO b", "ALTER TABLE m1 SET TAG site = 'y'", "DROP TABLE m2")
-        db.engine.flush()
+        db.all("ALTER TABLE n RENAME COLUMN a TO b", "ALTER TABLE m1 SET TAG site = 'y'", "DROP TABLE m2",
+               "FLUSH DATABASE d")
         with penstock.duckdb(str(tmp_path)) as reader:
             assert reader.execute("SELECT b FROM d.n").fetchall() == [(5,)]
             assert reader.execute("SELECT tbname, site FROM d.m").fetchall() == [("m1", "y")]

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from sandboxes import T0, TestBed
 from stream_kit import StreamKit
 from test_streams_equal_batch import AGGREGATES, PARTITIONS, STEP, assert_same, batch, play, stream
 
@@ -200,3 +201,34 @@ def test_pieces_step_over_gaps_and_stay_small() -> None:
     assert sum(sizes) == len(times)
     assert max(sizes) <= 3200
     assert len(sizes) < 200
+
+
+ROW_WINDOWS = {
+    "session": ("", "session(ts, 2s)"),
+    "session by table": ("partition by tbname", "session(ts, 2s)"),
+    "state": ("partition by tbname", "state_window(v)"),
+    "event": ("partition by tbname", "event_window start with v > 0 end with v < 0"),
+    "count": ("partition by tbname", "count_window(3)"),
+}
+
+
+@pytest.mark.parametrize("kind", ROW_WINDOWS)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(before=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 40), st.integers(-2, 2)), max_size=12),
+       after=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(-2, 2)), max_size=8),
+       piece=st.integers(1, 5))
+def test_row_windows_fill_history(kind: str, before: list[Any], after: list[Any], piece: int) -> None:
+    """Windows that rows open begin in history and go on in the live flow."""
+    partition, window = ROW_WINDOWS[kind]
+    ignore = "watermark 1000s ignore expired 1" if kind == "count" else "ignore expired 0"
+    with TestBed(config={"blockRowsMax": piece}) as bed:
+        bed.all("create database d vgroups 2", "use d", "create stable meters (ts timestamp, v int) tags (g int)",
+                *(f"create table d{n} using meters tags ({n})" for n in range(3)))
+        for table, second, value in before:
+            bed.execute(f"insert into d{table} values ({T0 + second * 1000}, {value})")
+        bed.execute(f"create stream s trigger at_once {ignore} ignore update 0 fill_history 1 into o as "
+                    f"select _wstart ts, count(*) n, sum(v) total from meters {partition} {window}")
+        for table, second, value in after:
+            bed.execute(f"insert into d{table} values ({T0 + second * 1000}, {value})")
+        got = sorted(bed.rows("select ts, n, total from o"))
+        assert got == sorted(bed.rows(f"select _wstart, count(*), sum(v) from meters {partition} {window}"))

@@ -16,9 +16,11 @@ threadsafety = 2
 paramstyle = "qmark"
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.shell.dbapi import Connection
 
-__all__ = ["__version__", "apilevel", "connect", "duckdb", "paramstyle", "threadsafety"]
+__all__ = ["__version__", "apilevel", "connect", "duckdb", "ingest_lines", "paramstyle", "threadsafety"]
 
 
 def connect(path: str = "./penstock-data", config: Any = None) -> Connection:
@@ -30,6 +32,19 @@ def connect(path: str = "./penstock-data", config: Any = None) -> Connection:
     from penstock.shell.dbapi import connect as open_connection
 
     return open_connection(path, config)
+
+
+def ingest_lines(
+    path_or_connection: str | Connection,
+    lines: str | bytes | Iterable[str | bytes],
+    *,
+    database: str,
+    precision: str = "ns",
+) -> int:
+    """Writes lines of InfluxDB's line protocol and returns how many; see `Connection.ingest_lines`."""
+    from penstock.shell.dbapi import ingest_lines as ingest
+
+    return ingest(path_or_connection, lines, database=database, precision=precision)
 
 
 def duckdb(path: str = "./penstock-data") -> Any:

@@ -1,0 +1,112 @@
+"""FILL in streams: which result columns are taken from the windows around a gap, and the SQL of rows in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStreamError
+from penstock.planner.binder import Builder, is_pseudo
+from penstock.planner.fill import can_interpolate, linear_sql
+from penstock.planner.plan import SqlExpr
+from penstock.planner.query_groups import fill_values
+from penstock.planner.scopes import WINDOW_NAMES, RowScope, columns_of, vector_calls
+from penstock.planner.stream import Field, FillPlan
+from penstock.planner.windows import interval_end_sql
+from penstock.sql.schema import CatalogView, Column, Session
+from penstock.sql.statements import Fill, FillMode, IntervalWindow
+from penstock.sql.types import DataType, Precision
+
+_PLAIN: dict[FillMode, FillMode] = {"null_f": "null", "value_f": "value"}
+
+Converter = Callable[[SqlExpr, DataType], str]
+"""SQL of a value as the type of a target column."""
+
+Keys = Callable[[str], bool]
+"""Whether a name is that of a value which all rows of a group share."""
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A projection as FILL sees it: its value, and the one for windows without rows (None: FILL gives it)."""
+
+    value: SqlExpr
+    plain: SqlExpr | None
+
+
+@dataclass(frozen=True, slots=True)
+class FillContext:
+    """What the SQL of filled rows needs to know of the stream."""
+
+    catalog: CatalogView
+    session: Session
+    text: str
+    precision: Precision
+    window: IntervalWindow
+    keys: tuple[Field, ...]
+
+
+def plan_fill(
+    fill: Fill,
+    projections: Sequence[Filled],
+    bound: Sequence[SqlExpr],
+    casts: Sequence[str],
+    columns: Sequence[Column],
+    context: FillContext,
+    converted: Converter,
+) -> tuple[FillPlan, list[str]]:
+    """Returns the plan of filled rows, and `casts` as they are now: VALUE also stands in for NULL where there are rows.
+
+    `bound` has the projection's value for each target column, `casts` its SQL. Windows with rows are otherwise left
+    as they are, and a filled row copies what its neighbour has, NULL too. Raises InvalidStreamError for modes that
+    streams don't have, InvalidStatementError for a wrong list of values.
+    """
+    mode = _PLAIN.get(fill.mode, fill.mode)
+    if mode == "near":
+        raise InvalidStreamError("FILL(NEAR) is for INTERP only")
+    filling = [projection for projection in projections if projection.plain is None]
+    scope = RowScope(None, Builder(context.catalog, context.session, context.text), "FILL")
+    scope.precision = context.precision
+    constants = dict(zip((id(projection.value) for projection in filling),
+                         fill_values(fill, [projection.value.type for projection in filling], scope), strict=False))
+    by_value = {id(projection.value): projection for projection in projections}
+    changed, shown = list(casts), []
+    before: list[int] = []
+    after: list[int] = []
+    for place, (value, column) in enumerate(zip(bound, columns, strict=True)):
+        projection = by_value.get(id(value))
+        if projection is None:
+            shown.append(casts[place])
+        elif projection.plain is not None:
+            shown.append(converted(projection.plain, column.type))
+        elif mode == "value":
+            constant = converted(SqlExpr(constants[id(value)], value.type), column.type)
+            shown.append(constant)
+            changed[place] = f"coalesce({casts[place]}, {constant})"
+        elif mode == "prev":
+            before.append(place)
+            shown.append(f"b{place}")
+        elif mode == "next":
+            after.append(place)
+            shown.append(f"a{place}")
+        elif mode == "linear" and can_interpolate(column.type):
+            before.append(place)
+            after.append(place)
+            shown.append(linear_sql(f"({{'t': _t0, 'v': b{place}::DOUBLE}})", f"({{'t': _t1, 'v': a{place}::DOUBLE}})",
+                                    "_wstart", column.type))
+        else:
+            shown.append(f"NULL::{column.type.duckdb()}")
+    end = interval_end_sql("_wstart", context.window, context.precision, context.session.time_zone)
+    results = ", ".join(["_op", "_gid", *(key.name for key in context.keys),
+                         *(f"{text} AS r{place}" for place, text in enumerate(shown))])
+    sql = f"SELECT {results} FROM (SELECT *, {end} AS _wend FROM gaps)"
+    return FillPlan(mode, tuple(before), tuple(after), sql), changed
+
+
+def is_filled(node: exp.Expression, is_key: Keys) -> bool:
+    """Tells whether a result column has its value from rows; keys, constants and bounds are known without them."""
+    if next(vector_calls(node), None) is not None:
+        return True
+    return any(not is_key(column.name) and not is_pseudo(column, *WINDOW_NAMES) for column in columns_of(node))

@@ -1,0 +1,242 @@
+"""FORCE_WINDOW_CLOSE: a stream's query as SQL over the rows of the windows that the clock has just ended.
+
+The batch planner compiles the query, so that all its functions are there, also TWA, ELAPSED and INTERP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from penstock.common.errors import InternalError, InvalidStreamError
+from penstock.planner.plan import BatchPlan, PlanNode, SqlExpr
+from penstock.planner.scalar_sql import quote_name, quote_text
+from penstock.planner.scopes import columns_of, vector_calls
+from penstock.planner.select import plan_query
+from penstock.planner.stream import FIRST_INSTANT, LAST_INSTANT, FillPlan, ForcePlan, SourcePlan, StreamPlan
+from penstock.planner.stream_fill import Filled, is_filled, plan_fill
+from penstock.planner.windows import grid_of
+from penstock.sql.dialect import DurationLiteral, Penstock
+from penstock.sql.statements import IntervalWindow, Range, Select, SelectItem
+from penstock.sql.types import UNITS_PER_SECOND, Kind, timestamp
+
+if TYPE_CHECKING:
+    from penstock.planner.stream_planner import _Planner
+
+_WINDOW_FILLS = ("none", "null", "null_f", "value", "value_f", "prev")
+_INSTANT_FILLS = ("null", "null_f", "value", "value_f", "prev")
+_LOOKING_BACK = ("twa", "elapsed", "interp")
+
+
+def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
+    """Returns the plan of a stream that runs by the clock.
+
+    `condition` is the compiled WHERE. Raises what `plan_query` raises, and InvalidStreamError for what this trigger
+    doesn't allow.
+    """
+    query = planner.query
+    functions = {str(call.this) for item in query.items for call in vector_calls(item.expression)}
+    instants = "interp" in functions
+    window = _interp_step(query) if instants else _window(planner)
+    if planner.table.kind == "super" and not any(key.sql == "tbname" for key in planner.keys):
+        raise InvalidStreamError("FORCE_WINDOW_CLOSE over a super table needs PARTITION BY tbname")
+    if not instants and not functions:
+        raise InvalidStreamError("a window needs at least one aggregate function",
+                                 hint="for example count(*) or avg(column)")
+    time_name = "_irowts" if instants else "_wstart"
+    items = [replace(item, expression=_by_clock(item.expression, "_irowts" if instants else "_wend"))
+             for item in query.items]
+    for item in items:
+        for column in columns_of(item.expression):
+            planner.key(column.name)  # tags and tbname follow from the partition; what does not, stays a column
+    select = _batch_query(planner, items, time_name, window if not instants else None)
+    batch = plan_query(select, planner.catalog, planner.session)
+    if len(batch.scans) != 1 or batch.tables:
+        raise InternalError("the query of a stream reads more than the rows of its table")
+    width = len(planner.keys)
+    values = [SqlExpr(f"c{n}", column.type) for n, column in enumerate(batch.columns[width + 1:])]
+    names = [column.name for column in batch.columns[width + 1:]]
+    if len(names) != len(items):  # first(*) and the like stand for several columns
+        items = [SelectItem(exp.Anonymous(this="last"), None, name) for name in names]
+    projections = [(replace(item, alias=name), value) for item, name, value in zip(items, names, values, strict=True)]
+    first = items[0].expression
+    if not (isinstance(first, exp.Column) and first.name == time_name):
+        name = next(name for name in (time_name, "ts", f"{time_name}_") if name not in names)
+        start = SelectItem(exp.column(time_name), name, name)
+        projections.insert(0, (start, SqlExpr("_at", timestamp(planner.precision))))
+    sink, casts = planner._sink(projections, projections[0][0].name)
+    fill = None
+    if query.fill is not None and query.fill.mode != "none" and not instants:
+        fill, casts = _fill(planner, window, projections, sink.columns, casts)
+    source = _source(planner, batch)
+    sql = _sql(planner, batch, casts, instants, window, source.needs_children)
+    keep = functions & set(_LOOKING_BACK)
+    force = ForcePlan(
+        window, planner.precision, planner.session.time_zone, sql,
+        _keep_sql(planner, condition, source) if keep else None, instants,
+        alone=bool(keep), created=planner.session.now_ms * UNITS_PER_SECOND[planner.precision] // 1_000)
+    tree = PlanNode("Stream", (
+        ("trigger", "force_window_close"), *((("fill", query.fill.mode),) if query.fill is not None else ()),
+        ("into", f"{sink.database}.{sink.table}")), (batch.tree,))
+    return StreamPlan(
+        source_database=planner.table.database, source_table=planner.table.name, trigger="force_window_close",
+        watermark=0, ignore_expired=True, ignore_update=True, time_zone=planner.session.time_zone,
+        keys=tuple(key.field for key in planner.keys), source=replace(source, sql=sql), agg=None, sink=sink,
+        colocated=True, tree=tree, fill=fill, force=force)
+
+
+def _window(planner: _Planner) -> IntervalWindow:
+    query, window = planner.query, planner.query.window
+    if not isinstance(window, IntervalWindow):
+        raise InvalidStreamError("FORCE_WINDOW_CLOSE needs an INTERVAL window")
+    grid = grid_of(window, planner.precision, planner.session.time_zone)
+    if not grid.tumbling:
+        raise InvalidStreamError("FORCE_WINDOW_CLOSE cannot have windows that overlap",
+                                 hint="leave SLIDING out, or make it as long as INTERVAL")
+    if query.fill is not None and query.fill.mode not in _WINDOW_FILLS:
+        raise InvalidStreamError(f"FORCE_WINDOW_CLOSE cannot FILL({query.fill.mode.upper()})",
+                                 hint="what comes after a window isn't known: use NONE, NULL, VALUE or PREV")
+    if query.range is not None or query.every is not None:
+        raise InvalidStreamError("RANGE and EVERY belong to INTERP")
+    return IntervalWindow(window.interval, window.offset)
+
+
+def _interp_step(query: Select) -> IntervalWindow:
+    if query.window is not None:
+        raise InvalidStreamError("INTERP cannot be used with a window")
+    if query.range is not None:
+        raise InvalidStreamError("INTERP in a stream cannot have a RANGE", hint="the clock gives the instants")
+    if query.every is None or query.fill is None:
+        raise InvalidStreamError("INTERP in a stream needs EVERY and FILL", hint="write EVERY(10s) FILL(PREV)")
+    if query.every.is_calendar or query.every.value <= 0:
+        raise InvalidStreamError(f"EVERY({query.every}) must be a fixed time", code=0x2615)
+    if query.fill.mode not in _INSTANT_FILLS:
+        raise InvalidStreamError(f"INTERP in a stream cannot FILL({query.fill.mode.upper()})",
+                                 hint="what comes after an instant isn't known: use NULL, VALUE or PREV")
+    return IntervalWindow(query.every)
+
+
+def _by_clock(node: exp.Expression, trigger_time: str) -> exp.Expression:
+    """Replaces NOW and TODAY by the time at which the clock ends the window."""
+
+    def replaced(part: exp.Expression) -> exp.Expression:
+        if isinstance(part, exp.Anonymous) and not part.expressions:
+            if str(part.this) == "now":
+                return exp.column(trigger_time)
+            if str(part.this) == "today":
+                return exp.Anonymous(this="timetruncate",
+                                     expressions=[exp.column(trigger_time), DurationLiteral(value=1, unit="d")])
+        return part
+
+    return node.transform(replaced)
+
+
+def _batch_query(
+    planner: _Planner, items: Sequence[SelectItem], time_name: str, window: IntervalWindow | None
+) -> Select:
+    """Returns the query that gives keys, the time, and the projections."""
+    query = planner.query
+    parts = {item.expression.sql(dialect=Penstock): item.expression for item in query.partition_by}
+    keys = []
+    for n, key in enumerate(planner.keys):
+        node = parts[key.names[-1]] if key.partitions else exp.column(exp.to_identifier(
+            key.names[0], quoted=key.names[0] != "tbname"))
+        keys.append(SelectItem(node, f"k{n}", f"k{n}"))
+    span = None
+    if window is None:
+        span = Range(exp.Literal.number(FIRST_INSTANT), exp.Literal.number(LAST_INSTANT))
+    return Select(
+        items=(*keys, SelectItem(exp.column(time_name), "_at", "_at"), *items), source=query.source, where=query.where,
+        partition_by=query.partition_by, window=window, fill=query.fill if window is None else None, range=span,
+        every=query.every, text=query.text)
+
+
+def _source(planner: _Planner, batch: BatchPlan) -> SourcePlan:
+    planner.row_key()
+    for name in batch.scans[0].columns:
+        if name == "tbname":
+            planner.needs_children = True
+        else:
+            planner.use(name)
+    normal = planner.table.kind == "normal"
+    needs = not normal and (planner.needs_children or any("tbname" in key.sql for key in planner.keys))
+    gid = _gid(planner)
+    return planner._source(needs, "_tuid" if gid == "c._tuid" else gid, "", None, None)
+
+
+def _base(planner: _Planner, needs_children: bool) -> str:
+    """SQL of the rows with the names and tags of their tables."""
+    if needs_children:
+        return "SELECT r.*, c.* EXCLUDE (_tuid) FROM rows r JOIN children c USING (_tuid)"
+    if planner.table.kind == "normal":
+        return f"SELECT *, {quote_text(planner.table.name)} AS tbname FROM rows"
+    return "SELECT * FROM rows"
+
+
+def _gid(planner: _Planner) -> str:
+    """SQL of the group id over the keys (as in streams by event time)."""
+    partition = [key for key in planner.keys if key.partitions]
+    if planner.table.kind != "super" and not partition:
+        return "0::UBIGINT"
+    if all(key.sql == "tbname" or planner._is_tag(key) for key in partition):
+        return "c._tuid" if planner.table.kind == "super" else f"{planner.table.uid}::UBIGINT"
+    parts = ", ".join(f"coalesce({key.field.name}::VARCHAR, chr(0))" for key in partition)
+    return f"md5_number_lower(concat_ws(chr(31), {parts}))"
+
+
+def _sql(
+    planner: _Planner, batch: BatchPlan, casts: Sequence[str], instants: bool, window: IntervalWindow,
+    needs_children: bool,
+) -> str:
+    keys = [key.field.name for key in planner.keys]
+    count = len(batch.columns) - len(keys) - 1
+    names = ", ".join([*keys, "_at", *(f"c{n}" for n in range(count))])
+    scan = batch.scans[0].name
+    body = f"WITH {scan} AS ({_base(planner, needs_children)}), {batch.sql.removeprefix('WITH ')}"
+    start = f"_at - {window.interval.in_units(planner.precision)}" if instants else "_at"
+    gid = _gid(planner)
+    typed = [f"({key.field.name})::{key.field.type.duckdb()} AS {key.field.name}" for key in planner.keys]
+    columns = ", ".join(["0::UTINYINT AS _op", f"{gid} AS _gid", *typed,
+                         *(f"{cast} AS r{n}" for n, cast in enumerate(casts)), f"{start} AS _start"])
+    table = ""
+    if gid == "c._tuid":
+        name = next(key.field.name for key in planner.keys if key.sql == "tbname")
+        table = f" JOIN (SELECT _tuid, tbname FROM children) c ON c.tbname = q.{name}"
+    return f"SELECT {columns} FROM ({body}) AS q({names}){table}"
+
+
+def _keep_sql(planner: _Planner, condition: str | None, source: SourcePlan) -> str:
+    """SQL of the newest row per group, and the newest that has a value, for each column."""
+    partition = ", ".join(["_tuid", *(key.sql for key in planner.keys if key.partitions)])
+    ts = quote_name(planner.table.time_column.name)
+    newest = [f"{ts} = max({ts}) OVER (PARTITION BY {partition})"]
+    for column in source.columns:
+        if column.type.kind is not Kind.TIMESTAMP or column.name != planner.table.time_column.name:
+            value = quote_name(column.name)
+            newest.append(f"{ts} = max({ts}) FILTER (WHERE {value} IS NOT NULL) OVER (PARTITION BY {partition})")
+    columns = ", ".join(["_tuid", *(quote_name(column.name) for column in source.columns)])
+    base = _base(planner, source.needs_children)
+    where = f" WHERE {condition}" if condition else ""
+    return f"SELECT {columns} FROM ({base}){where} QUALIFY {' OR '.join(newest)}"
+
+
+def _fill(
+    planner: _Planner, window: IntervalWindow, projections: Sequence[tuple[SelectItem, SqlExpr]],
+    columns: Sequence[object], casts: list[str],
+) -> tuple[FillPlan, list[str]]:
+    from penstock.planner.expressions import compile_expression
+    from penstock.planner.stream_planner import ResultScope, RowScope, _converted
+
+    fill = planner.query.fill
+    assert fill is not None
+    scope = ResultScope(planner, RowScope(planner), window)
+    filled = []
+    for item, value in projections:
+        plain = None
+        if not is_filled(item.expression, lambda name: planner.key(name) is not None):
+            plain = compile_expression(item.expression, scope)
+        filled.append(Filled(value, plain))
+    return plan_fill(fill, filled, planner.bound, casts, columns, planner.fill_context(window), _converted)  # type: ignore[arg-type]

@@ -1,0 +1,164 @@
+"""The long reference of the functions: from their table, from the planner, and from examples that are run."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator
+from itertools import count, groupby
+
+from function_examples import EXAMPLES, SETUP
+
+import penstock
+from penstock.mnode.engine import Engine
+from penstock.planner.aggregates import aggregate_sql
+from penstock.planner.partials import RowKey, split
+from penstock.planner.plan import SqlExpr
+from penstock.planner.select import plan_query
+from penstock.shell.format import Style, text_columns
+from penstock.sql.functions import FUNCTIONS, Argument, FunctionSpec, check_call
+from penstock.sql.functions_spec import (
+    ANY,
+    describe_kinds,
+    joined_text,
+    joined_with_separator,
+    same_as_first,
+    sum_type,
+    text_of_first,
+)
+from penstock.sql.parser import parse_one
+from penstock.sql.schema import Session
+from penstock.sql.statements import Duration, Select
+from penstock.sql.types import BIGINT, VARCHAR, DataType, Kind, timestamp
+
+_CATEGORIES = {
+    "aggregate": "Aggregates", "pseudo": "Pseudo columns", "scalar": "Functions of one row",
+    "selection": "Selection functions", "timeseries": "Functions along the time line",
+}
+_RULES = {
+    same_as_first: "the type of the first argument",
+    sum_type: "BIGINT for signed and BIGINT UNSIGNED for unsigned integers, DECIMAL for DECIMAL, else DOUBLE",
+    joined_text: "VARCHAR, or NCHAR if any argument is NCHAR",
+    joined_with_separator: "VARCHAR, or NCHAR if any argument is NCHAR",
+    text_of_first: "VARCHAR or NCHAR, as the first argument",
+}
+_SHORT = 90
+
+
+def long_reference() -> str:
+    """Returns a section per function: arguments, result, what streams make of it, what DuckDB computes, an example."""
+    with tempfile.TemporaryDirectory() as folder, penstock.connect(folder, {"timezone": "UTC"}) as connection:
+        for statement in SETUP:
+            connection.execute(statement)
+        lines: list[str] = []
+        specs = sorted(FUNCTIONS.values(), key=lambda spec: (spec.category, spec.name))
+        for category, members in groupby(specs, key=lambda spec: spec.category):
+            lines += [f"## {_CATEGORIES[category]}", ""]
+            for spec in members:
+                lines += [f"### {spec.signature}", "", spec.summary, ""]
+                lines += [*_facts(spec, connection), ""]
+        return "\n".join(lines)
+
+
+def _facts(spec: FunctionSpec, connection: penstock.Connection) -> Iterator[str]:
+    if spec.arguments:
+        yield f"- Arguments: {'; '.join(map(_argument, spec.arguments))}."
+    yield f"- Result: {_result(spec)}."
+    yield f"- In streams: {_in_streams(spec)}."
+    computed = _duckdb(spec, connection.lease.engine)
+    if computed:
+        yield f"- In DuckDB: {computed}."
+    statement = f"SELECT {EXAMPLES[spec.name]}"
+    table = connection.execute(statement).fetch_arrow()
+    table = table.rename_columns([str(index) for index in range(table.num_columns)])
+    columns = [cells.values for cells in text_columns(table, Style())]
+    rows = [", ".join("NULL" if value is None else value for value in row) for row in zip(*columns, strict=True)]
+    yield f"- Example: `{statement}` gives `{' / '.join(rows)}`."
+
+
+def _argument(argument: Argument) -> str:
+    accepts = "a duration such as `1s`" if argument.duration else (
+        "anything" if argument.accepts == ANY else describe_kinds(argument.accepts))
+    if argument.choices:
+        accepts = "one of " + ", ".join(f"`{choice}`" for choice in argument.choices)
+    elif argument.low is not None:
+        accepts = f"{accepts} from {argument.low} to {argument.high}"
+    notes = [note for note, holds in (
+        ("or `*`", argument.star), ("a constant", argument.literal), ("optional", argument.optional),
+        (f"up to {argument.repeats} times", argument.repeats > 1)) if holds]
+    return f"`{argument.name}` is {accepts}" + "".join(f", {note}" for note in notes)
+
+
+def _result(spec: FunctionSpec) -> str:
+    if spec.name == "cols":
+        return "the types of the expressions"
+    if spec.result in _RULES:
+        return _RULES[spec.result]
+    types = [type_ for type_, _ in _samples(spec)]
+    least, more = spec.result(types).sql(), spec.result([*types, BIGINT]).sql() if types else ""
+    return f"{least}; {more} with more arguments" if spec.arguments[-1:] and more not in ("", least) else least
+
+
+def _samples(spec: FunctionSpec) -> list[tuple[DataType, object]]:
+    """Returns a type and, where one is needed, a constant for each argument that cannot be left out."""
+    samples: list[tuple[DataType, object]] = []
+    for argument in spec.arguments[:spec.minimum]:
+        constant: object = None
+        if argument.duration:
+            constant = Duration(1, "s")
+        elif argument.choices:
+            constant = argument.choices[0]
+        elif argument.literal:
+            constant = argument.low if argument.low is not None else "[0, 1]"
+        kinds = (Kind.INT, Kind.BIGINT, Kind.TIMESTAMP, Kind.VARCHAR)
+        kind = next((kind for kind in kinds if kind in argument.accepts), Kind.VARCHAR)
+        type_ = {Kind.TIMESTAMP: timestamp(), Kind.BIGINT: BIGINT, Kind.VARCHAR: VARCHAR}.get(kind, DataType(kind))
+        samples.append((type_, constant))
+    return samples
+
+
+def _in_streams(spec: FunctionSpec) -> str:
+    if not spec.in_stream:
+        return "no"
+    allowed = "with FORCE_WINDOW_CLOSE only" if spec.only_force_window_close else "yes"
+    if spec.category not in ("aggregate", "selection"):
+        return allowed
+    samples = _samples(spec)
+    arguments = [SqlExpr(spec.arguments[index].name, type_, constant)
+                 for index, (type_, constant) in enumerate(samples)]
+    numbers = count()
+    result = check_call(spec, [type_ for type_, _ in samples], [constant for _, constant in samples])
+    partial = split(spec.name, arguments, result, RowKey("ts"), lambda: f"p{next(numbers)}")
+    if partial is None:
+        return allowed if spec.only_force_window_close else "not yet: nothing splits it into partial values"
+    made = partial.struct or ", ".join(partial.columns)
+    combined = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
+                         for accumulator in partial.accumulators)
+    return f"{allowed}; source tasks send `{made}`, combined by `{combined}`, and the value is `{partial.final}`"
+
+
+def _duckdb(spec: FunctionSpec, engine: Engine) -> str:
+    if spec.category == "pseudo" or spec.name == "cols":
+        return ""
+    if spec.category == "aggregate" and spec.name not in ("twa", "elapsed", "histogram"):
+        samples = _samples(spec)
+        arguments = [SqlExpr(spec.arguments[index].name, type_, constant)
+                     for index, (type_, constant) in enumerate(samples)]
+        return _shown(aggregate_sql(spec.name, arguments, "ts").sql)
+    query = parse_one(f"SELECT {EXAMPLES[spec.name]}")
+    assert isinstance(query, Select)
+    sql = plan_query(query, engine.catalog, Session("docs", "UTC", 0)).sql
+    if spec.category == "scalar":
+        found = re.search(r"SELECT (.*) AS o0 FROM", sql, flags=re.DOTALL)
+        return _shown(found[1]) if found is not None else ""
+    return _functions(sql)
+
+
+def _shown(sql: str) -> str:
+    return f"`{sql}`" if len(sql) <= _SHORT and "\n" not in sql else _functions(sql)
+
+
+def _functions(sql: str) -> str:
+    words = dict.fromkeys(re.findall(r"\b([a-z_][a-z0-9_]*)\(", re.sub(r"'(?:[^']|'')*'", "''", sql)))
+    names = [word for word in words if not word.startswith(("v", "scan")) or "_" in word]
+    return "made of " + ", ".join(f"`{name}`" for name in names) if names else "plain SQL"

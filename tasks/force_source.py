@@ -1,0 +1,321 @@
+"""The source task of FORCE_WINDOW_CLOSE: computes each window once, when the clock has ended it.
+
+A window sees what the vnode had acknowledged when it ended: records are told apart by their ingest time, so that a
+window that is computed later (after PAUSE, or a restart) gives what it would have given then.
+"""
+
+from __future__ import annotations
+
+import pickle
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.planner.stream import FIRST_INSTANT, LAST_INSTANT, StreamPlan
+from penstock.planner.windows import end_of, grid_of, window_bounds
+from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.children import Children
+from penstock.tasks.compute import GROUP, Computer, result_schema
+from penstock.tasks.fill import GapRows, filled_rows, gap_schema
+from penstock.tasks.messages import (
+    Barrier,
+    CheckpointCommitted,
+    Pause,
+    Resume,
+    StartCheckpoint,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+)
+from penstock.tasks.outbox import Outbox
+from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.source import source_rows
+from penstock.tasks.state_store import StateStore
+from penstock.tasks.status import StateTracker
+from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.wal.record import DeleteRecord, MetaRecord, Record
+
+WINDOWS_PER_RUN = 500
+_GROUPS_KEY, _ROWS_KEY = b"groups", b"rows"
+
+
+class ForceSourceTask:
+    """One vnode's source task of a stream that runs by the clock; its output goes to the sink task.
+
+    It follows the WAL to know the child tables, and where in it each window ended; rows are read from the store.
+    """
+
+    def __init__(
+        self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
+    ) -> None:
+        plan, settings = deployment.plan, deployment.settings
+        assert plan.force is not None
+        self.id = TaskId(deployment.stream_id, "source", index)
+        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, [self.id], environment.wake)
+        output = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
+        self.output: ChannelQueue[TaskId] | None = output
+        self._queue: ChannelQueue[TaskId] = output
+        self._plan: StreamPlan = plan
+        self._force = plan.force
+        self._source = plan.source
+        self._settings = settings
+        self._environment = environment
+        self._clock = environment.clock
+        self._vgroup_id = deployment.vgroup_ids[index]
+        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
+        self._computer = Computer()
+        self._outbox = Outbox(output, settings.block_bytes_max)
+        self._children = Children(plan.source, deployment.children[index])
+        self._tracker = StateTracker(self._clock)
+        self._events: deque[TaskEvent] = deque()
+        self._checkpoints: deque[int] = deque()
+        self._paused = deployment.paused
+        self._records: deque[Record] = deque()
+        self._rows_in = 0
+        self._checkpoint_id = deployment.checkpoint_id
+        self._checkpoint_time_ms: int | None = None
+        self._grid = grid_of(self._force.window, self._force.precision, self._force.time_zone)
+        self._schema = result_schema(plan.keys, plan.result_fields)
+        self._keys = len(plan.keys)
+        self._version = deployment.start_versions[index]
+        self._next = self._window_of(self._force.created)
+        # Per group that ever had data: its keys and its newest results.
+        self._groups: dict[int, tuple[Any, ...]] = {}
+        self._kept: pa.Table | None = None
+        meta = self._store.restore(deployment.checkpoint_id)
+        if meta is not None:
+            self._restore(meta)
+        self._wal = environment.open_wal(self._vgroup_id, self._version)
+
+    # -- what the runtime calls ------------------------------------------------------------------------------
+
+    def post(self, event: TaskEvent) -> None:
+        self._events.append(event)
+        self._environment.wake()
+
+    def step(self) -> bool:
+        progressed = self._handle_events()
+        if not self._outbox.flush():
+            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            return progressed
+        if self._checkpoints:
+            self._checkpoint(self._checkpoints.popleft())
+            return True
+        if self._paused:
+            self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
+            return progressed
+        self._read_ahead()
+        until_ms = self._records[0].ingest_time_ms if self._records else self._clock.now_ms()
+        if self._end_ms(self._next) <= until_ms:
+            self._tracker.enter("RUNNING")
+            self._compute(until_ms)
+            self._outbox.flush()
+            return True
+        if self._records:
+            self._apply(self._records.popleft())
+            return True
+        self._tracker.enter("IDLE", "waits for the end of the window")
+        return progressed
+
+    def next_deadline(self) -> float | None:
+        if self._paused or self._outbox.blocked_channel is not None:
+            return None
+        return self._clock.monotonic() + max(0, self._end_ms(self._next) - self._clock.now_ms()) / 1000
+
+    def status(self) -> TaskStatus:
+        state = self._tracker.current
+        return TaskStatus(
+            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
+            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
+            input_peak=self.input.peak_bytes, output_bytes=self._queue.used_bytes,
+            output_capacity=self._queue.capacity_bytes, output_peak=self._queue.peak_bytes,
+            rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_out=self._outbox.bytes_out,
+            processed_version=self._version, wal_version=self._wal.acknowledged_version, watermark=self._next,
+            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
+            state_bytes=self._store.used_bytes,
+        )
+
+    def close(self) -> None:
+        self._wal.close()
+        self._computer.close()
+        self._store.close()
+
+    # -- the WAL ---------------------------------------------------------------------------------------------
+
+    def _handle_events(self) -> bool:
+        handled = False
+        while self._events:
+            handled = True
+            match self._events.popleft():
+                case StartCheckpoint(checkpoint_id):
+                    self._checkpoints.append(checkpoint_id)
+                case CheckpointCommitted(checkpoint_id):
+                    self._store.committed(checkpoint_id)
+                    self._checkpoint_id = checkpoint_id
+                    self._checkpoint_time_ms = self._clock.now_ms()
+                case Pause():
+                    self._paused = True
+                case Resume(skip_to_end):
+                    self._paused = False
+                    if skip_to_end:
+                        self._skip_to_end()
+        return handled
+
+    def _skip_to_end(self) -> None:
+        """Leaves out the windows that have ended meanwhile."""
+        while self._read_ahead():
+            while self._records:
+                self._apply(self._records.popleft())
+        now = self._clock.now_ms() * UNITS_PER_SECOND[self._force.precision] // 1000
+        self._next = max(self._next, self._window_of(now))
+
+    def _read_ahead(self) -> bool:
+        if not self._records:
+            self._records.extend(self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max))
+        return bool(self._records)
+
+    def _apply(self, record: Record) -> None:
+        match record:
+            case MetaRecord(body=body):
+                self._children.apply(body)
+            case DeleteRecord(table_uid=uid) if uid == self._source.storage_uid and self._kept is not None:
+                self._kept = self._without(self._kept, record)
+        self._version = record.version
+
+    def _without(self, rows: pa.Table, delete: DeleteRecord) -> pa.Table:
+        ts = rows.column(self._source.time_column).to_numpy()
+        gone = (ts >= delete.first_ts) & (ts <= delete.last_ts)
+        if delete.tuids is not None:
+            gone &= np.isin(rows.column("_tuid").to_numpy(), np.array(delete.tuids, np.uint64))
+        return rows.filter(pa.array(~gone))
+
+    # -- windows ---------------------------------------------------------------------------------------------
+
+    def _window_of(self, ts: int) -> int:
+        return window_bounds(ts, self._force.window, self._force.precision, self._force.time_zone)[0][0]
+
+    def _end_ms(self, start: int) -> int:
+        """Returns the first millisecond at which the window is over."""
+        return -(-end_of(start, self._grid) * 1000 // UNITS_PER_SECOND[self._force.precision])
+
+    def _compute(self, until_ms: int) -> None:
+        """Computes the windows that have ended by then, a bounded number of them, from the store as of now."""
+        starts = [self._next]
+        # A run makes at most about a block of filled rows.
+        most = 1 if self._force.alone else min(
+            WINDOWS_PER_RUN, max(1, self._settings.block_rows_max // max(1, len(self._groups))))
+        while (following := end_of(starts[-1], self._grid)) and len(starts) < most:
+            if self._end_ms(following) > until_ms:
+                break
+            starts.append(following)
+        end = end_of(starts[-1], self._grid)
+        # An instant belongs to the step that it ends.
+        shift = 1 if self._force.instants else 0
+        stored = self._rows(starts[0] + shift, end - 1 + shift)
+        if self._source.needs_children:
+            self._computer.register("children", self._children.table())
+        results = pa.RecordBatch.from_pylist([], schema=self._schema)
+        windows: list[int] = []
+        if stored.num_rows or (self._force.instants and self._kept is not None):
+            earlier = [] if self._kept is None else [self._kept]
+            rows = pa.concat_tables([*earlier, stored], promote_options="permissive")
+            results, windows = self._results(rows, starts, end)
+            if stored.num_rows and self._force.keep_sql is not None:
+                kept = self._computer.run(self._force.keep_sql, rows.schema, rows=rows)
+                self._kept = pa.Table.from_batches([kept])
+        if self._plan.fill is not None:
+            results = self._filled(results, windows, starts)
+        self._outbox.send(self._queue.channels[0], results)
+        self._next = end
+
+    def _rows(self, first_ts: int, last_ts: int) -> pa.Table:
+        """Returns the relation `rows`: what is stored in the range as of now."""
+        source = self._source
+        tuids = None if source.keep_tuid is None else pa.array([source.keep_tuid], pa.uint64())
+        stored = self._environment.read_rows(
+            self._vgroup_id, source.storage_uid, tuids, first_ts, last_ts, self._version)
+        rows = source_rows(stored, self._plan)
+        self._rows_in += rows.num_rows
+        return rows
+
+    def _results(self, rows: pa.Table, starts: Sequence[int], end: int) -> tuple[pa.RecordBatch, list[int]]:
+        """Returns the results of the windows, and the start of each result's window."""
+        sql = self._force.sql
+        if self._force.instants:
+            sql = sql.replace(str(FIRST_INSTANT), str(end)).replace(str(LAST_INSTANT), str(end))
+        schema = self._schema.append(pa.field("_start", pa.int64()))
+        found = self._computer.run(sql, schema, rows=rows)
+        place = found.schema.get_field_index("_start")
+        wanted = pc.is_in(found.column(place), pa.array(starts, pa.int64()))
+        found = found.filter(wanted)
+        return found.select(self._schema.names), found.column(place).to_pylist()
+
+    # -- FILL ------------------------------------------------------------------------------------------------
+
+    def _filled(self, results: pa.RecordBatch, windows: Sequence[int], starts: Sequence[int]) -> pa.RecordBatch:
+        """Returns the results with a row for every known group that a window lacks."""
+        found: dict[int, list[int]] = {}
+        for row, start in enumerate(windows):
+            found.setdefault(start, []).append(row)
+        gids = results.column(GROUP.name).to_pylist()
+        values = [tuple(row.values())[2:] for row in results.to_pylist()]
+        batches = [results]
+        for start in starts:
+            present = {gids[row] for row in found.get(start, ())}
+            absent = [(gid, known) for gid, known in self._groups.items() if gid not in present]
+            if absent:
+                batches.append(self._absent(absent, start))
+            for row in found.get(start, ()):
+                self._groups[gids[row]] = values[row]
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if any(
+            batch.num_rows for batch in batches) else results
+
+    def _absent(self, groups: Sequence[tuple[int, tuple[Any, ...]]], start: int) -> pa.RecordBatch:
+        fill = self._plan.fill
+        assert fill is not None
+        columns = [pa.array(values, field.type) for values, field in zip(
+            zip(*((0, gid, *known) for gid, known in groups), strict=True), self._schema, strict=True)]
+        pool = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        count = len(groups)
+        row, none, at = np.arange(count), np.full(count, -1), np.full(count, start)
+        gaps = GapRows(np.zeros(count, np.uint8), at, at, at, row, row, none)
+        return filled_rows(fill, gap_schema(fill, self._plan.keys, self._schema), self._schema, self._computer, gaps,
+                           pool)
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def _checkpoint(self, checkpoint_id: int) -> None:
+        started = time.perf_counter()
+        if self._groups:
+            self._store.put_many([(_GROUPS_KEY, pickle.dumps(self._groups, protocol=5))])
+        if self._kept is not None:
+            self._store.put_many([(_ROWS_KEY, _to_ipc(self._kept))])
+        stored = self._store.checkpoint(checkpoint_id, {"version": self._version, "next": self._next})
+        self._outbox.signal(Barrier(checkpoint_id))
+        self._outbox.flush()
+        duration_ms = (time.perf_counter() - started) * 1000
+        self._environment.acknowledge(TaskCheckpoint(
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, self._version, stored.digest))
+
+    def _restore(self, meta: dict[str, Any]) -> None:
+        self._version, self._next = meta["version"], meta["next"]
+        groups, rows = self._store.get_many([_GROUPS_KEY, _ROWS_KEY])
+        if groups is not None:
+            self._groups = pickle.loads(groups)
+        if rows is not None:
+            with pa.ipc.open_stream(rows) as reader:
+                self._kept = reader.read_all()
+
+
+def _to_ipc(table: pa.Table) -> bytes:
+    buffer = pa.BufferOutputStream()
+    with pa.ipc.new_stream(buffer, table.schema) as writer:
+        writer.write_table(table)
+    content: bytes = buffer.getvalue().to_pybytes()
+    return content

@@ -1,0 +1,43 @@
+"""The agg task of streams whose windows are defined by rows: segments come in, results of windows go out."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.tasks.agg import AggTask
+from penstock.tasks.compute import OPERATION
+from penstock.tasks.segment_table import SegmentTable
+from penstock.tasks.window_table import REPLAYED
+
+
+class SegmentAggTask(AggTask):
+    """One agg task of a stream with SESSION, STATE, EVENT or COUNT windows."""
+
+    _table: SegmentTable
+
+    def _open_table(self, inputs: int) -> SegmentTable:
+        window = self._plan.source.row_window
+        assert window is not None
+        return SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store)
+
+    def _merge(self, data: pa.RecordBatch, input: int) -> None:
+        until = self._watermarks.current
+        replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
+        self._write_results(self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed))
+        if self._table.has_changed:
+            self._delayed.touch(0, None, self._clock.monotonic())
+        self._table.spill(self._settings.state_memory_bytes, until)
+
+    def _emit_delayed(self) -> None:
+        self._delayed.take()
+        self._write_results(self._table.overdue())
+
+    def _close_windows(self) -> None:
+        until = self._watermarks.current
+        assert until is not None
+        self._write_results(self._table.close_until(until))
+        self._table.spill(self._settings.state_memory_bytes, until)
+
+    def _write_results(self, state: pa.Table | None) -> None:
+        if state is not None:
+            self._route(self._computer.run(self._agg.final_sql, self._schema, state=state))

@@ -1,0 +1,503 @@
+"""The segments an agg task keeps for windows that rows define, the windows they make up, and which results are out.
+
+With one input a segment is a window. Sessions of several inputs are merged where they are within the gap. A window's
+result is out if the target table holds a row for it; what is out always follows from the segments, the watermark and
+the trigger alone: `changes` says how to get there.
+"""
+
+from __future__ import annotations
+
+import heapq
+import struct
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.planner.stream import AggPlan, Field, RowWindow, Trigger
+from penstock.planner.stream_row_windows import END_ROWS, LAST_ROW
+from penstock.tasks.accumulators import Slots, Values, columns_for, combine
+from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
+from penstock.tasks.state_store import StateStore
+from penstock.tasks.window_table import WindowTable, codec_of
+
+_PREFIX = b"w"
+_KEY = struct.Struct(">HQQ")
+_SIGN = 1 << 63
+_LEAST, _MOST = -(2**63), 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Window:
+    group: int
+    start: int
+    slots: tuple[int, ...]
+
+
+class SegmentTable(WindowTable):
+    """All segments of one agg task; `windows` is how many inputs' segments may make up one.
+
+    Of each (input, group) the newest segments are in memory, from a floor on (no floor: all), and maybe others; what is
+    in memory counts more than what is stored.
+    """
+
+    def __init__(self, plan: AggPlan, window: RowWindow, trigger: Trigger, keys: Sequence[Field], inputs: int,
+                 store: StateStore) -> None:
+        super().__init__(plan, keys, inputs, store)
+        self._window = window
+        self._at_once = trigger == "at_once"
+        self._delays = trigger == "max_delay"
+        self._changed: set[tuple[int, int]] = set()
+        names = [field.name for field in self._fields]
+        self._last_of = self._columns[names.index(LAST_ROW)]
+        self._ends_of = self._columns[names.index(END_ROWS)] if END_ROWS in names else None
+        self._last_field = names.index(LAST_ROW)
+        self._out = Values(pa.bool_(), self._capacity)
+        self._columns.append(self._out)
+        self._codec = codec_of(self._columns)
+        self._order: list[dict[int, list[int]]] = [{} for _ in range(inputs)]
+        self._floors: list[dict[int, int]] = [{} for _ in range(inputs)]
+        self._closing: list[tuple[int, int, int]] = []
+        self._waiting: dict[tuple[int, int], int] = {}
+
+    # -- what the agg task calls -------------------------------------------------------------------------------
+
+    def apply(
+        self, partials: pa.RecordBatch, input: int, until: int | None, *, replayed: bool
+    ) -> pa.Table | None:
+        """Takes partials of one input and returns the results that change: the relation `state`, or None.
+
+        A partial without rows makes the segments of its group from `_wstart` to `_wlast` void, one with less than none
+        names a start of which an earlier attempt may have written a result. `replayed`: it may have done so for any
+        window that is touched. `until`: the watermark. In the returned relation `_rows` 0 says that the window's result
+        is to be deleted.
+        """
+        withdrawn: set[tuple[int, int]] = set()
+        counted = partials.column(ROWS.name).to_numpy()
+        if replayed:
+            doubtful = partials.filter(pa.array(counted < 0))
+            partials = partials.filter(pa.array(counted >= 0))
+            counted = counted[counted >= 0]
+            starts = doubtful.column(WINDOW_START.name).to_pylist()
+            withdrawn.update(zip(self._groups(doubtful).tolist(), starts, strict=True))
+        void = counted == 0
+        if self._window.kind == "session":
+            touched = self._apply_sessions(partials, void, input, withdrawn)
+        else:
+            if void.any():
+                for group, first, last in self._stretches(partials.filter(pa.array(void))):
+                    self._load_between(input, group, first, last)
+                    self._remove(input, group, first, last, withdrawn)
+                partials = partials.filter(pa.array(~void))
+            touched = self._add(partials, input)
+        if replayed:
+            withdrawn.update((window.group, int(self._window_of[slot])) for window in touched for slot in window.slots)
+        return self._changes(touched, withdrawn, until)
+
+    def close_until(self, until: int) -> pa.Table | None:
+        """Returns the results of the windows that the new watermark closes: the relation `state`, or None."""
+        windows: dict[tuple[int, int], _Window] = {}
+        while self._closing and self._closing[0][0] < until:
+            last, group, start = heapq.heappop(self._closing)
+            if self._waiting.get((group, start)) != last:
+                continue
+            del self._waiting[group, start]
+            window = self._window_at(group, start)
+            if window is not None and (
+                not self._out.data[window.slots[0]] or (group, window.start) in self._changed
+            ):
+                windows[group, window.start] = window
+        return self._changes(list(windows.values()), set(), until)
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether a window has changed since its result was shown last (MAX_DELAY)."""
+        return bool(self._changed)
+
+    def overdue(self) -> pa.Table | None:
+        """Returns the results of all windows that changed since they were shown, closed or not (MAX_DELAY)."""
+        windows: dict[tuple[int, int], _Window] = {}
+        for group, start in sorted(self._changed):
+            window = self._window_at(group, start)
+            if window is not None and self._counts(window, self._last(window)):
+                windows[group, window.start] = window
+                self._set_out(window.slots[0], True)
+        self._changed.clear()
+        return self._state_of(list(windows.values()), []) if windows else None
+
+    def spill(self, bytes_max: int, closed_until: int | None) -> None:
+        """Moves the oldest segments out of memory until what stays is at most `bytes_max`, or less."""
+        if self.memory_bytes <= bytes_max:
+            return
+        slots = np.flatnonzero(self._used)
+        kept = bytes_max * 3 // 4 // self._row_bytes
+        evicted = slots[np.argsort(self._window_of[slots], kind="stable")][: len(slots) - kept]
+        self._write(evicted)
+        for slot in evicted.tolist():
+            floors, group = self._floors[int(self._input_of[slot])], int(self._group_of[slot])
+            floors[group] = max(floors.get(group, _LEAST), int(self._window_of[slot]) + 1)
+            self._release(slot)
+
+    def restore(self, meta: dict[str, Any], closed_until: int | None) -> None:
+        """Loads the groups, the segments that may still grow, and the newest one of each group and input."""
+        self._newest_stored = meta["newest_stored"]
+        last_of_line: dict[tuple[int, int], tuple[bytes, bytes]] = {}
+        for key, value in self._store.items():
+            if not key.startswith(_PREFIX):
+                self._restore_group(key, value)
+        for key, value in self._store.items(_PREFIX):
+            if not key.startswith(_PREFIX):
+                break
+            input, gid, start = _unpack(key)
+            group = self._group_index[gid]
+            slot = self._adopted(key, value)
+            if (closed_until is None or int(self._last_of.data[slot]) >= closed_until) and not self._at_once:
+                self._wait(group, start, int(self._last_of.data[slot]))
+                if self._delays:
+                    self._changed.add((group, start))
+            else:
+                previous = last_of_line.get((input, group))
+                last_of_line[input, group] = key, value
+                if previous is not None:
+                    self._forget(previous[0])
+        self._new_groups = []
+
+    def validate(self) -> None:
+        super().validate()
+        for input, lines in enumerate(self._order):
+            for group, starts in lines.items():
+                assert starts == sorted(start for known, start in self._slots[input] if known == group)
+
+    # -- segments ----------------------------------------------------------------------------------------------
+
+    def _add(self, partials: pa.RecordBatch, input: int) -> list[_Window]:
+        """Adds partials to the segments that start where they do."""
+        if not partials.num_rows:
+            return []
+        groups = self._groups(partials)
+        slots = self._find(groups, partials.column(WINDOW_START.name).to_numpy(), input)
+        self._combine(slots, partials, slice(None))
+        return [_Window(group, int(self._window_of[slot]), (slot,))
+                for group, slot in zip(groups.tolist(), slots.tolist(), strict=True)]
+
+    def _combine(self, slots: Slots, partials: pa.RecordBatch, rows: Slots | slice) -> None:
+        first_field = 3 + len(self._key_fields)
+        source = [Values.of(column) for column in partials.columns[first_field:]]
+        self._rows[slots] += partials.column(ROWS.name).to_numpy()[rows]
+        self._combine_columns(self._columns, slots, source, rows)
+        self._dirty[slots] = True
+
+    def _combine_columns(
+        self, target: Sequence[Values], slots: Slots, source: Sequence[Values], rows: Slots | slice
+    ) -> None:
+        position = 0
+        for accumulator in self._accumulators:
+            end = position + len(accumulator.fields)
+            combine(accumulator, target[position:end], slots, source[position:end], rows)
+            position = end
+
+    def _stretches(self, voids: pa.RecordBatch) -> list[tuple[int, int, int]]:
+        """Returns (group, first, last) of partials without rows; groups that never had any are left out."""
+        columns = (voids.column(name).to_pylist() for name in (GROUP.name, WINDOW_START.name, LAST_ROW))
+        return [(self._group_index[gid], first, last) for gid, first, last in zip(*columns, strict=True)
+                if gid in self._group_index]
+
+    def _remove(self, input: int, group: int, first: int, last: int, withdrawn: set[tuple[int, int]]) -> None:
+        """Removes the segments that start in a stretch; those whose result is out go to `withdrawn`."""
+        starts = self._order[input].get(group, [])
+        for start in starts[bisect_left(starts, first) : bisect_right(starts, last)]:
+            slot = self._slots[input][group, start]
+            if self._out.data[slot]:
+                withdrawn.add((group, start))
+            self._store.put_many([(self._slot_key(slot), None)])
+            self._release(slot)
+
+    # -- sessions ----------------------------------------------------------------------------------------------
+
+    def _apply_sessions(
+        self, partials: pa.RecordBatch, void: np.ndarray[Any, np.dtype[np.bool_]], input: int,
+        withdrawn: set[tuple[int, int]],
+    ) -> list[_Window]:
+        touched: dict[int, list[tuple[int, int]]] = {}
+        for group, first, last in self._stretches(partials.filter(pa.array(void))):
+            touched.setdefault(group, []).append(self._withdraw(group, first, last, withdrawn))
+            self._load_between(input, group, first, last)
+            self._remove(input, group, first, last, withdrawn)
+        added = partials.filter(pa.array(~void)) if void.any() else partials
+        if added.num_rows:
+            self._add_sessions(added, input, touched, withdrawn)
+        windows = []
+        for group, spans in touched.items():
+            for first, last in _united(spans, self._window.gap):
+                windows += self._windows_between(group, first, last)
+        return windows
+
+    def _add_sessions(self, added: pa.RecordBatch, input: int, touched: dict[int, list[tuple[int, int]]],
+                      withdrawn: set[tuple[int, int]]) -> None:
+        """Adds segments, merging those of this input that they bring within the gap of each other."""
+        groups = self._groups(added).tolist()
+        starts = added.column(WINDOW_START.name).to_pylist()
+        lasts = added.column(LAST_ROW).to_pylist()
+        targets = np.empty(len(groups), np.int64)
+        begin = 0
+        taken: set[int] = set()
+        for row, (group, start, last) in enumerate(zip(groups, starts, lasts, strict=True)):
+            touched.setdefault(group, []).append(self._withdraw(group, start, last, withdrawn))
+            slots = self._near(input, group, start, last)
+            if len(slots) > 1 or not taken.isdisjoint(slots):
+                # What was found so far has to be in place before its segments are merged or hit again.
+                self._combine(targets[begin:row], added, np.arange(begin, row))
+                begin, taken = row, set()
+            slot = self._merged(slots) if slots else self._new_slot(group, start, input)
+            if start < self._window_of[slot]:
+                self._move(slot, start)
+            targets[row] = slot
+            taken.add(slot)
+            # Later rows of this batch must see how far the segment reaches now.
+            self._last_of.data[slot] = max(last, int(self._last_of.data[slot])) if slots else last
+            self._last_of.valid[slot] = True
+        self._combine(targets[begin:], added, np.arange(begin, len(groups)))
+
+    def _near(self, input: int, group: int, first: int, last: int) -> list[int]:
+        """Returns the slots of an input's segments within the gap of a stretch, in order."""
+        gap = self._window.gap
+        low = self._previous(input, group, first)
+        high = min(last, _MOST - gap) + gap
+        self._load_between(input, group, first, high)
+        starts = self._order[input].get(group, [])
+        slots = self._slots[input]
+        found = [slots[group, start] for start in starts[bisect_left(starts, first) : bisect_right(starts, high)]]
+        if low is not None and int(self._last_of.data[low]) + gap >= first:
+            found.insert(0, low)
+        return found
+
+    def _previous(self, input: int, group: int, before: int) -> int | None:
+        """Returns the slot of the newest segment that starts before a time, loading it if need be."""
+        starts = self._order[input].get(group, [])
+        place = bisect_left(starts, before)
+        floor = self._floors[input].get(group)
+        if floor is None or (place and starts[place - 1] >= floor):
+            return self._slots[input][group, starts[place - 1]] if place else None
+        prefix = _PREFIX + struct.pack(">HQ", input, self._group_ids[group])
+        stored = self._store.last_before(self._key(min(before, floor), input, group), prefix)
+        if stored is None:
+            if before >= floor:
+                del self._floors[input][group]
+            return self._slots[input][group, starts[place - 1]] if place else None
+        start = _unpack(stored[0])[2]
+        if before >= floor:
+            self._floors[input][group] = start
+        if place and starts[place - 1] >= start:
+            return self._slots[input][group, starts[place - 1]]
+        return self._adopted(*stored)
+
+    def _merged(self, slots: Sequence[int]) -> int:
+        """Merges segments into the first of them."""
+        target = slots[0]
+        for other in slots[1:]:
+            self._rows[target] += self._rows[other]
+            self._combine_columns(self._columns, np.array([target]), self._columns, np.array([other]))
+            self._store.put_many([(self._slot_key(other), None)])
+            self._release(other)
+        self._dirty[target] = True
+        return target
+
+    def _move(self, slot: int, start: int) -> None:
+        """Lets a segment start earlier."""
+        input, group, old = int(self._input_of[slot]), int(self._group_of[slot]), int(self._window_of[slot])
+        self._store.put_many([(self._slot_key(slot), None)])
+        self._unlist(slot)
+        del self._slots[input][group, old]
+        members = self._windows[old]
+        members.discard(slot)
+        if not members:
+            del self._windows[old]
+        self._slots[input][group, start] = slot
+        self._window_of[slot] = start
+        self._windows.setdefault(start, set()).add(slot)
+        self._list(slot)
+        self._dirty[slot] = True
+
+    def _reach(self, group: int, first: int, last: int) -> tuple[int, int, list[int]]:
+        """Returns the hull and the slots of all inputs' segments that are connected with a stretch."""
+        while True:
+            slots = [slot for input in range(self._inputs) for slot in self._near(input, group, first, last)]
+            low = min((int(self._window_of[slot]) for slot in slots), default=first)
+            high = max((int(self._last_of.data[slot]) for slot in slots), default=last)
+            if low >= first and high <= last:
+                return first, last, slots
+            first, last = min(first, low), max(last, high)
+            if self._inputs == 1:
+                return first, last, slots
+
+    def _withdraw(self, group: int, first: int, last: int, withdrawn: set[tuple[int, int]]) -> tuple[int, int]:
+        """Notes the results that are out around a stretch as withdrawn; returns how far their windows reach."""
+        first, last, slots = self._reach(group, first, last)
+        for slot in slots:
+            if self._out.data[slot]:
+                withdrawn.add((group, int(self._window_of[slot])))
+                self._set_out(slot, False)
+        return first, last
+
+    def _windows_between(self, group: int, first: int, last: int) -> list[_Window]:
+        """Returns the windows that have a part within the gap of a stretch."""
+        _, _, slots = self._reach(group, first, last)
+        slots.sort(key=lambda slot: (int(self._window_of[slot]), slot))
+        windows: list[list[int]] = []
+        high = _LEAST
+        for slot in slots:
+            start = int(self._window_of[slot])
+            if windows and start - high <= self._window.gap:
+                windows[-1].append(slot)
+            else:
+                windows.append([slot])
+                high = _LEAST
+            high = max(high, int(self._last_of.data[slot]))
+        return [_Window(group, int(self._window_of[members[0]]), tuple(members)) for members in windows]
+
+    # -- results -----------------------------------------------------------------------------------------------
+
+    def _window_at(self, group: int, time: int) -> _Window | None:
+        if self._window.kind == "session":
+            found = self._windows_between(group, time, time)
+            return next((window for window in found if window.start <= time <= self._last(window)), None)
+        self._load_between(0, group, time, time)
+        slot = self._slots[0].get((group, time))
+        return None if slot is None else _Window(group, time, (slot,))
+
+    def _last(self, window: _Window) -> int:
+        return max(int(self._last_of.data[slot]) for slot in window.slots)
+
+    def _changes(
+        self, windows: Sequence[_Window], withdrawn: set[tuple[int, int]], until: int | None
+    ) -> pa.Table | None:
+        """Returns the relation `state` of touched windows whose results are to be written or deleted."""
+        shown: list[_Window] = []
+        for window in windows:
+            last, leader = self._last(window), window.slots[0]
+            closed = until is not None and last < until
+            if not closed and not self._at_once:
+                self._wait(window.group, window.start, last)
+                if self._delays:
+                    self._changed.add((window.group, window.start))
+            if (closed or self._at_once) and self._counts(window, last):
+                shown.append(window)
+                self._set_out(leader, True)
+                self._changed.discard((window.group, window.start))
+            elif self._out.data[leader] and not (self._delays and self._counts(window, last)):
+                withdrawn.add((window.group, window.start))
+                self._set_out(leader, False)
+        gone = sorted(window for window in withdrawn if not self._is_out(*window))
+        return self._state_of(shown, gone) if shown or gone else None
+
+    def _is_out(self, group: int, start: int) -> bool:
+        slots = (lookup.get((group, start)) for lookup in self._slots)
+        return any(slot is not None and self._out.data[slot] for slot in slots)
+
+    def _counts(self, window: _Window, last: int) -> bool:
+        """Whether the window is complete (event) and long enough."""
+        ended = self._ends_of is None or any(self._ends_of.data[slot] > 0 for slot in window.slots)
+        return ended and last - window.start >= self._window.least
+
+    def _wait(self, group: int, start: int, last: int) -> None:
+        """Makes sure that the window is looked at when the watermark passes `last`; it may turn out to be longer."""
+        known = self._waiting.get((group, start))
+        if known is None or last < known:
+            self._waiting[group, start] = last
+            heapq.heappush(self._closing, (last, group, start))
+
+    def _set_out(self, slot: int, out: bool) -> None:
+        if bool(self._out.data[slot]) != out:
+            self._out.data[slot] = out
+            self._out.valid[slot] = True
+            self._dirty[slot] = True
+
+    def _state_of(self, windows: Sequence[_Window], gone: Sequence[tuple[int, int]]) -> pa.Table:
+        """Returns the relation `state`: windows with what their segments hold together, then those without rows."""
+        count = len(windows) + len(gone)
+        rows = np.zeros(count, np.int64)
+        columns = columns_for(self._fields, count)
+        for rank in range(max((len(window.slots) for window in windows), default=0)):
+            places = np.array([n for n, window in enumerate(windows) if len(window.slots) > rank], np.int64)
+            slots = np.array([windows[n].slots[rank] for n in places.tolist()], np.int64)
+            rows[places] += self._rows[slots]
+            self._combine_columns(columns, places, self._columns, slots)
+        groups = [window.group for window in windows] + [group for group, _ in gone]
+        starts = [window.start for window in windows] + [start for _, start in gone]
+        arrays = [pa.array([self._group_ids[group] for group in groups], pa.uint64())]
+        keys = fields_schema(self._key_fields)
+        arrays += [pa.array([self._group_keys[group][n] for group in groups], key.type) for n, key in enumerate(keys)]
+        arrays += [pa.array(starts, pa.int64()), pa.array(rows), *(column.arrow() for column in columns)]
+        schema = pa.schema([GROUP, *keys, WINDOW_START, ROWS, *fields_schema(self._fields)])
+        return pa.Table.from_arrays(arrays, schema=schema)
+
+    # -- slots and the store -----------------------------------------------------------------------------------
+
+    def _load_between(self, input: int, group: int, first: int, last: int) -> None:
+        """Brings what is stored of the segments that start in a stretch into memory."""
+        floor = self._floors[input].get(group)
+        if floor is None or first >= floor:
+            return
+        end = self._key(min(last, floor - 1), input, group) + b"\0"
+        for key, value in self._store.between(self._key(first, input, group), end):
+            self._adopted(key, value)
+        if last >= floor - 1:
+            self._floors[input][group] = first
+
+    def _adopted(self, key: bytes, value: bytes) -> int:
+        """Returns the slot of a stored segment; if it is in memory already that counts."""
+        input, gid, start = _unpack(key)
+        group = self._group_index[gid]
+        slot = self._slots[input].get((group, start))
+        if slot is None:
+            slot = self._new_slot(group, start, input)
+            self._decode(slot, value)
+        return slot
+
+    def _forget(self, key: bytes) -> None:
+        """Leaves a segment that was just loaded to the store."""
+        input, gid, start = _unpack(key)
+        group = self._group_index[gid]
+        self._release(self._slots[input][group, start])
+        floors = self._floors[input]
+        floors[group] = max(floors.get(group, _LEAST), start + 1)
+
+    def _new_slot(self, group: int, start: int, input: int) -> int:
+        slot = super()._new_slot(group, start, input)
+        self._list(slot)
+        return slot
+
+    def _release(self, slot: int) -> None:
+        self._unlist(slot)
+        super()._release(slot)
+
+    def _list(self, slot: int) -> None:
+        starts = self._order[int(self._input_of[slot])].setdefault(int(self._group_of[slot]), [])
+        insort(starts, int(self._window_of[slot]))
+
+    def _unlist(self, slot: int) -> None:
+        starts = self._order[int(self._input_of[slot])][int(self._group_of[slot])]
+        del starts[bisect_left(starts, int(self._window_of[slot]))]
+
+    def _key(self, start: int, input: int, group: int) -> bytes:
+        return _PREFIX + _KEY.pack(input, self._group_ids[group], start + _SIGN)
+
+
+def _unpack(key: bytes) -> tuple[int, int, int]:
+    """Returns input, group id and start."""
+    input, gid, start = _KEY.unpack(key[1:])
+    return input, gid, start - _SIGN
+
+
+def _united(spans: Iterable[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
+    """Returns the stretches with those within `gap` of each other as one."""
+    united: list[tuple[int, int]] = []
+    for first, last in sorted(spans):
+        if united and first - united[-1][1] <= gap:
+            united[-1] = united[-1][0], max(last, united[-1][1])
+        else:
+            united.append((first, last))
+    return united
