@@ -31,6 +31,7 @@ from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.watermarks import Watermarks
 from penstock.tasks.window_table import WindowTable
 
@@ -57,10 +58,11 @@ class AggTask:
         self._environment = environment
         self._clock = environment.clock
         self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._computer = Computer()
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        self._computer = Computer(self._functions)
         self._inbox = Inbox(self.input)
         self._outbox = Outbox(self.output, settings.block_bytes_max)
-        self._table = WindowTable(plan.agg, plan.keys, len(upstream), self._store)
+        self._table = WindowTable(plan.agg, plan.keys, len(upstream), self._store, self._functions)
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
         self._watermarks = Watermarks(len(upstream))
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
@@ -127,6 +129,7 @@ class AggTask:
             bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
             windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes,
             checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
+            udf_errors=self._functions.errors, udf_report=self._functions.report,
         )
 
     def close(self) -> None:
