@@ -95,7 +95,11 @@ class BoundFunction:
         call = UserCall(step, self.function, types, result)
         if call not in self._calls:
             self._calls.append(call)
-        return f"{quote_name(call.name)}({arguments})"
+        sql = f"{quote_name(call.name)}({arguments})"
+        if step == "partial" or not result.is_string:
+            return sql
+        # What is longer than declared is cut, as CAST does it.
+        return cast(SqlExpr(sql, DataType(result.kind)), result, result.precision, self._session.time_zone).sql
 
 
 def bind_user_functions(statement: object, catalog: CatalogView, session: Session) -> list[UserCall]:

@@ -90,11 +90,12 @@ def _parse_statement(cursor: Cursor) -> Statement:
 
 def _expected_after(cursor: Cursor) -> str:
     first = cursor.token.word
-    objects = [words[1] for words in _STATEMENTS if words[0] == first and len(words) > 1]
-    if not objects:
+    rests = [words[1:] for words in _STATEMENTS if words[0] == first and len(words) > 1 and words[1] != "OR"]
+    if not rests:
         return "a statement is expected"
     cursor.advance()
-    cursor.at_any(*objects)
+    cursor.at_any(*(rest[0] for rest in rests))
+    objects = [" ".join(rest) for rest in rests]
     return f"{', '.join(objects[:-1])} or {objects[-1]} is expected after {first}"
 
 

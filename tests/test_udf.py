@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from penstock.common.errors import (
     SqlSyntaxError,
     UserFunctionError,
 )
+from penstock.shell.script import SqlText, split_all
 
 CODE = '''
 import datetime
@@ -197,6 +199,15 @@ def test_functions_stand_wherever_expressions_do(db: Embedded) -> None:
         (0, 6.0)]
     assert db.run("select max(w) from (select ts, scaled(v, 3) w from m)") == [(9.0,)]
     assert db.run("select count(*) from m state_window(shout('x'))") == [(4,)]
+
+
+def test_texts_are_cut_to_the_declared_length(db: Embedded) -> None:
+    """VARCHAR(n) has n bytes, NCHAR(n) n characters, of scalar functions and of aggregates."""
+    create(db, "bytes", "shout", "(VARCHAR)", "VARCHAR(5)")
+    create(db, "letters", "shout", "(VARCHAR)", "NCHAR(5)")
+    create(db, "joined", "Joined", "(TIMESTAMP, VARCHAR)", "VARCHAR(7)", "aggregate")
+    assert db.run("select bytes('éèêë'), letters('éèêëöä')") == [("ÉÈ", "ÉÈÊËÖ")]
+    assert db.run("select joined(ts, note) from m") == [("01p 01N",)]
 
 
 def test_undeclared_arguments_take_any_type(db: Embedded) -> None:
@@ -452,3 +463,24 @@ def test_all_types_go_in_and_come_out(db: Embedded, tmp_path: Path) -> None:
         assert table.column("x").to_pylist() == [value], kind
         assert table.column("y").to_pylist() == [None], kind
     assert pa.types.is_float32(db.execute("select same5(1)").table.column(0).type)  # type: ignore[union-attr]
+
+
+# --- the documentation --------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_page_works(tmp_path: Path) -> None:
+    """The page's module and statements do what the page says."""
+    page = (Path(__file__).parent.parent / "docs" / "udf.md").read_text("utf-8")
+    code, = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    statements, = re.findall(r"^```sql\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "udf").mkdir()
+    (tmp_path / "udf" / "comfort.py").write_text(code)
+    db = Embedded(tmp_path)
+    try:
+        results = [db.run(piece.text) for piece in split_all(statements) if isinstance(piece, SqlText)]
+        assert "gives 68 and 41, the second 10 for the ground floor and NULL for the attic" in page
+        assert results[-2] == [(68.0,), (41.0,)]
+        assert results[-1] == [(0, pytest.approx(10.0)), (1, None)]
+        assert db.run("select stream_name from information_schema.ins_streams") == [("warmth",)]
+    finally:
+        db.close()
