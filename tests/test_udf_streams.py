@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from stream_kit import StreamKit
 from test_streams_equal_batch import STEP, play
 
+from penstock.common.clock import SystemClock
 from penstock.common.errors import InvalidStreamError, UserFunctionError
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import BIGINT, BOOL, INT, VARCHAR, DataType
@@ -324,3 +326,41 @@ def test_an_aggregate_needs_a_window(kits: Any) -> None:
     """Without a window a user's aggregate is refused as the dialect's are."""
     with pytest.raises(InvalidStreamError, match="scatter needs a window"):
         kits("create stream s trigger at_once into o as select ts, scatter(voltage) v from meters partition by tbname")
+
+
+# --- with Spark ---------------------------------------------------------------------------------------------------
+
+
+def eventually(con: Any, sql: str, wanted: list[tuple[Any, ...]]) -> None:
+    """Asks until the answer is the wanted one, for at most a minute."""
+    clock, never = SystemClock(), threading.Event()
+    deadline = clock.monotonic() + 60
+    while (got := con.execute(sql).fetchall()) != wanted:
+        assert clock.monotonic() < deadline, f"{sql}: {got}"
+        clock.wait(never, 0.05)
+
+
+@pytest.mark.spark
+def test_workers_import_the_code_and_report_errors(con: Any, data_dir: Path) -> None:
+    """A stream on Spark computes with functions of the data directory; their errors are rows of ins_stream_tasks."""
+    (data_dir / "udf").mkdir()
+    (data_dir / "udf" / "streamed.py").write_text(CODE)
+    for text in (
+        "create database p vgroups 2 keep 36500d", "use p",
+        "create stable meters (ts timestamp, voltage int) tags (site varchar(10))",
+        "create table d0 using meters tags ('a')", "create table d1 using meters tags ('b')",
+        "create function twice (bigint) returns bigint language python as 'streamed:twice'",
+        "create function picky (bigint) returns bigint language python as 'streamed.py:picky'",
+        "create aggregate function scatter (int) returns bigint language python as 'streamed:Scatter'",
+        "create stream s trigger at_once into o as select _wstart, twice(scatter(voltage)) v, sum(picky(voltage)) w "
+        "from meters interval(10s)",
+        "insert into d0 values (1000, 1) (2000, 3) d1 values (1500, 2)",
+    ):
+        con.execute(text)
+    eventually(con, "select v, w from o", [(2 * (14 * 3 - 36), 5)])
+    eventually(con, "select sum(udf_errors) from information_schema.ins_stream_tasks", [(1,)])
+    reasons = con.execute("select reason from information_schema.ins_stream_tasks where udf_errors > 0").fetchall()
+    assert len(reasons) == 1
+    assert "function picky failed 1 time, last: ValueError: three" in reasons[0][0]
+    con.execute("insert into d1 values (3000, 4)")
+    eventually(con, "select v, w from o", [(2 * (30 * 4 - 100), 10)])
