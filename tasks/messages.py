@@ -165,7 +165,11 @@ TaskState = Literal[
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level."""
+    """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level.
+
+    `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
+    error.
+    """
 
     task: TaskId
     state: TaskState
@@ -192,3 +196,5 @@ class TaskStatus:
     state_bytes: int | None = None
     checkpoint_id: int | None = None
     checkpoint_time_ms: int | None = None
+    udf_errors: int = 0
+    udf_report: str = ""
