@@ -67,6 +67,7 @@ class Config:
     host: str = field(metadata=_key("engine", "text"))
     timezone: str = field(metadata=_key("engine", "timezone"))
     disable_stream: bool = field(metadata=_key("engine", "flag"))
+    udf_dir: Path = field(metadata=_key("engine", "path"))
 
     wal_segment_size: int = field(metadata=_key("wal", "size", 64 * KIB, 4 * GIB))
     wal_poll_interval: float = field(metadata=_key("wal", "duration", 0.0001, 1))

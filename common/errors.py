@@ -105,6 +105,12 @@ class DataDirectoryInUseError(PenstockError):
     retry = True
 
 
+class UserFunctionError(PenstockError):
+    """A function that a user wrote in Python cannot be loaded, raised an exception, or returned something else than
+    it was declared to.
+    """
+
+
 class StorageError(PenstockError):
     """The file system refused: disk full, I/O error, no permission. Nothing acknowledged is lost."""
 

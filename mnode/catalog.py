@@ -1,4 +1,4 @@
-"""The catalog: databases, tables, child tables, streams and snodes, kept in LMDB and cached in memory.
+"""The catalog: databases, tables, child tables, streams, functions and snodes, kept in LMDB and cached in memory.
 
 It checks only its own invariants (names are free, things exist); what statements may do is decided in `ddl` and
 `streams`. It is the one module of the mnode that imports lmdb. Every method that changes something is one durable
@@ -26,15 +26,15 @@ from penstock.common.errors import (
 )
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
 
 FORMAT_VERSION = 1
 FIRST_UID = 1000
 """Uids below are those of system tables."""
 
-_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES = (
-    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes")
-_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES)
+_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS = (
+    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions")
+_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS)
 
 WantedState = Literal["running", "paused"]
 
@@ -47,7 +47,8 @@ class StreamRecord:
     gives the same plan. `start_cut` holds (vgroup id, WAL version) pairs: what came later belongs to the stream.
     `created_target` tells that the result table was made by this stream. `attempt` is the newest one started.
     `child_uid` is set if the source is one child table of `source_uid`.
-    `source_columns` are the physical names of the source's columns that the stream reads.
+    `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
+    users' functions that it calls.
     """
 
     id: int
@@ -64,6 +65,7 @@ class StreamRecord:
     source_columns: tuple[str, ...] = ()
     attempt: int = 0
     wanted: WantedState = "running"
+    functions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,7 @@ class Catalog:
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._streams: dict[int, StreamRecord] = {}
         self._snodes: dict[int, Snode] = {}
+        self._functions: dict[str, UserFunction] = {}
         self._next_id = FIRST_UID
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
@@ -185,6 +188,9 @@ class Catalog:
             self._children_lists[super_uid] = known
             return known
 
+    def function(self, name: str) -> UserFunction | None:
+        return self._functions.get(name)
+
     # --- further reads -----------------------------------------------------------------------------------------
 
     def databases(self) -> tuple[Database, ...]:
@@ -230,6 +236,11 @@ class Catalog:
 
     def stream_by_id(self, stream_id: int) -> StreamRecord | None:
         return self._streams.get(stream_id)
+
+    def functions(self) -> tuple[UserFunction, ...]:
+        """Returns the users' functions, in order of creation."""
+        with self._lock:
+            return tuple(sorted(self._functions.values(), key=lambda function: function.uid))
 
     def snodes(self) -> tuple[Snode, ...]:
         with self._lock:
@@ -459,6 +470,29 @@ class Catalog:
             write.commit()
             return self._snodes.pop(found.id)
 
+    # --- functions ---------------------------------------------------------------------------------------------
+
+    def create_function(self, function: UserFunction, *, replacing: bool = False) -> UserFunction:
+        """Stores a user's function; its `uid` is assigned here. `replacing`: in place of one of the same name."""
+        with self._transaction() as write:
+            if not replacing and function.name in self._functions:
+                raise AlreadyExistsError(f"function {function.name} already exists")
+            stored = replace(function, uid=self._next_id)
+            write.put(_META, b"next_id", stored.uid + 1)
+            write.put(_FUNCTIONS, stored.name.encode(), codec.function_to_json(stored))
+            write.commit()
+            self._next_id = stored.uid + 1
+            self._functions[stored.name] = stored
+            return stored
+
+    def drop_function(self, name: str) -> UserFunction:
+        with self._transaction() as write:
+            if name not in self._functions:
+                raise NotFoundError(f"function {name} does not exist")
+            write.delete(_FUNCTIONS, name.encode())
+            write.commit()
+            return self._functions.pop(name)
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _update_stream(self, stream_id: int, **changes: Any) -> StreamRecord:
@@ -545,9 +579,13 @@ class Catalog:
             for _, value in read.items(_STREAMS):
                 value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
                 value["source_columns"] = tuple(value["source_columns"])
+                value["functions"] = tuple(value.get("functions", ()))
                 self._streams[value["id"]] = StreamRecord(**value)
             for _, value in read.items(_SNODES):
                 self._snodes[value["id"]] = Snode(**value)
+            for _, value in read.items(_FUNCTIONS):
+                function = codec.function_from_json(value)
+                self._functions[function.name] = function
 
 
 class _Write:

@@ -10,7 +10,7 @@ from typing import Any
 
 import google_crc32c
 
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, UserFunction
 from penstock.sql.types import DataType, Kind
 
 
@@ -77,15 +77,34 @@ def child_from_json(stored_key: bytes, value: list[Any]) -> tuple[int, ChildTabl
     return super_uid, ChildTable(uid, name, vgroup_id, tuple(_decode_tag(tag) for tag in tags), created)
 
 
+def function_to_json(function: UserFunction) -> dict[str, Any]:
+    arguments = None if function.arguments is None else [_type_to_json(kind) for kind in function.arguments]
+    return {**asdict(function), "arguments": arguments, "result": _type_to_json(function.result)}
+
+
+def function_from_json(value: dict[str, Any]) -> UserFunction:
+    if value["arguments"] is not None:
+        value["arguments"] = tuple(_type_from_json(kind) for kind in value["arguments"])
+    value["result"] = _type_from_json(value["result"])
+    return UserFunction(**value)
+
+
 def _column_to_json(column: Column) -> list[Any]:
-    kind = column.type
-    return [column.name, [kind.kind, kind.length, kind.digits, kind.scale, kind.precision], column.physical,
-            column.primary_key, column.comment]
+    return [column.name, _type_to_json(column.type), column.physical, column.primary_key, column.comment]
 
 
 def _column_from_json(value: list[Any]) -> Column:
-    name, (kind, length, digits, scale, precision), physical, primary_key, comment = value
-    return Column(name, DataType(Kind(kind), length, digits, scale, precision), physical, primary_key, comment)
+    name, kind, physical, primary_key, comment = value
+    return Column(name, _type_from_json(kind), physical, primary_key, comment)
+
+
+def _type_to_json(kind: DataType) -> list[Any]:
+    return [kind.kind, kind.length, kind.digits, kind.scale, kind.precision]
+
+
+def _type_from_json(value: list[Any]) -> DataType:
+    kind, length, digits, scale, precision = value
+    return DataType(Kind(kind), length, digits, scale, precision)
 
 
 def _encode_bytes(value: object) -> dict[str, str]:

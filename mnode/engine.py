@@ -25,6 +25,7 @@ from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
 from penstock.mnode.ddl import Ddl
 from penstock.mnode.deletes import Deletes
+from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.queries import Queries
 from penstock.mnode.results import ResultStore
@@ -32,6 +33,7 @@ from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
 from penstock.mnode.session import Result, SessionState, text_result
+from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import Shower
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
@@ -44,12 +46,14 @@ from penstock.sql.statements import (
     AlterTable,
     CreateChildTables,
     CreateDatabase,
+    CreateFunction,
     CreateSnode,
     CreateStream,
     CreateTable,
     Delete,
     Describe,
     DropDatabase,
+    DropFunction,
     DropSnode,
     DropStream,
     DropTable,
@@ -150,7 +154,9 @@ class Engine:
         self._streams = Streams(catalog, storage, self.results, self.paths, self.config, clock, self._start_controller)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self.activity, self.config, clock, __version__, clock.now_ms())
-        self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables))
+        directory = functions_directory(self.config, self.paths)
+        self._functions = Functions(catalog, clock, directory)
+        self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
         self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run)
         self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
         self._ddl = Ddl(
@@ -226,6 +232,10 @@ class Engine:
                 return self._streams.resume(statement)
             case RecalculateStream():
                 return self._streams.recalculate(statement, session)
+            case CreateFunction():
+                return self._functions.create(statement)
+            case DropFunction():
+                return self._functions.drop(statement)
             case CreateSnode():
                 return self._ddl.create_snode(statement)
             case DropSnode():

@@ -23,8 +23,10 @@ from penstock.sql.statements import Query
 class Queries:
     """Executes queries; safe for many threads."""
 
-    def __init__(self, catalog: Catalog, scans: Scans) -> None:
+    def __init__(self, catalog: Catalog, scans: Scans, functions_directory: Path) -> None:
+        """`functions_directory` is where users' functions are."""
         self._catalog = catalog
+        self._functions_directory = functions_directory
         self._scans = scans
         self._connection = duckdb.connect(":memory:")
 
@@ -39,11 +41,14 @@ class Queries:
     def run(self, query: Query, session: Session) -> Result:
         """Returns the rows of a query; with `>> file` they go into a new CSV file instead."""
         plan = self.plan(query, session)
-        table = run_query(plan, self._scans, self._connection)
+        table = self._rows(plan)
         if query.into_file is not None:
             _write_csv(table, Path(query.into_file).expanduser())
             return Result(affected=table.num_rows)
         return Result(plan.columns, table, table.num_rows)
+
+    def _rows(self, plan: BatchPlan) -> pa.Table:
+        return run_query(plan, self._scans, self._connection, self._functions_directory)
 
     def explain(self, query: Query, session: Session, clock: Clock, *, analyze: bool) -> Result:
         """Returns the plan as a text tree; `analyze` also runs the query and adds rows and time."""
@@ -51,7 +56,7 @@ class Queries:
         lines = render_tree(plan.tree)
         if analyze:
             start = clock.monotonic()
-            rows = run_query(plan, self._scans, self._connection).num_rows
+            rows = self._rows(plan).num_rows
             lines.append(f"Result: rows={rows}, time={(clock.monotonic() - start) * 1000:.3f}ms")
         return text_result("Query Plan", lines)
 

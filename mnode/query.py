@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Protocol
 
 import duckdb
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.common.errors import InternalError, InvalidValueError, PenstockError, UnavailableError
 from penstock.planner.plan import BatchPlan, ResultColumn, Scan
 from penstock.sql.types import Kind
+from penstock.tasks.user_functions import UserFunctions
 
 
 class ScannedRows(Protocol):
@@ -34,11 +36,29 @@ class ScanProvider(Protocol):
         ...
 
 
-def run_query(plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection) -> pa.Table:
+def run_query(
+    plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection,
+    functions_directory: Path = Path("udf"),
+) -> pa.Table:
     """Runs a plan and returns its rows; columns are named and typed as `plan.columns` says.
 
-    Works on a cursor of `connection`, so that queries may run side by side. Raises PenstockErrors only.
+    Works on a cursor of `connection`, so that queries may run side by side; a plan with users' functions, whose code
+    is in `functions_directory` or on the Python path, gets a DuckDB of its own. Raises PenstockErrors only.
     """
+    if not plan.functions:
+        return _run(plan, provider, connection.cursor())
+    functions = UserFunctions(plan.functions, functions_directory, strict=True)
+    own = duckdb.connect(":memory:")
+    functions.register(own)
+    try:
+        return _run(plan, provider, own)
+    except PenstockError as error:
+        # What DuckDB says of an exception in a function is less than is known of it.
+        raise functions.failure or error from error
+
+
+def _run(plan: BatchPlan, provider: ScanProvider, cursor: duckdb.DuckDBPyConnection) -> pa.Table:
+    """Runs a plan on a connection and closes it."""
     scanned = [(scan.name, provider.relation(scan)) for scan in plan.scans]
     registered = dict(plan.tables)
     for _, rows in scanned:
@@ -46,7 +66,6 @@ def run_query(plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDB
     relations = ", ".join(f"{name} AS ({rows.sql})" for name, rows in scanned)
     # A plan's own CTEs refer to its scans: both lists become one.
     sql = f"WITH {relations}, {plan.sql.removeprefix('WITH ')}" if relations else plan.sql
-    cursor = connection.cursor()
     try:
         for name, table in registered.items():
             cursor.register(name, table)

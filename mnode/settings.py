@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from penstock.common.config import Config
+from penstock.common.paths import DataPaths
 from penstock.tasks.task import TaskSettings
 
 BYTES_PER_MEGABYTE = 1_000_000
+
+
+def functions_directory(config: Config, paths: DataPaths) -> Path:
+    """Returns where the modules of users' functions are looked for: `udfDir`, relative to the data directory."""
+    return (paths.root / config.udf_dir.expanduser()).resolve()
 
 
 def task_settings(config: Config) -> TaskSettings:

@@ -35,14 +35,14 @@ from penstock.mnode.monitor import TaskReport
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
-from penstock.mnode.settings import task_settings
+from penstock.mnode.settings import functions_directory, task_settings
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
-from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table
+from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table, UserFunction
 from penstock.sql.statements import (
     CreateStream,
     DropStream,
@@ -176,6 +176,7 @@ class Streams:
                 created_target=plan.sink.create,
                 child_uid=source.uid if source.kind == "child" else None,
                 source_columns=tuple(column.physical for column in plan.source.columns),
+                functions=tuple(dict.fromkeys(call.function.name for call in plan.functions)),
             ))
         except PenstockError:
             if plan.sink.create:
@@ -433,7 +434,8 @@ class Streams:
             start_versions=tuple(starts[vgroup_id] for vgroup_id in database.vgroup_ids),
             children=lambda: self._children_of(stream.source_uid, database.vgroup_ids),
             next_attempt=lambda: self._next_attempt(stream.id),
-            settings=task_settings(self._config),
+            settings=replace(task_settings(self._config),
+                             functions_directory=functions_directory(self._config, self._paths)),
             paused=stream.wanted == "paused",
         ))
 
@@ -471,6 +473,9 @@ class _Without:
 
     def children(self, super_uid: int) -> Iterable[ChildTable]:
         return self._catalog.children(super_uid)
+
+    def function(self, name: str) -> UserFunction | None:
+        return self._catalog.function(name)
 
 
 def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:

@@ -73,7 +73,8 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME)),
         "ins_functions": (
             ("name", _NAME), ("comment", _text(255)), ("aggregate", _INT), ("output_type", _text(31)),
-            ("create_time", _TIME), ("code_len", _INT), ("bufsize", _INT),
+            ("create_time", _TIME), ("code_len", _INT), ("bufsize", _INT), ("func_language", _text(31)),
+            ("func_body", _LINE), ("arguments", _LINE),
         ),
         "ins_indexes": (
             ("index_name", _TABLE), ("db_name", _NAME), ("table_name", _TABLE), ("vgroup_id", _INT),
@@ -104,6 +105,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("bytes_in", _BIG), ("bytes_out", _BIG), ("processed_version", _BIG), ("wal_version", _BIG),
             ("lag", _BIG), ("event_time_watermark", _TIME), ("max_event_time", _TIME), ("idle", _BOOL),
             ("late_rows", _BIG), ("windows_open", _BIG), ("state_bytes", _BIG), ("history", _text(128)),
+            ("udf_errors", _BIG),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),

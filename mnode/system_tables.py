@@ -80,7 +80,7 @@ class SystemTables:
             "ins_snodes": self._snodes,
             "ins_cluster": self._cluster,
             "ins_users": lambda: [("root", 1, 1, self._started_ms)],
-            "ins_functions": list,
+            "ins_functions": self._functions,
             "ins_indexes": list,
             "ins_configs": self._configs,
             "ins_streams": self._stream_rows,
@@ -219,6 +219,15 @@ class SystemTables:
     def _cluster(self) -> Iterator[Row]:
         uptime = max(0, self._clock.now_ms() - self._started_ms) // 1000
         yield (1, "penstock", uptime, self._started_ms, self._version)
+
+    def _functions(self) -> Iterator[Row]:
+        for function in self._catalog.functions():
+            arguments = function.arguments
+            yield (
+                function.name, function.comment, int(function.aggregate), function.result.sql(),
+                function.create_time_ms, None, None, "Python", function.source,
+                None if arguments is None else ", ".join(kind.sql() for kind in arguments),
+            )
 
     def _configs(self) -> Iterator[Row]:
         units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}
@@ -373,12 +382,13 @@ def _task_row(
         checkpoint.task_bytes.get(str(status.task)) if checkpoint is not None else None, "none", None,
         f"{status.task}-history" if filling else None,
         None if not filling else "paused" if paused else "scan-history",
-        state, reason or None, status.since_ms or None, status.blocked_by, stream.attempt,
+        state, "; ".join(filter(None, (reason, status.udf_report))) or None, status.since_ms or None,
+        status.blocked_by, stream.attempt,
         status.input_bytes, status.input_capacity, status.input_peak, status.output_bytes, status.output_capacity,
         status.output_peak, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out,
         status.processed_version, status.wal_version, report.lag, _to_ms(status.watermark, precision),
         _to_ms(status.max_event_time, precision), status.idle, status.late_rows, status.windows_open,
-        status.state_bytes, history_text([history], precision) if history is not None else None,
+        status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
     )
 
 

@@ -17,6 +17,7 @@ from penstock.common.errors import InternalError, InvalidStatementError, Positio
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_cast import null_of, to_double, wrap_integer
 from penstock.planner.scalar_sql import let, quote_text
+from penstock.planner.user_functions import bound_function
 from penstock.sql.functions import check_call, lookup
 from penstock.sql.functions_spec import WRONG_ARGUMENT_VALUE
 from penstock.sql.statements import Duration
@@ -40,10 +41,13 @@ def aggregate_sql(
 
     `args` are compiled; no arguments, or one whose SQL is `*`, is `count(*)`. `ts` is SQL of the primary timestamp
     (BIGINT, units of `precision`). `row_key` orders rows of equal time: the table's id, then, for composite primary
-    keys, the key column. `histogram` gives a list of texts to unnest. Raises InvalidStatementError for arguments
-    that do not fit; InternalError for functions that are not computed per group (diff, top, ...).
+    keys, the key column. `node` is the call, which may be bound to a user's function. `histogram` gives a list of
+    texts to unnest. Raises InvalidStatementError for arguments that do not fit; InternalError for functions that are
+    not computed per group (diff, top, ...).
     """
-    del node
+    bound = bound_function(node)
+    if bound is not None:
+        return bound.aggregate(args, ", ".join((ts, *row_key)), precision, position)
     spec = lookup(name)
     if spec is None:
         raise InternalError(f"{name} is no aggregate function")

@@ -18,6 +18,7 @@ from penstock.planner.scalar_compare import Comparer, like, match
 from penstock.planner.scalar_json import JsonValue
 from penstock.planner.scalar_sql import integer_literal, quote_text
 from penstock.planner.timezones import add_months
+from penstock.planner.user_functions import bound_function
 from penstock.sql.dialect import (
     PSEUDO_COLUMNS,
     DurationLiteral,
@@ -397,13 +398,17 @@ class _Compiler:
         return SqlExpr(scalar_string.trim_text(call.text(0), remove, call.constant(1), node.args["mode"]), call.result)
 
     def _anonymous(self, node: exp.Anonymous) -> SqlExpr:
-        spec = require(node.this, self._position(node))
+        bound = bound_function(node)
+        spec = bound.spec if bound is not None else require(node.this, self._position(node))
         if spec.category != "scalar":
             return self._scope.aggregate(spec.name, list(node.expressions), node)
         for argument in node.expressions:
             if isinstance(argument, exp.Star):
                 raise self._wrong(f"{spec.name}() does not take *", node)
-        call = self._call(spec, [self.compile(argument) for argument in node.expressions], node)
+        arguments = [self.compile(argument) for argument in node.expressions]
+        if bound is not None:
+            return bound.scalar(arguments, self._precision, self._position(node))
+        call = self._call(spec, arguments, node)
         builder = BUILDERS.get(spec.name)
         if builder is None:
             raise InternalError(f"function {spec.name} is in the table but has no compiler")

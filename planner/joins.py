@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError
+from penstock.common.errors import InternalError, InvalidStatementError
 from penstock.planner.binder import Builder, Relation, RelColumn, row_number_column
-from penstock.planner.expressions import compile_condition
+from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.plan import PlanNode
 from penstock.planner.query_parts import text_of
 from penstock.planner.scopes import RowScope, unwrapped
@@ -22,6 +22,8 @@ from penstock.sql.statements import JoinSource
 
 JOIN_ERROR = 0x26FF
 ROW = '"#row"'
+POSITION = '"#position"'
+NEAREST = '"#nearest"'
 _COMPARISONS: dict[type[exp.Expression], str] = {exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<=", exp.EQ: "="}
 _MIRRORED = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
 
@@ -250,8 +252,12 @@ def _asof_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relation:
         conditions.append(f"{driving} >= {other}")
     condition = " AND ".join(conditions)
     limit = 1 if source.jlimit is None else source.jlimit
-    if limit == 1 and operator != "=" and all(
-            _is_equality(node, scope) for node in conjuncts if not _time_comparison(node, sides, scope)):
+    equalities = [node for node in conjuncts if not _time_comparison(node, sides, scope)]
+    simple = operator != "=" and all(_is_equality(node, scope) for node in equalities)
+    if simple and limit > 1:
+        name = _nearest_rows(source, sides, scope, condition, equalities, operator in (">", ">="), builder, limit)
+        return _result(source, sides, name, builder, prune=False)
+    if simple and limit == 1:
         # DuckDB's own ASOF join finds one row per driving row without pairing all rows first.
         tables = {"l": f"{sides.left.name} l", "r": f"{sides.right.name} r"}
         name = builder.step("joined", lambda: (
@@ -260,6 +266,48 @@ def _asof_join(source: JoinSource, sides: _Sides, builder: Builder) -> Relation:
         return _result(source, sides, name, builder, prune=False)
     name = _chosen(source, sides, condition, operator in (">", ">=", "="), builder, limit)
     return _result(source, sides, name, builder, prune=False)
+
+
+def _nearest_rows(source: JoinSource, sides: _Sides, scope: RowScope, condition: str, equalities: list[exp.Expression],
+                  before: bool, builder: Builder, limit: int) -> str:
+    """Adds the steps of an ASOF join that takes several rows, and returns the last.
+
+    The other side's rows are numbered along their time line; DuckDB's own ASOF join finds the number of the nearest,
+    and the rows with the `limit` numbers from there on are joined: backwards in time if `before`.
+    """
+    driver, other = _driving(source)
+    relations = {"l": sides.left, "r": sides.right}
+    time = relations[other].time
+    assert time is not None
+    keys = [compile_expression(_part_of(node, other, scope), scope).sql for node in equalities]
+    same = " AND ".join(compile_condition(node, scope) for node in equalities)
+    line = f"PARTITION BY {', '.join(keys)} " if keys else ""
+    instant = ", ".join([*keys, f"{other}.{time.use().sql}"])
+    first = "DESC" if before else "ASC"
+    numbered = builder.step("numbered", lambda: (
+        f"SELECT *, row_number() OVER ({line}ORDER BY {_side_order(sides, other)}) AS {POSITION} "
+        f"FROM {relations[other].name} {other}"))
+    nearest = builder.step("nearest", lambda: (
+        f"SELECT * FROM {numbered} {other} QUALIFY row_number() OVER "
+        f"(PARTITION BY {instant} ORDER BY {POSITION} {first}) = 1"))
+    found = builder.step("found", lambda: (
+        f"SELECT {driver}.*, {other}.{POSITION} AS {NEAREST} FROM {_numbered(relations[driver].name)} {driver} "
+        f"ASOF LEFT JOIN {nearest} {other} ON {condition}"))
+    near = f"{driver}.{NEAREST}"
+    span = f"{near} - {limit - 1} AND {near}" if before else f"{near} AND {near} + {limit - 1}"
+    return builder.step("joined", lambda: (
+        f"SELECT {_select(sides)} FROM {found} {driver} LEFT JOIN {numbered} {other} "
+        f"ON {f'{same} AND ' if same else ''}{other}.{POSITION} BETWEEN {span} "
+        f"ORDER BY {driver}.{ROW}, {other}.{POSITION} {first}"))
+
+
+def _part_of(node: exp.Expression, alias: str, scope: RowScope) -> exp.Expression:
+    """Returns the side of an equality that is over the relation `alias`."""
+    for part in (node.this, node.expression):
+        columns = [scope.find(column) for column in part.find_all(exp.Column)]
+        if any(column is not None and column.sql.startswith(f"{alias}.") for column in columns):
+            return part
+    raise InternalError(f"no side of {text_of(node)} is over {alias}")
 
 
 def _is_equality(node: exp.Expression, scope: RowScope) -> bool:

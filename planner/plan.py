@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from penstock.planner.user_calls import UserCall
 from penstock.sql.schema import Table
 from penstock.sql.types import DataType
 
@@ -65,6 +66,7 @@ class BatchPlan:
 
     `sql` begins with a WITH clause, to which the scans' relations can be added.
     `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
+    `functions` are the users' functions that `sql` calls.
     """
 
     sql: str
@@ -72,6 +74,7 @@ class BatchPlan:
     columns: tuple[ResultColumn, ...]
     tree: PlanNode
     tables: tuple[tuple[str, pa.Table], ...] = field(default=(), compare=False)
+    functions: tuple[UserCall, ...] = ()
 
 
 def render_tree(node: PlanNode, indent: str = "") -> list[str]:

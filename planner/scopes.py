@@ -10,7 +10,8 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.planner.binder import Builder, Relation, RelColumn, find_column, is_pseudo, qualifier_of
 from penstock.planner.plan import SqlExpr
-from penstock.sql.functions import FunctionSpec, lookup
+from penstock.planner.user_functions import function_of
+from penstock.sql.functions import FunctionSpec
 from penstock.sql.schema import Session
 from penstock.sql.types import BIGINT, DataType, Precision, timestamp
 
@@ -33,7 +34,7 @@ def vector_spec(node: object) -> FunctionSpec | None:
     """Returns the function if the node is a call that looks at several rows, else None."""
     if not isinstance(node, exp.Anonymous):
         return None
-    spec = lookup(str(node.this))
+    spec = function_of(node)
     return spec if spec is not None and spec.category in ("aggregate", "selection", "timeseries") else None
 
 

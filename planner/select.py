@@ -29,6 +29,7 @@ from penstock.planner.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION, col
 from penstock.planner.select_list import expand_items
 from penstock.planner.timeseries import PICKING, ROW_RULES
 from penstock.planner.union import plan_union
+from penstock.planner.user_functions import bind_user_functions
 from penstock.sql.dialect import source_range
 from penstock.sql.schema import CatalogView, Session
 from penstock.sql.statements import (
@@ -55,6 +56,7 @@ def plan_query(statement: Query, catalog: CatalogView, session: Session) -> Batc
     no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
     """
     builder = Builder(catalog, session, statement.text, _base(statement))
+    functions = bind_user_functions(statement, catalog, session)
     planned = _plan(statement, builder)
     return BatchPlan(
         sql=builder.render(planned.sql),
@@ -62,6 +64,7 @@ def plan_query(statement: Query, catalog: CatalogView, session: Session) -> Batc
         columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
         tree=planned.tree(),
         tables=tuple(builder.tables),
+        functions=tuple(functions),
     )
 
 

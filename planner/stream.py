@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.planner.plan import PlanNode
-from penstock.sql.schema import Column
+from penstock.planner.user_calls import UserCall
+from penstock.sql.schema import Column, UserFunction
 from penstock.sql.statements import FillMode, IntervalWindow
 from penstock.sql.types import DataType, Precision
 
@@ -30,7 +31,7 @@ class SourceColumn:
     type: DataType
 
 
-AccumulatorKind = Literal["add", "pick", "moments"]
+AccumulatorKind = Literal["add", "pick", "moments", "udaf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,13 @@ class Accumulator:
     pick: the candidate with the best order wins as a whole: `order` lists positions in `fields` with True for
     smallest-first; a candidate whose first order field is NULL never wins. The other fields are carried along.
     moments: `fields` are count, mean and sum of squared deviations (Chan's parallel update).
+    udaf: `fields` has one column with states of the user's aggregate `function`, which merges them.
     """
 
     kind: AccumulatorKind
     fields: tuple[Field, ...]
     order: tuple[tuple[int, bool], ...] = ()
+    function: UserFunction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +200,7 @@ class StreamPlan:
     `agg` is None for scalar streams (no window), and for those by the clock, which have `force`. `period_ms`:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
+    `functions` are the users' functions that the SQL texts call.
     """
 
     source_database: str
@@ -217,6 +221,7 @@ class StreamPlan:
     period_ms: int = 0
     fill: FillPlan | None = None
     force: ForcePlan | None = None
+    functions: tuple[UserCall, ...] = ()
 
     @property
     def result_fields(self) -> tuple[Field, ...]:

@@ -45,6 +45,7 @@ from penstock.planner.stream_row_windows import (
     rows_sql,
 )
 from penstock.planner.stream_triggers import TriggerPlan, plan_trigger
+from penstock.planner.user_functions import bind_user_functions, bound_function
 from penstock.planner.windows import (
     check_interval,
     expand_windows_sql,
@@ -114,7 +115,9 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
-    return _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
+    functions = bind_user_functions(statement, catalog, session)
+    plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
+    return replace(plan, functions=tuple(functions))
 
 
 class _Planner:
@@ -351,7 +354,8 @@ class _Planner:
 
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression, rows: RowScope) -> SqlExpr:
         """Returns the final value of an aggregate call as an expression over the state, registering its partial."""
-        spec = lookup(name)
+        bound = bound_function(node)
+        spec = bound.spec if bound is not None else lookup(name)
         if spec is None:
             raise NotFoundError(f"unknown function {name}", position=self.position(node))
         if spec.only_force_window_close:
@@ -364,8 +368,13 @@ class _Planner:
         if name == "last_row" and isinstance(self.query.window, IntervalWindow):
             raise InvalidStreamError("last_row cannot be combined with INTERVAL", code=0x265A,
                                      position=self.position(node), hint="use last")
-        whole = aggregate_sql(name, compiled, self.row_key().ts, node)
         key = (name, *(argument.sql for argument in compiled))
+        if bound is not None:
+            if key not in self.partials:
+                self.partials[key] = (name, bound.partial(compiled, self.row_key(), self.precision,
+                                                          self.position(node), self.fresh))
+            return SqlExpr(f"({self.partials[key][1].final})", bound.result(self.precision))
+        whole = aggregate_sql(name, compiled, self.row_key().ts, node)
         if key not in self.partials:
             partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
             if partial is None:
@@ -649,7 +658,9 @@ class _Planner:
                 for field, column in zip(fields, partial.columns, strict=True):
                     inner.append(f"({column})::{field.type.duckdb()} AS {field.name}")
                     outer.append(field.name)
-        return (f"SELECT {', '.join(outer)} FROM (SELECT {', '.join(inner)} FROM {{source}} "
+        # Texts in expressions may have braces of their own.
+        computed = ", ".join(inner).replace("{", "{{").replace("}", "}}")
+        return (f"SELECT {', '.join(outer)} FROM (SELECT {computed} FROM {{source}} "
                 f"GROUP BY {', '.join(grouped)})")
 
     def _source(

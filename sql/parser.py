@@ -19,6 +19,7 @@ from penstock.sql.parse_ddl import (
     parse_trim,
     parse_use,
 )
+from penstock.sql.parse_function import parse_create_function, parse_drop_function
 from penstock.sql.parse_insert import parse_delete, parse_insert
 from penstock.sql.parse_query import at_query, parse_query
 from penstock.sql.parse_show import parse_describe, parse_show
@@ -91,11 +92,12 @@ def _parse_statement(cursor: Cursor) -> Statement:
 
 def _expected_after(cursor: Cursor) -> str:
     first = cursor.token.word
-    objects = [words[1] for words in _STATEMENTS if words[0] == first and len(words) > 1]
-    if not objects:
+    rests = [words[1:] for words in _STATEMENTS if words[0] == first and len(words) > 1 and words[1] != "OR"]
+    if not rests:
         return "a statement is expected"
     cursor.advance()
-    cursor.at_any(*objects)
+    cursor.at_any(*(rest[0] for rest in rests))
+    objects = [" ".join(rest) for rest in rests]
     return f"{', '.join(objects[:-1])} or {objects[-1]} is expected after {first}"
 
 
@@ -114,8 +116,8 @@ def _plain(parse_rest: Callable[[Cursor], Statement]) -> Callable[[Cursor, int],
 
 # What TDengine has and Penstock has not: said so, instead of calling it a syntax error.
 _NOT_SUPPORTED = (
-    *(("CREATE", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "FUNCTION", "DNODE", "MNODE", "QNODE", "TSMA")),
-    *(("DROP", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "FUNCTION", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("CREATE", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("DROP", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("ALTER", noun) for noun in ("USER", "DNODE", "LOCAL", "CLUSTER", "VIEW")),
     ("CREATE", "OR"), ("DROP", "CONSUMER"), ("GRANT",), ("REVOKE",), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
     ("SPLIT",), ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
@@ -133,6 +135,12 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("CREATE", "STABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=True),
     ("CREATE", "STREAM"): parse_create_stream,
     ("CREATE", "SNODE"): _plain(parse_create_snode),
+    ("CREATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=False),
+    ("CREATE", "AGGREGATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=True),
+    ("CREATE", "OR", "REPLACE", "FUNCTION"):
+        lambda cursor, _: parse_create_function(cursor, aggregate=False, replace=True),
+    ("CREATE", "OR", "REPLACE", "AGGREGATE", "FUNCTION"):
+        lambda cursor, _: parse_create_function(cursor, aggregate=True, replace=True),
     ("ALTER", "DATABASE"): _plain(parse_alter_database),
     ("ALTER", "TABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=False),
     ("ALTER", "STABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=True),
@@ -141,6 +149,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("DROP", "STABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=True),
     ("DROP", "STREAM"): _plain(parse_drop_stream),
     ("DROP", "SNODE"): _plain(parse_drop_snode),
+    ("DROP", "FUNCTION"): _plain(parse_drop_function),
     ("PAUSE",): _plain(parse_pause),
     ("RESUME",): _plain(parse_resume),
     ("RECALCULATE", "STREAM"): _plain(parse_recalculate),

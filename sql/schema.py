@@ -114,6 +114,27 @@ class ChildTable:
     create_time_ms: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A function that a user wrote in Python and made known with CREATE FUNCTION.
+
+    `arguments` are the declared types, None if none are declared: then the function takes `minimum` to `maximum`
+    values of any type. `result` is what it returns. `source` tells where the code is: `module:name`, `file.py:name`
+    or `file.py`. `uid` grows with each CREATE, so that a replaced function is another one.
+    """
+
+    name: str
+    aggregate: bool
+    arguments: tuple[DataType, ...] | None
+    result: DataType
+    source: str
+    minimum: int = 1
+    maximum: int = 1
+    uid: int = 0
+    create_time_ms: int = 0
+    comment: str | None = None
+
+
 class CatalogView(Protocol):
     """What the planner may ask of the catalog. All names are exact (the parser has folded them)."""
 
@@ -129,6 +150,10 @@ class CatalogView(Protocol):
 
     def children(self, super_uid: int) -> Iterable[ChildTable]:
         """Returns the child tables of a super table."""
+        ...
+
+    def function(self, name: str) -> UserFunction | None:
+        """Returns the user's function of this name, or None."""
         ...
 
 

@@ -475,6 +475,32 @@ class DropSnode(Statement):
     dnode_id: int
 
 
+# --- functions ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateFunction(Statement):
+    """CREATE [OR REPLACE] [AGGREGATE] FUNCTION.
+
+    `arguments` None: no types are declared. `source`: as `UserFunction` has it.
+    """
+
+    name: str
+    aggregate: bool
+    arguments: tuple[DataType, ...] | None
+    result: DataType
+    source: str
+    replace: bool = False
+    if_not_exists: bool = False
+    comment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropFunction(Statement):
+    name: str
+    if_exists: bool = False
+
+
 # --- inspection -----------------------------------------------------------------------------------------------
 
 

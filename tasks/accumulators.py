@@ -1,4 +1,4 @@
-"""Columnar accumulators: NumPy arrays over slots, and the three ways in which partials are combined into them."""
+"""Columnar accumulators: NumPy arrays over slots, and the ways in which partials are combined into them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from penstock.planner.stream import Accumulator, Field
 from penstock.tasks.compute import block_type
+from penstock.tasks.user_functions import Merge
 
 Slots = npt.NDArray[np.int64]
 
@@ -76,9 +77,13 @@ def columns_for(fields: Sequence[Field], capacity: int) -> list[Values]:
 
 
 def combine(
-    accumulator: Accumulator, target: Sequence[Values], slots: Slots, source: Sequence[Values], rows: Slots | slice
+    accumulator: Accumulator, target: Sequence[Values], slots: Slots, source: Sequence[Values], rows: Slots | slice,
+    merge: Merge | None = None,
 ) -> None:
-    """Combines `source[rows]` into `target[slots]`, both holding the accumulator's fields. Slots must be distinct."""
+    """Combines `source[rows]` into `target[slots]`, both holding the accumulator's fields. Slots must be distinct.
+
+    `merge` unites states of the accumulator's function, if it has one.
+    """
     match accumulator.kind:
         case "add":
             _add(target[0], slots, source[0], rows)
@@ -86,6 +91,9 @@ def combine(
             _pick(accumulator.order, target, slots, source, rows)
         case "moments":
             _moments(target, slots, source, rows)
+        case "udaf":
+            assert merge is not None
+            _merge(merge, target[0], slots, source[0], rows)
 
 
 def _add(target: Values, slots: Slots, source: Values, rows: Slots | slice) -> None:
@@ -148,6 +156,13 @@ def _moments(target: Sequence[Values], slots: Slots, source: Sequence[Values], r
     target[2].data[slots] = squares + other_squares + np.where(count == 0, 0.0, delta * delta * count * more / safe)
     for column in target:
         column.valid[slots] = True
+
+
+def _merge(merge: Merge, target: Values, slots: Slots, source: Values, rows: Slots | slice) -> None:
+    valid = source.valid[rows]
+    for slot, state in zip(slots[valid].tolist(), source.data[rows][valid].tolist(), strict=True):
+        target.data[slot] = merge(target.data[slot], state) if target.valid[slot] else state
+    target.valid[slots] |= valid
 
 
 def _zero(dtype: np.dtype[Any]) -> Any:

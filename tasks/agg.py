@@ -37,6 +37,7 @@ from penstock.tasks.result_index import ResultIndex
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.watermarks import Watermarks
 from penstock.tasks.window_table import WindowTable
 
@@ -63,7 +64,8 @@ class AggTask:
         self._environment = environment
         self._clock = environment.clock
         self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._computer = Computer()
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        self._computer = Computer(self._functions)
         self._inbox = Inbox(self.input)
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._table = self._open_table(len(upstream))
@@ -152,6 +154,7 @@ class AggTask:
             bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
             windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes,
             checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
+            udf_errors=self._functions.errors, udf_report=self._functions.report,
         )
 
     def close(self) -> None:
@@ -161,7 +164,7 @@ class AggTask:
     # -- windows ---------------------------------------------------------------------------------------------
 
     def _open_table(self, inputs: int) -> WindowTable:
-        return WindowTable(self._agg, self._plan.keys, inputs, self._store)
+        return WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()

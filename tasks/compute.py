@@ -10,13 +10,17 @@ import pyarrow as pa
 from penstock.common.errors import InternalError, InvalidValueError
 from penstock.planner.stream import Field
 from penstock.sql.types import DataType, Kind
+from penstock.tasks.user_functions import UserFunctions
 
 
 class Computer:
     """One in-memory DuckDB. Relations are registered by name; one thread, since workers share the machine."""
 
-    def __init__(self) -> None:
+    def __init__(self, functions: UserFunctions | None = None) -> None:
+        """`functions`: the users' functions that the SQL calls."""
         self._connection = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
+        if functions is not None:
+            functions.register(self._connection)
 
     def register(self, name: str, table: pa.Table) -> None:
         """Makes `table` the relation `name` until the next call with that name."""

@@ -39,6 +39,7 @@ from penstock.tasks.source import source_rows
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.user_functions import UserFunctions
 from penstock.wal.record import DeleteRecord, MetaRecord, Record
 
 WINDOWS_PER_RUN = 500
@@ -69,7 +70,8 @@ class ForceSourceTask:
         self._clock = environment.clock
         self._vgroup_id = deployment.vgroup_ids[index]
         self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._computer = Computer()
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        self._computer = Computer(self._functions)
         self._outbox = Outbox(output, settings.block_bytes_max)
         self._children = Children(plan.source, deployment.children[index])
         self._tracker = StateTracker(self._clock)
@@ -138,7 +140,7 @@ class ForceSourceTask:
             rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_out=self._outbox.bytes_out,
             processed_version=self._version, wal_version=self._wal.acknowledged_version, watermark=self._next,
             checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
-            state_bytes=self._store.used_bytes,
+            state_bytes=self._store.used_bytes, udf_errors=self._functions.errors, udf_report=self._functions.report,
         )
 
     def close(self) -> None:

@@ -204,7 +204,11 @@ class HistoryProgress:
 
 @dataclass(frozen=True, slots=True)
 class TaskStatus:
-    """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level."""
+    """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level.
+
+    `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
+    error.
+    """
 
     task: TaskId
     state: TaskState
@@ -232,3 +236,5 @@ class TaskStatus:
     checkpoint_id: int | None = None
     checkpoint_time_ms: int | None = None
     history: HistoryProgress | None = None
+    udf_errors: int = 0
+    udf_report: str = ""

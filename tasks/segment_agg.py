@@ -18,7 +18,8 @@ class SegmentAggTask(AggTask):
     def _open_table(self, inputs: int) -> SegmentTable:
         window = self._plan.source.row_window
         assert window is not None
-        return SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store)
+        return SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
+                            self._functions)
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         until = self._watermarks.current

@@ -22,6 +22,7 @@ from penstock.planner.stream_row_windows import END_ROWS, LAST_ROW
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state_store import StateStore
+from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.window_table import WindowTable, codec_of
 
 _PREFIX = b"w"
@@ -45,8 +46,8 @@ class SegmentTable(WindowTable):
     """
 
     def __init__(self, plan: AggPlan, window: RowWindow, trigger: Trigger, keys: Sequence[Field], inputs: int,
-                 store: StateStore) -> None:
-        super().__init__(plan, keys, inputs, store)
+                 store: StateStore, functions: UserFunctions | None = None) -> None:
+        super().__init__(plan, keys, inputs, store, functions)
         self._window = window
         self._at_once = trigger == "at_once"
         self._delays = trigger == "max_delay"
@@ -194,9 +195,9 @@ class SegmentTable(WindowTable):
         self, target: Sequence[Values], slots: Slots, source: Sequence[Values], rows: Slots | slice
     ) -> None:
         position = 0
-        for accumulator in self._accumulators:
+        for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
             end = position + len(accumulator.fields)
-            combine(accumulator, target[position:end], slots, source[position:end], rows)
+            combine(accumulator, target[position:end], slots, source[position:end], rows, unite)
             position = end
 
     def _stretches(self, voids: pa.RecordBatch) -> list[tuple[int, int, int]]:

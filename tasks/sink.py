@@ -32,6 +32,7 @@ from penstock.tasks.rate import TokenBucket
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.user_functions import UserFunctions
 
 _SMALLEST_WRITE = 64 * 1024
 
@@ -55,7 +56,8 @@ class SinkTask:
         self._environment = environment
         self._clock = environment.clock
         self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._computer = Computer()
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        self._computer = Computer(self._functions)
         self._inbox = Inbox(self.input)
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._writer = environment.result_writer(self.id)
@@ -126,6 +128,7 @@ class SinkTask:
             input_peak=self.input.peak_bytes, rows_in=self._rows_in, rows_out=self._rows_out,
             bytes_in=self._bytes_in, bytes_out=self._bytes_out, state_bytes=self._store.used_bytes,
             checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
+            udf_errors=self._functions.errors, udf_report=self._functions.report,
         )
 
     def close(self) -> None:

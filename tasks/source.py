@@ -48,6 +48,7 @@ from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
 from penstock.tasks.windower import Windower
 from penstock.vnode.snapshot import TimeSpan
@@ -106,7 +107,8 @@ class SourceTask:
         self._clock = environment.clock
         self._vgroup_id = deployment.vgroup_ids[index]
         self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._computer = Computer()
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        self._computer = Computer(self._functions)
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._children = Children(plan.source, deployment.children[index])
         self._tracker = StateTracker(self._clock)
@@ -217,7 +219,8 @@ class SourceTask:
             bytes_out=self._outbox.bytes_out, processed_version=self._version,
             wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
             idle=self._idle, late_rows=self._late_rows, checkpoint_id=self._checkpoint_id,
-            checkpoint_time_ms=self._checkpoint_time_ms, state_bytes=self._store.used_bytes,
+            checkpoint_time_ms=self._checkpoint_time_ms, udf_errors=self._functions.errors,
+            udf_report=self._functions.report, state_bytes=self._store.used_bytes,
             history=None if self._history is None else self._history.progress(),
         )
 

@@ -30,6 +30,7 @@ class TaskSettings:
     idle_timeout_s: float = 2.0
     state_map_bytes: int = 64 * 1024**3
     state_memory_bytes: int = 128 * 1024 * 1024
+    functions_directory: Path = Path("udf")
 
 
 @dataclass(frozen=True, slots=True)

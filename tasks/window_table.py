@@ -21,6 +21,7 @@ from penstock.planner.windows import Grid, end_of, grid_of
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.state_store import StateStore
+from penstock.tasks.user_functions import UserFunctions
 
 ADD, REPLACE, REPLAYED = 0, 1, 2
 _GROUP_PREFIX, _WINDOW_PREFIX = b"g", b"w"
@@ -33,9 +34,16 @@ _FIRST_CAPACITY = 1024
 class WindowTable:
     """All windows of one agg task. `closed_until`: windows that end at or before it are closed (None: none is)."""
 
-    def __init__(self, plan: AggPlan, keys: Sequence[Field], inputs: int, store: StateStore) -> None:
+    def __init__(
+        self, plan: AggPlan, keys: Sequence[Field], inputs: int, store: StateStore,
+        functions: UserFunctions | None = None,
+    ) -> None:
+        """`functions` has the users' aggregates of the plan, if there are any."""
         self._grid = grid_of(plan.window, plan.precision, plan.time_zone) if plan.window is not None else None
         self._accumulators = plan.accumulators
+        self._merges = [functions.merge(accumulator.function)
+                        if functions is not None and accumulator.function is not None else None
+                        for accumulator in plan.accumulators]
         self._key_fields = tuple(keys)
         self._fields = plan.fields
         self._store = store
@@ -81,10 +89,10 @@ class WindowTable:
                 column.clear(slots)
         self._rows[slots] += rows
         position = 0
-        for accumulator in self._accumulators:
+        for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
             width = len(accumulator.fields)
             combine(accumulator, self._columns[position : position + width], slots,
-                    source[position : position + width], slice(None))
+                    source[position : position + width], slice(None), unite)
             position += width
         self._dirty[slots] = True
         touched: dict[int, Slots] = {}
@@ -115,10 +123,10 @@ class WindowTable:
             slots = found[present]
             combined_rows[present] += self._rows[slots]
             position = 0
-            for accumulator in self._accumulators:
+            for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
                 width = len(accumulator.fields)
                 combine(accumulator, combined[position : position + width], present,
-                        self._columns[position : position + width], slots)
+                        self._columns[position : position + width], slots, unite)
                 position += width
         return self._table(start, groups, combined_rows, combined)
 

@@ -18,7 +18,7 @@ import penstock
 from penstock.common.clock import SystemClock
 from penstock.shell.script import SqlText, split_all
 
-CONFIG = {"timezone": TIME_ZONE, "idleTimeout": "1h", "checkpointInterval": "10s",
+CONFIG = {"timezone": TIME_ZONE, "idleTimeout": "1h", "checkpointInterval": "1s",
           "restartDelayMax": "1s", "spark.ui.enabled": False}
 STREAMS = {
     "worst_delay_per_day": (

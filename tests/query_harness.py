@@ -14,7 +14,7 @@ from penstock.mnode.query import run_query
 from penstock.planner.plan import BatchPlan, Scan, render_tree
 from penstock.planner.select import plan_query
 from penstock.sql.parser import parse_one
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
 from penstock.sql.statements import Explain, Select, SetOperation
 from penstock.sql.types import DataType, Kind, Precision, timestamp
 
@@ -55,6 +55,9 @@ class Harness:
 
     def table_names(self, database: str) -> Iterable[str]:
         return list(self.tables)
+
+    def function(self, name: str) -> UserFunction | None:
+        return None
 
     def children(self, super_uid: int) -> Iterable[ChildTable]:
         return [ChildTable(t.uid, t.name, 1, t.tag_values) for t in self.tables.values() if t.super_uid == super_uid]

@@ -15,7 +15,7 @@ from penstock.common.placement import place
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, UserFunction
 from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, timestamp
 from penstock.tasks.local import LocalStream
@@ -38,7 +38,8 @@ TAGS = (Column("site", DataType(Kind.VARCHAR, 16), "site"),)
 class Catalog:
     """A database `p` with the super table `meters` and child tables d0, d1, ..., two per site."""
 
-    def __init__(self, vnodes: int, tables: int) -> None:
+    def __init__(self, vnodes: int, tables: int, functions: Sequence[UserFunction] = ()) -> None:
+        self.functions = functions
         self.db = Database("p", DatabaseOptions(vgroups=vnodes), tuple(range(1, vnodes + 1)), 0)
         self.meters = Table(SUPER_UID, "p", "meters", "super", COLUMNS, TAGS)
         self.child_list = [
@@ -62,6 +63,9 @@ class Catalog:
 
     def children(self, super_uid: int) -> Iterable[ChildTable]:
         return self.child_list
+
+    def function(self, name: str) -> UserFunction | None:
+        return next((function for function in self.functions if function.name == name), None)
 
 
 @dataclass
@@ -122,12 +126,12 @@ class StreamKit:
 
     def __init__(self, root: Path, sql: str, *, vnodes: int = 1, tables: int = 4,
                  settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None,
-                 now_ms: int = 0) -> None:
+                 now_ms: int = 0, functions: Sequence[UserFunction] = ()) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start."""
         self.root = root
         self.fs = OsFs()
         self.clock = ManualClock()
-        self.catalog = Catalog(vnodes, tables)
+        self.catalog = Catalog(vnodes, tables, functions)
         self.vnodes = {
             vgroup: Vnode.open(root / "vnode" / str(vgroup), VnodeOptions(vgroup), fs=self.fs, clock=self.clock)
             for vgroup in self.catalog.db.vgroup_ids

@@ -111,6 +111,20 @@ def test_a_second_stream_shares_the_group_and_a_third_gets_another(engine: Engin
     assert groups == {1: "db-1.1", 2: "db-1.1", 3: "db-2.1"}
 
 
+def test_workers_are_listed_with_their_places(engine: Engine) -> None:
+    """Each group has a worker per vgroup: its process, where it is reached, when it was heard, what it hosts."""
+    assert engine.controller.workers() == []
+    for stream_id in (1, 2, 3):
+        engine.controller.start(engine.stream(stream_id, FakePlan(4, 5)))
+    for stream_id in (1, 2, 3):
+        engine.results.wait_rows(stream_id, 40)
+    workers = engine.controller.workers()
+    assert [(worker.group, worker.index, worker.vgroup_id, worker.state, worker.streams) for worker in workers] == [
+        ("db-1.1", 0, 2, "RUNNING", 2), ("db-1.1", 1, 3, "RUNNING", 2),
+        ("db-2.1", 0, 2, "RUNNING", 1), ("db-2.1", 1, 3, "RUNNING", 1)]
+    assert all(worker.pid and worker.address and worker.heard_ms for worker in workers)
+
+
 def test_a_failing_task_restarts_its_stream_and_no_other(engine: Engine) -> None:
     """A task that raises costs its stream an attempt; the neighbour in the same group runs on."""
     engine.controller.start(engine.stream(1, FakePlan(4, 5)))

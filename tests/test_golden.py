@@ -13,6 +13,7 @@ import pytest
 from embedded import Embedded
 from tests.golden_runner import read_blocks, run_golden
 
+from penstock.common.config import keys
 from penstock.common.errors import PenstockError
 from penstock.mnode.session import Result
 from penstock.shell.format import Style, text_columns
@@ -32,6 +33,15 @@ SHOWS = {" ".join(words).lower() for words in PLAIN_SHOWS} | {
     "table distributed", "cluster", "variables", "cluster variables", "local variables", "user databases",
     "system databases", "create database", "create table", "create stable", "create stream",
 }
+TDENGINE_PARAMETERS = (
+    "disableStream", "streamBufferSize", "maxStreamBackendCache", "streamSinkDataRate", "checkpointInterval",
+    "concurrentCheckpoint", "streamAggCnt", "ratioOfVnodeStreamThreads", "numOfSnodeStreamThreads",
+    "walFsyncDataSizeLimit", "snodeAddress", "checkpointBackupDir", "s3Accesskey", "s3Endpoint", "s3BucketName",
+    "streamNotifyMessageSize", "streamNotifyFrameSize", "adapterFqdn", "adapterPort", "adapterToken", "timezone",
+    "minSlidingTime", "minIntervalTime", "countAlwaysReturnValue", "multiResultFunctionStarReturnTags",
+    "maxNumOfDistinctRes", "keepColumnName", "queryBufferSize", "smlTsDefaultName", "smlTagName",
+    "smlChildTableName", "smlAutoChildTableNameDelimiter", "smlDot2Underline",
+)
 # What would differ from run to run or from machine to machine; scripts say {directory} where a file belongs.
 _TIME_TAKEN = re.compile(r"time=[0-9.]+ms")
 
@@ -170,3 +180,10 @@ def test_what_is_refused_occurs() -> None:
     """Each kind of statement that Penstock knows and doesn't have is tried once."""
     texts = [block.statement.upper() for path in SCRIPTS for block in read_blocks(path)]
     assert [words for words in _NOT_SUPPORTED if not any(text.startswith(" ".join(words)) for text in texts)] == []
+
+
+def test_parameters_of_tdengine_are_keys_or_explained() -> None:
+    """Each parameter of TDengine's that has to do with streams and queries is a key here or named on the SQL page."""
+    page = (Path(__file__).resolve().parent.parent / "docs" / "sql.md").read_text("utf-8")
+    known = {key.name for key in keys().values()}
+    assert [name for name in TDENGINE_PARAMETERS if name not in known and f"`{name}`" not in page] == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 
 import duckdb
@@ -112,3 +113,37 @@ def test_joins_that_are_refused(source: str) -> None:
     harness = loaded([], [])
     with pytest.raises(InvalidStatementError):
         harness.plan(f"select count(*) from {source}")
+
+
+SIDES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.sampled_from([0, 1, None])), max_size=8,
+                 unique_by=lambda row: row[:2])
+OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
+
+
+@settings(max_examples=25, deadline=None)
+@given(SIDES, SIDES, st.sampled_from(sorted(OPERATORS)), st.integers(2, 4), st.booleans(), st.booleans())
+def test_asof_joins_of_several_rows(
+    left: list[tuple[int, int, int | None]], right: list[tuple[int, int, int | None]], sign: str, limit: int,
+    keyed: bool, right_drives: bool,
+) -> None:
+    """Each driving row meets the nearest rows in time, as many as JLIMIT says, nearest first; or none."""
+    harness = Harness(connection=CONNECTION)
+    for table, rows in (("s", left), ("t", right)):
+        harness.create(table, {"n": INT, "k": INT}, {"g": INT})
+        for child in range(3):
+            harness.child(f"{table}{child}", table, child)
+            harness.insert(f"{table}{child}", [
+                (ts, number, k) for number, (ts, of, k) in enumerate(rows) if of == child])
+    on = f"s.ts {sign} t.ts" + (" and s.k = t.k" if keyed else "")
+    word = "right" if right_drives else "left"
+    got = harness.query(f"select s.n, t.n from s {word} asof join t on {on} jlimit {limit}")
+    before = (sign in (">", ">=")) != right_drives
+    expected: list[tuple[object, ...]] = []
+    driving, others = (right, left) if right_drives else (left, right)
+    for number, (ts, _, k) in enumerate(driving):
+        pairs = [(other[:2], n) for n, other in enumerate(others)
+                 if OPERATORS[sign](*((other[0], ts) if right_drives else (ts, other[0])))
+                 and (not keyed or (k is not None and k == other[2]))]
+        chosen: list[int | None] = [n for _, n in sorted(pairs, reverse=before)[:limit]]
+        expected += [(n, number) if right_drives else (number, n) for n in chosen or [None]]
+    assert sorted(map(repr, got)) == sorted(map(repr, expected))

@@ -409,6 +409,7 @@ KINDS = {"session": RowWindow("session", gap=GAP), "state": RowWindow("state"), 
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "session"])
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW)
 @given(rows=st.lists(ROW, max_size=30), cuts=st.lists(st.integers(1, 30), max_size=4))
 def test_rows_that_come_in_parts_form_the_same_windows(name: str, rows: list[Any], cuts: list[int]) -> None:
     """What a carry says of earlier rows is all that later ones need."""

@@ -139,3 +139,33 @@ def test_views_are_complete_after_closing(tmp_path: Path) -> None:
     db.close()
     with penstock.duckdb(str(tmp_path)) as reader:
         assert reader.execute("SELECT tbname, v, a FROM d.m ORDER BY v").fetchall() == [("c1", 1, 1), ("c2", 2, 2)]
+
+
+def test_only_the_tables_that_conditions_leave_are_read(db: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scan of some children has their rows alone, both ways, and looks into no vnode that has none of them."""
+    fresh(db)
+    for number in range(6):
+        db.execute(f"INSERT INTO m{number} USING m TAGS ({number}, NULL) VALUES ({T0 * 1000}, {number}, NULL, NULL)")
+    children = {name: db.engine.catalog.table("d", name) for name in ("m0", "m1", "m2", "m3", "m4", "m5")}
+    homes = {name: child.vgroup_id for name, child in children.items() if child is not None}
+    assert len(set(homes.values())) == 2
+    looked_into: list[int] = []
+    snapshot = db.engine.storage.snapshot
+
+    def watched(vgroup: int, table: int) -> object:
+        looked_into.append(vgroup)
+        return snapshot(vgroup, table)
+
+    monkeypatch.setattr(db.engine.storage, "snapshot", watched)
+    neighbours = [name for name in homes if homes[name] == homes["m0"]]
+    for wanted in (["m0"], neighbours, []):
+        tuids = tuple(child.uid for name, child in children.items() if child is not None and name in wanted)
+        for small_rows in (1000, 0):
+            looked_into.clear()
+            rows = read(db, "m", ("v", "a", "tbname"), small_rows, tuids=tuids)
+            assert sorted(row[3] for row in rows) == wanted
+            assert all(row[1] == row[2] == int(row[3][1:]) for row in rows)
+            assert not wanted or set(looked_into) == {homes["m0"]}
+    assert db.run("SELECT v FROM m WHERE tbname = 'm3' AND v > 0") == [(3,)]
+    assert db.run("SELECT count(*), sum(a) FROM m WHERE a > 3") == [(2, 9)]
+    assert db.run("SELECT count(*) FROM m WHERE tbname = 'nosuch'") == [(0,)]

@@ -1,0 +1,169 @@
+"""Users' functions in expressions: calls are bound to the catalog's functions before planning, and compiled here.
+
+What the functions do is not known here; they aren't loaded.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError, Position
+from penstock.planner.partials import Names, Partial, RowKey
+from penstock.planner.plan import SqlExpr
+from penstock.planner.scalar_cast import cast, null_of
+from penstock.planner.scalar_sql import quote_name
+from penstock.planner.stream import Accumulator, Field
+from penstock.planner.user_calls import Step, UserCall
+from penstock.sql.functions import lookup
+from penstock.sql.functions_spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
+from penstock.sql.schema import CatalogView, Session, UserFunction
+from penstock.sql.types import DOUBLE, DataType, Kind, Precision
+
+_META = "user_function"
+_STATE = DataType(Kind.VARBINARY)
+
+
+class BoundFunction:
+    """A user's function in one statement. What is compiled is added to `calls`, which the whole statement shares."""
+
+    def __init__(self, function: UserFunction, session: Session, calls: list[UserCall]) -> None:
+        self.function = function
+        self.spec = _spec(function)
+        self._session = session
+        self._calls = calls
+
+    def __deepcopy__(self, memo: object) -> BoundFunction:
+        # Copies of an expression are still calls in the same statement.
+        return self
+
+    def scalar(self, arguments: list[SqlExpr], precision: Precision, position: Position | None) -> SqlExpr:
+        """Returns a call of a scalar function. Raises InvalidStatementError for arguments that don't fit."""
+        values, types, result = self._checked(arguments, precision, position)
+        return SqlExpr(self._sql("scalar", types, result, ", ".join(values)), result)
+
+    def aggregate(
+        self, arguments: list[SqlExpr], order: str, precision: Precision, position: Position | None
+    ) -> SqlExpr:
+        """Returns an aggregate over grouped rows, which the function sees by `order` (SQL)."""
+        values, types, result = self._checked(arguments, precision, position)
+        return SqlExpr(self._sql("aggregate", types, result, _rows(values, order)), result)
+
+    def partial(
+        self, arguments: list[SqlExpr], row: RowKey, precision: Precision, position: Position | None, fresh: Names
+    ) -> Partial:
+        """Returns the aggregate split over source and agg tasks: states are made, merged and finished."""
+        values, types, result = self._checked(arguments, precision, position)
+        field = fresh()
+        state = self._sql("partial", types, result, _rows(values, f"{row.ts}, {row.tuid}"))
+        accumulator = Accumulator("udaf", (Field(field, _STATE),), function=self.function)
+        return Partial((accumulator,), (state,), None, self._sql("finish", types, result, field))
+
+    def result(self, precision: Precision) -> DataType:
+        """Returns the type of the function's result in a database of this precision."""
+        return _with_precision(self.function.result, precision)
+
+    def _checked(
+        self, arguments: list[SqlExpr], precision: Precision, position: Position | None
+    ) -> tuple[list[str], tuple[DataType, ...], DataType]:
+        """Returns the SQL of the arguments, converted to what is declared, their types and the result's."""
+        if any(argument.sql == "*" for argument in arguments):
+            raise InvalidStatementError(f"{self.function.name}() does not take *", position=position)
+        result = check_call(self.spec, [argument.type for argument in arguments],
+                            [argument.constant for argument in arguments], precision=precision, position=position)
+        declared = self.function.arguments
+        types = []
+        for n, argument in enumerate(arguments):
+            kind = declared[n] if declared is not None else argument.type
+            types.append(_with_precision(DOUBLE if kind.kind is Kind.NULL else kind, precision))
+        values = [self._converted(argument, kind, precision, position)
+                  for argument, kind in zip(arguments, types, strict=True)]
+        return values, tuple(types), result
+
+    def _converted(
+        self, argument: SqlExpr, target: DataType, precision: Precision, position: Position | None
+    ) -> str:
+        if argument.type.kind is Kind.NULL:
+            return null_of(target)
+        if argument.type.kind is not target.kind or target.kind is Kind.DECIMAL:
+            return cast(argument, target, precision, self._session.time_zone, position).sql
+        return f"CAST({argument.sql} AS {target.duckdb()})"
+
+    def _sql(self, step: Step, types: tuple[DataType, ...], result: DataType, arguments: str) -> str:
+        call = UserCall(step, self.function, types, result)
+        if call not in self._calls:
+            self._calls.append(call)
+        sql = f"{quote_name(call.name)}({arguments})"
+        if step == "partial" or not result.is_string:
+            return sql
+        # What is longer than declared is cut, as CAST does it.
+        return cast(SqlExpr(sql, DataType(result.kind)), result, result.precision, self._session.time_zone).sql
+
+
+def bind_user_functions(statement: object, catalog: CatalogView, session: Session) -> list[UserCall]:
+    """Binds the calls of users' functions in a statement. Returns the list that planning it fills with its calls.
+
+    Functions of the dialect come first: no user's function can take their place.
+    """
+    calls: list[UserCall] = []
+    for node in _calls_in(statement):
+        name = str(node.this).lower()
+        function = None if lookup(name) is not None else catalog.function(name)
+        if function is not None:
+            node.meta[_META] = BoundFunction(function, session, calls)
+    return calls
+
+
+def bound_function(node: object) -> BoundFunction | None:
+    """Returns the user's function that a node calls, or None."""
+    found = node.meta.get(_META) if isinstance(node, exp.Anonymous) else None
+    return found if isinstance(found, BoundFunction) else None
+
+
+def function_of(node: exp.Anonymous) -> FunctionSpec | None:
+    """Returns the function that a node calls, a user's or the dialect's, or None if there is none of its name."""
+    bound = bound_function(node)
+    return bound.spec if bound is not None else lookup(str(node.this))
+
+
+def _calls_in(value: object) -> Iterator[exp.Anonymous]:
+    if isinstance(value, exp.Expression):
+        yield from value.find_all(exp.Anonymous)
+    elif isinstance(value, tuple | list):
+        for item in value:
+            yield from _calls_in(item)
+    elif dataclasses.is_dataclass(value):
+        for field in dataclasses.fields(value):
+            yield from _calls_in(getattr(value, field.name))
+
+
+def _rows(values: list[str], order: str) -> str:
+    """An aggregate: the list of a group's rows, as structs of the arguments."""
+    members = ", ".join(f"a{n} := {value}" for n, value in enumerate(values))
+    return f"list(struct_pack({members}) ORDER BY {order})"
+
+
+def _with_precision(type_: DataType, precision: Precision) -> DataType:
+    return dataclasses.replace(type_, precision=precision) if type_.kind is Kind.TIMESTAMP else type_
+
+
+def _spec(function: UserFunction) -> FunctionSpec:
+    if function.arguments is not None:
+        arguments = tuple(Argument(kind.sql().lower(), _accepted(kind.kind)) for kind in function.arguments)
+    else:
+        optional = function.maximum - function.minimum
+        arguments = (Argument("value"),) * function.minimum
+        arguments += (Argument("value", optional=True, repeats=optional),) if optional else ()
+    return FunctionSpec(function.name, "aggregate" if function.aggregate else "scalar", arguments,
+                        always(function.result), function.comment or "A user's function.")
+
+
+def _accepted(declared: Kind) -> frozenset[Kind]:
+    """The kinds of values that are converted to a declared one without being asked."""
+    if declared in NUMBERS:
+        return NUMBERS
+    if declared in TEXTS:
+        return TEXTS
+    return frozenset((declared,))
