@@ -57,7 +57,7 @@ _KINDS = {kind.name: kind for kind in TokenKind}
 
 # One group of parentheses: anything but quotes, brackets and comments, or those, one level deep. The plain form
 # comes first since it is what nearly all rows are, and the regex engine then copies no more than one set of bytes.
-_INNER = rf"[^()'\"/-]++|-(?!-)|/(?!\*)|{_SINGLE}|{_DOUBLE}|{_COMMENT}"
+_INNER = rf"[^()'\"/\\-]++|-(?!-)|/(?!\*)|{_SINGLE}|{_DOUBLE}|{_COMMENT}"
 _ROWS = re.compile(
     rf"(?:(?:\s++|,|{_COMMENT})*+\((?:{_INNER}|\((?:{_INNER}|\((?:{_INNER})*+\))*+\))*+\))*+", re.DOTALL
 )
