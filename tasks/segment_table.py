@@ -113,6 +113,9 @@ class SegmentTable(WindowTable):
                 windows[group, window.start] = window
         return self._changes(list(windows.values()), set(), until)
 
+    def forget(self, until: int) -> None:
+        """Keeps everything: where a window of rows ends is only known until a late row comes, so none is ever old."""
+
     @property
     def has_changed(self) -> bool:
         """Whether a window has changed since its result was shown last (MAX_DELAY)."""
