@@ -85,7 +85,8 @@ class Recalculation:
 
     def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
         """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written."""
-        old = self._partials(self.old_rows(change))
+        # An earlier attempt may have read the block in pieces, and written versions of a key that are over by its end.
+        old = _joined(self._partials(self.old_rows(change)), self._touched(change))
         new = self._partials(self._current_rows(change))
         kept = set(_keys_of(new))
         # With a composite key a delete takes all rows of its time along; `new` has those that stay.
@@ -94,7 +95,7 @@ class Recalculation:
         gone = [row for row, key in enumerate(_keys_of(old, composite)) if key not in left]
         result = [(1, old.take(pa.array(gone, pa.int64()))), (0, new)]
         if added is not None:
-            changed = set(_keys_of(old)) | kept | self._touched_keys(change)
+            changed = set(_keys_of(old)) | kept
             rest = [row for row, key in enumerate(_keys_of(added)) if key not in changed]
             result.append((0, added.take(pa.array(rest, pa.int64()))))
         return result
@@ -121,9 +122,9 @@ class Recalculation:
             chosen |= inside
         return change.rows.filter(pa.array(chosen)) if chosen.any() else None
 
-    def _touched_keys(self, change: Change) -> set[tuple[Any, ...]]:
+    def _touched(self, change: Change) -> pa.RecordBatch | None:
         touched = self.changed_rows(change)
-        return set() if touched is None else set(_keys_of(self._partials(touched)))
+        return None if touched is None else self._partials(touched)
 
     def old_rows(self, change: Change) -> pa.Table:
         """Returns the rows, as of before the block, whose key it rewrites or that lie in a delete's range."""
@@ -181,6 +182,12 @@ class Recalculation:
         columns.append(pa.repeat(pa.scalar(0, pa.int64()), count))
         columns += [pa.nulls(count, field.type) for field in list(self._schema)[width:]]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+def _joined(first: pa.RecordBatch, second: pa.RecordBatch | None) -> pa.RecordBatch:
+    if second is None or not second.num_rows:
+        return first
+    return pa.Table.from_batches([first, second]).combine_chunks().to_batches()[0]
 
 
 def _windows_of(partials: pa.RecordBatch) -> list[tuple[int, int]]:

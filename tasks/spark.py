@@ -56,10 +56,13 @@ class SparkRuntime:
         self._lock = threading.Lock()
 
     def start(self) -> None:
-        """Begins to start Spark in the background; returns at once."""
+        """Begins to start Spark in the background, again if it could not be started before; returns at once."""
         with self._lock:
-            if self._started:
+            failed = self._ready.is_set() and self._error is not None
+            if self._started and not failed:
                 return
+            self._error = None
+            self._ready.clear()
             self._started = True
         threading.Thread(target=self._start_context, name="spark start", daemon=True).start()
 
@@ -202,6 +205,7 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
     # Penstock hands no pandas data to Spark; the warning would only disturb the prompt.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     from pyspark import SparkConf, SparkContext
+    from pyspark.errors import PySparkRuntimeError
     from pyspark.java_gateway import launch_gateway
 
     active = SparkContext._active_spark_context
@@ -221,7 +225,12 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
     gateway: Any = None
     if SparkContext._gateway is None:
         with _output(log_file) as output:
-            gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+            try:
+                gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+            except PySparkRuntimeError as error:
+                # A Java that ends while it starts may have lacked memory or a port for a moment: one more try.
+                _log.warning("Spark's Java process ended while it started, it is started once more: %s", error)
+                gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
     context = SparkContext(conf=conf, gateway=gateway)
     # Workers must run the interpreter, and so the packages, of the engine.
     context.pythonExec = sys.executable

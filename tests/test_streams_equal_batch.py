@@ -260,3 +260,38 @@ def kept_by_rule(batches: list[Any], watermark: int) -> tuple[dict[int, int], in
             tables[table] = max(ts, tables.get(table, ts))
             newest = ts if newest is None else max(ts, newest)
     return windows, late
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(steps=st.lists(STEP, min_size=1, max_size=14), vnodes=st.integers(1, 4), block=st.integers(1, 4))
+def test_rows_without_windows_equal_batch(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[Any], vnodes: int, block: int
+) -> None:
+    """A filter and projection keeps exactly the rows that the batch has, for any change, kill and vnode count."""
+    sql = ("create stream s trigger at_once ignore expired 0 ignore update 0 into o subtable(tbname) as "
+           "select ts, voltage, note from meters where voltage > 0 partition by tbname")
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
+        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, block_rows_max=block))
+    try:
+        play(kit, steps)
+        kit.run()
+        with duckdb.connect() as connection:
+            connection.register("source", kit.source())
+            want = connection.execute(
+                "SELECT tbname, ts, voltage, note FROM source WHERE voltage > 0 ORDER BY tbname, ts").fetchall()
+        assert [(row["_child"].split("_")[0], _millis(row["ts"]), row["voltage"], row["note"])
+                for row in kit.rows()] == want
+    finally:
+        kit.close()
+
+
+def test_a_row_that_came_and_went_before_a_restart_is_withdrawn(kits: Any) -> None:
+    """An attempt wrote a row and died before it read of its deletion; the next reads both in one block."""
+    kit = kits("create stream s trigger at_once into o as select ts, voltage from meters partition by tbname")
+    kit.insert([(0, 1_000, 1, 1.0, "x")])
+    kit.run()
+    assert len(kit.rows()) == 1
+    kit.delete(None, 0, 10_000)
+    kit.kill()
+    kit.run()
+    assert kit.rows() == []
