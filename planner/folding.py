@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import threading
+from functools import cache
 
 import duckdb
 
 from penstock.common.errors import InvalidStatementError, Position
 
-_local = threading.local()
+_lock = threading.Lock()
 
 
 def evaluate(sql: str, position: Position | None = None) -> object:
     """Returns the value of SQL that reads no columns; raises InvalidStatementError where DuckDB fails on it."""
-    if not hasattr(_local, "connection"):
-        _local.connection = duckdb.connect(":memory:", config={"threads": 1})
     try:
-        row = _local.connection.execute(f"SELECT {sql}").fetchone()
+        with _lock:
+            row = _connection().execute(f"SELECT {sql}").fetchone()
     except duckdb.Error as error:
         text = str(error).partition("Error: ")[2].splitlines()[0] or str(error)
         raise InvalidStatementError(text, position=position) from error
     return row[0]
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    """Returns the process's DuckDB for constants.
+
+    Not one per thread: Python destroys what is local to other threads in the child of a fork, such as the one that
+    starts Spark's Java, and a DuckDB that is destroyed there takes the child down.
+    """
+    return duckdb.connect(":memory:", config={"threads": 1})
