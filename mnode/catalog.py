@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import google_crc32c
 import lmdb
 
 from penstock.common.errors import (
@@ -24,6 +23,7 @@ from penstock.common.errors import (
     NotFoundError,
     StorageError,
 )
+from penstock.common.placement import place
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
@@ -89,8 +89,7 @@ class _Namespace:
 
 def stable_vgroup(database: Database, table: str) -> int:
     """Returns the vgroup that a table of this name is placed on: the same for ever, on every machine."""
-    digest: int = google_crc32c.value(f"{database.name}.{table}".encode())
-    return database.vgroup_ids[digest % len(database.vgroup_ids)]
+    return database.vgroup_ids[place(f"{database.name}.{table}", len(database.vgroup_ids))]
 
 
 def physical_name(name: str, taken: Iterable[str]) -> str:

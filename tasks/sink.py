@@ -255,7 +255,6 @@ def _merged(blocks: list[pa.RecordBatch]) -> pa.RecordBatch:
     return table.to_batches()[0]
 
 
-
 def _newest_per_key(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Returns the rows with only the last one per (group, time); the order of the others is kept."""
     gids = batch.column(GROUP.name).to_numpy()
