@@ -492,10 +492,13 @@ class Vnode:
                 raise
 
     def release_pin(self, owner: str) -> None:
-        """Forgets a pin; an unknown owner is no error."""
-        with self._store_lock, self._lock:
-            if self._pins.pop(owner, None) is not None:
-                self._save(self._manifest(self._persisted))
+        """Forgets a pin; an unknown owner is no error.
+
+        Nothing is written, so that letting go cannot fail: after a crash the pin may be back until its owner, or
+        the start of the engine, lets go again.
+        """
+        with self._lock:
+            self._pins.pop(owner, None)  # forgotten on disk with the next flush
 
     # Store
 
