@@ -18,7 +18,7 @@ BEGIN, END = "<!-- bench.report begins -->", "<!-- bench.report ends -->"
 _DOCS = Path(__file__).parent.parent / "docs" / "performance.md"
 _OWN, _LIMIT = "penstock", "duckdb-batch"
 _NAMED = ("part", "measure", "engine", "query", "trigger", "streams", "vgroups", "tables", "late", "updated", "groups",
-          "killed", "streamSinkDataRate", "checkpointInterval")
+          "killed", "streamSinkDataRate", "checkpointInterval", "follow", "rows_per_record")
 _RATE_OF = ("latency", "recovery")
 _BUSY_FACTOR = 2.0
 
@@ -53,11 +53,12 @@ def report(measurements: Iterable[Measurement]) -> str:
     for each in measurements:
         if "failed" in each:
             failed.append(each)
-        elif each["measure"] != "profile":
+        else:
             rate = each["rows_per_second"] if each["measure"] in _RATE_OF else None
             distinct[(*(each.get(name) for name in _NAMED), rate)] = each
     known = list(distinct.values())
-    sections = [_conditions(known, failed), _peers(known), _own(known), _latency(known), _recovery(known)]
+    sections = [_conditions(known, failed), _peers(known), _own(known), _latency(known), _recovery(known),
+                _profiles(known)]
     return "\n".join(section for section in sections if section)
 
 
@@ -133,12 +134,26 @@ def _recovery(known: Sequence[Measurement]) -> str:
         [each["killed"], each["query"], _count(each["rows_per_second"]), f"{each['seconds']:.2f}"] for each in chosen])
 
 
+def _profiles(known: Sequence[Measurement]) -> str:
+    chosen = [each for each in known if each["measure"] == "profile"]
+    if not chosen:
+        return ""
+    parts = list(dict.fromkeys(name for each in chosen for name in each["rows_per_cpu_second_of"] if name != "queues"))
+    heads = ["query", "trigger", "special", "rows", "results", "all parts", *parts, "rows coming in"]
+    return "### One thread, rows per second of processors by part\n\n" + _table(heads, [
+        [each["query"], each["trigger"], _special(each), _count(each["rows"]), _count(each["result_rows"]),
+         _count(each["rows_per_cpu_second"]),
+         *(_count(each["rows_per_cpu_second_of"][part]) if part in each["rows_per_cpu_second_of"] else ""
+           for part in parts), _count(each["ingest_rows_per_cpu_second"])] for each in chosen])
+
+
 _SPECIALS: Mapping[str, Callable[[Any], str]] = {
     "late": lambda value: f"{value:.0%} late" if value else "",
     "updated": lambda value: f"{value:.0%} written twice" if value else "",
     "streams": lambda value: f"{value} streams" if value > 1 else "",
     "groups": lambda value: f"{_count(value)} groups",
     "streamSinkDataRate": lambda value: f"sinks at {value} MB/s",
+    "follow": lambda value: "follows its rows" if value else "",
     "checkpointInterval": lambda value: f"checkpoint every {value}",
 }
 
@@ -147,6 +162,8 @@ def _special(each: Measurement) -> str:
     found = [text(each[name]) for name, text in _SPECIALS.items() if name in each]
     if each["measure"] == "history":
         found.append(f"FILL_HISTORY, {_count(each['tables'])} tables")
+    if each.get("follow"):
+        found.append(f"{each['rows_per_record']} per INSERT")
     return ", ".join(text for text in found if text)
 
 

@@ -48,9 +48,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bench.streams", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("queries", nargs="*", metavar="QUERY", help=f"some of {', '.join(QUERIES)}; default: all")
     parser.add_argument("--parts", type=_names, default=list(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--rows", type=int, default=4_000_000, help="rows to catch up with")
+    parser.add_argument("--rows", type=int, help="rows to catch up with (4,000,000; 1,000,000 with --profile)")
     parser.add_argument("--tables", type=int, default=1000)
-    parser.add_argument("--vgroups", type=int, default=2)
+    parser.add_argument("--vgroups", type=int, help="2 by default, 1 with --profile")
     parser.add_argument("--batch-rows", type=int, default=20_000, help="rows per INSERT")
     parser.add_argument("--accounts", type=int, default=100_000, help="groups of the query `accounts`")
     parser.add_argument("--streams", type=_numbers, default=[10, 50], help="how many at once, in the part `streams`")
@@ -72,9 +72,10 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measurements(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     chosen = Options(
-        queries=options.queries or list(QUERIES), rows=options.rows, tables=options.tables, vgroups=options.vgroups,
-        batch_rows=options.batch_rows, accounts=options.accounts, streams=options.streams, rates=options.rates,
-        seconds=options.seconds, scale=options.scale, flink_python=options.flink_python)
+        queries=options.queries or list(QUERIES), rows=options.rows or 4_000_000, tables=options.tables,
+        vgroups=options.vgroups or 2, batch_rows=options.batch_rows, accounts=options.accounts,
+        streams=options.streams, rates=options.rates, seconds=options.seconds, scale=options.scale,
+        flink_python=options.flink_python)
     for part in options.parts:
         for job in PARTS[part](chosen):
             yield _of_job(job, options.directory)
@@ -91,12 +92,13 @@ def _of_job(job: Job, directory: Path | None) -> dict[str, Any]:
 
 
 def _profiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    shape = Shape(options.tables, options.rows, late=options.late, updated=options.updated, accounts=options.accounts)
+    shape = Shape(options.tables, options.rows or 1_000_000, late=options.late, updated=options.updated,
+                  accounts=options.accounts)
     for name in options.queries or QUERIES:
         query = QUERIES[name]
         folder = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=options.directory))
         try:
-            yield profile(query, query.of(shape), options.trigger, folder / "data", vgroups=options.vgroups,
+            yield profile(query, query.of(shape), options.trigger, folder / "data", vgroups=options.vgroups or 1,
                           batch_rows=options.batch_rows, calls=options.calls, follow=options.follow)
         finally:
             shutil.rmtree(folder)
