@@ -36,6 +36,7 @@ from penstock.planner.stream import (
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
 from penstock.planner.stream_row_windows import (
+    END_ROWS,
     LAST_ROW,
     StreamFacts,
     WindowMarks,
@@ -374,7 +375,7 @@ class _Planner:
                 self.partials[key] = (name, bound.partial(compiled, self.row_key(), self.precision,
                                                           self.position(node), self.fresh))
             return SqlExpr(f"({self.partials[key][1].final})", bound.result(self.precision))
-        whole = aggregate_sql(name, compiled, self.row_key().ts, node)
+        whole = aggregate_sql(name, compiled, self.row_key().ts, node, precision=self.precision)
         if key not in self.partials:
             partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
             if partial is None:
@@ -681,13 +682,20 @@ class _Planner:
         else:
             assert isinstance(window, IntervalWindow)
             end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
-        columns = ", ".join(["(_rows = 0)::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
+        columns = ", ".join([f"({self._nothing()})::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
                              *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
         final = f"SELECT {columns} FROM (SELECT *, {end} AS _wend FROM state)"
         accumulators = tuple(accumulator for _, partial in self.partials.values()
                              for accumulator in partial.accumulators)
         interval = window if isinstance(window, IntervalWindow) else None
         return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final)
+
+    def _nothing(self) -> str:
+        """SQL of whether a window has no result row: no rows are left, or nothing is asked but first and last of NULLs."""
+        picked = [partial for name, partial in self.partials.values() if not name.startswith("_")]
+        if any(name not in ("first", "last", LAST_ROW, END_ROWS) for name, _ in self.partials.values()):
+            return "_rows = 0"
+        return " AND ".join(f"{partial.final} IS NULL" for partial in picked)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 
