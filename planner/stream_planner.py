@@ -20,6 +20,7 @@ from penstock.common.errors import (
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
@@ -594,11 +595,11 @@ class _Planner:
         elif by_table and all(key.sql == "tbname" or self._is_tag(key) for key in partition):
             gid = "_tuid"
         elif partition:
-            parts = ", ".join(f"coalesce({key.sql}::VARCHAR, chr(0))" for key in partition)
-            gid = f"md5_number_lower(concat_ws(chr(31), {parts}))"
+            gid = group_id((key.sql, key.field.type) for key in partition)
         else:
             gid = "0::UBIGINT"
-        keys = [f"({key.sql})::{key.field.type.duckdb()} AS {key.field.name}" for key in self.keys]
+        keys = [f"({group_value(key.sql, key.field.type)})::{key.field.type.duckdb()} AS {key.field.name}"
+                for key in self.keys]
         members = ["r.*"]
         needs_children = self.needs_children or any("tbname" in key.sql for key in self.keys)
         if needs_children:
