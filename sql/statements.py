@@ -395,6 +395,8 @@ class StreamOptions:
     delete_mark: Duration | None = None
     fill_history: bool | None = None
     fill_history_async: bool = False
+    timezone: str | None = None
+    allowed_lateness: Duration | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,6 +120,12 @@ class AggTask(BaseTask):
 
     # -- windows ---------------------------------------------------------------------------------------------
 
+    @property
+    def _closed_until(self) -> int | None:
+        """Windows that end by then are closed; None: none is."""
+        current = self._watermarks.current
+        return None if current is None else current - self._plan.time.lateness
+
     def _open_table(self, inputs: int) -> WindowTable:
         return WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
 
@@ -127,11 +133,11 @@ class AggTask(BaseTask):
         operation = data.column(OPERATION.name)[0].as_py()
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
         self._show({start: groups for start, groups in touched.items() if not self._held.hold(start, groups)})
-        self._table.spill(self._settings.state_memory_bytes, self._watermarks.current)
+        self._table.spill(self._settings.state_memory_bytes, self._closed_until)
 
     def _show(self, touched: Mapping[int, Slots]) -> None:
         """Emits what changed in windows, as the trigger says."""
-        until = self._watermarks.current
+        until = self._closed_until
         trigger, now = self._plan.trigger, self._clock.monotonic()
         emitted: list[tuple[int, Slots | None]] = []
         for start, groups in touched.items():
@@ -146,7 +152,7 @@ class AggTask(BaseTask):
 
     def _close_windows(self) -> None:
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
-        until = self._watermarks.current
+        until = self._closed_until
         assert until is not None
         ready = sorted(start for start in self._open if self._table.end(start) <= until)
         self._open.difference_update(ready)
@@ -211,13 +217,13 @@ class AggTask(BaseTask):
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
-        until = self._watermarks.current
+        until = self._closed_until
         if until is not None:
-            self._table.forget(min(until, until + self._plan.watermark - self._plan.delete_mark))
+            self._table.forget(min(until, until + self._plan.closing_delay - self._plan.delete_mark))
 
     def _restore(self, meta: dict[str, Any]) -> None:
         self._watermarks.restore(meta["watermarks"])
-        self._table.restore(meta["table"], self._watermarks.current)
+        self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
         now = self._clock.monotonic()
         if self._plan.trigger == "max_delay":
