@@ -36,4 +36,5 @@ def stream_defaults(config: Config) -> StreamDefaults:
     """Returns what options mean that CREATE STREAM leaves out."""
     return StreamDefaults(time=TimeDefaults(
         allowed_lateness_s=config.allowed_lateness,
+        close_when_idle=config.close_when_idle,
     ))

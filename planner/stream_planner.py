@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -91,7 +91,7 @@ class StreamDefaults:
     trigger: Trigger = "window_close"
     ignore_expired: bool = True
     ignore_update: bool = False
-    time: TimeDefaults = TimeDefaults()
+    time: TimeDefaults = field(default_factory=TimeDefaults)
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,11 +17,14 @@ class TimeDefaults:
     """What options about time mean that CREATE STREAM leaves out; each is a conf key. Durations in seconds."""
 
     allowed_lateness_s: float = 0.0
+    close_when_idle: bool = False
 
 
 # Each option about event time by the field of `StreamOptions` that holds it.
 _OPTIONS = {
     "allowed_lateness": "ALLOWED_LATENESS",
+    "idle_timeout": "IDLE_TIMEOUT",
+    "close_when_idle": "CLOSE_WHEN_IDLE",
 }
 
 
@@ -50,12 +53,18 @@ def plan_time(statement: CreateStream, precision: Precision, trigger: str, defau
         return TimePlan()
     return TimePlan(
         lateness=_units(options.allowed_lateness, defaults.allowed_lateness_s, precision, "ALLOWED_LATENESS"),
+        idle_timeout_s=None if options.idle_timeout is None else options.idle_timeout.in_units("ns") / 1e9,
+        close_when_idle=defaults.close_when_idle if options.close_when_idle is None else options.close_when_idle,
     )
 
 
 def described(time: TimePlan, precision: Precision) -> list[tuple[str, str]]:
     """Returns the rules as EXPLAIN shows them: only those that differ from what TDengine does."""
     lines = [("allowed lateness", f"{time.lateness}{precision}")] if time.lateness else []
+    if time.idle_timeout_s is not None:
+        lines.append(("idle after", f"{time.idle_timeout_s:g}s"))
+    if time.close_when_idle:
+        lines.append(("closed when idle", "1"))
     return lines
 
 

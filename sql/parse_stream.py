@@ -32,7 +32,8 @@ from penstock.sql.statements import (
     TriggerMode,
 )
 
-_DURATIONS = ("ALLOWED_LATENESS",)
+_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT")
+_FLAGS = ("CLOSE_WHEN_IDLE",)
 _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONTINUOUS_WINDOW_CLOSE")
 
 
@@ -76,6 +77,10 @@ class _OptionReader:
         if cursor.take("TIMEZONE"):
             self._set(token, "timezone", token.word, cursor.string("a time zone"))
             return True
+        for option in _FLAGS:
+            if cursor.take(option):
+                self._set(token, option.lower(), option, self._flag(option))
+                return True
         for option in _DURATIONS:
             if cursor.take(option):
                 self._set(token, option.lower(), option, _fixed_duration(cursor, f"the duration of {option}"))

@@ -397,6 +397,8 @@ class StreamOptions:
     fill_history_async: bool = False
     timezone: str | None = None
     allowed_lateness: Duration | None = None
+    idle_timeout: Duration | None = None
+    close_when_idle: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

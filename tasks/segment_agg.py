@@ -21,6 +21,10 @@ class SegmentAggTask(AggTask):
         return SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
                             self._functions)
 
+    def _next_closing(self) -> int | None:
+        closing = self._table.next_closing()
+        return None if closing is None else closing + self._plan.time.lateness
+
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         until = self._closed_until
         replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED

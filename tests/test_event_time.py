@@ -125,6 +125,154 @@ def test_days_follow_the_zone_of_the_stream(kit: Kit, day: str, hours: int) -> N
     assert len(rows) == 2
 
 
+# --- idle vnodes -----------------------------------------------------------------------------------------------------
+
+IDLE_COUNTS = "SELECT _wstart, count(*) AS n FROM meters INTERVAL(3m)"
+
+
+def children_on(kit: StreamKit, vgroup: int) -> list[int]:
+    """Returns the tables of a vnode, by their numbers."""
+    return [n for n, child in enumerate(kit.catalog.child_list) if child.vgroup_id == vgroup]
+
+
+def late_rows(kit: StreamKit) -> int:
+    return sum(status.late_rows for status in kit.stream.statuses())
+
+
+def test_the_last_window_closes_by_the_clock_when_all_is_idle(kit: Kit) -> None:
+    """3-minute windows, idle after 1 minute: no close while the source is idle inside of the window, but at its end."""
+    stream = kit("IDLE_TIMEOUT 1m CLOSE_WHEN_IDLE 1", IDLE_COUNTS)
+    put(stream, (0, 0))
+    at(stream, 1)
+    put(stream, (0, 1))
+    at(stream, 2.9)
+    assert counts(stream) == {}
+    at(stream, 4)
+    assert counts(stream) == {0: 2}
+
+
+def test_a_window_that_is_over_closes_only_after_the_idle_timeout(kit: Kit) -> None:
+    """Where the timeout is longer than what is left of the window, the timeout counts."""
+    stream = kit("IDLE_TIMEOUT 10m CLOSE_WHEN_IDLE 1", IDLE_COUNTS)
+    put(stream, (0, 2))
+    at(stream, 9)
+    assert counts(stream) == {}
+    at(stream, 10)
+    assert counts(stream) == {0: 1}
+
+
+def test_without_close_when_idle_the_last_window_stays_open(kit: Kit) -> None:
+    """TDengine's way stays the default: time doesn't go on by the clock."""
+    stream = kit("IDLE_TIMEOUT 1m", IDLE_COUNTS)
+    put(stream, (0, 2))
+    at(stream, 600)
+    assert counts(stream) == {}
+
+
+def test_the_task_asks_to_be_woken_when_the_clock_closes_a_window(kit: Kit) -> None:
+    """Nothing polls: the deadline of an idle stream is the end of its window."""
+    stream = kit("IDLE_TIMEOUT 1m CLOSE_WHEN_IDLE 1", IDLE_COUNTS)
+    put(stream, (0, 0.5))
+    at(stream, 1)
+    agg = next(task for task in stream.tasks if task.id.level == "agg")
+    deadline = agg.next_deadline()
+    assert deadline is not None
+    stream.pass_time(deadline - stream.clock.monotonic() - 0.001)
+    assert counts(stream) == {}
+    stream.pass_time(0.001)
+    assert counts(stream) == {0: 1}
+    assert agg.next_deadline() is None
+
+
+@pytest.mark.parametrize("query", [
+    "SELECT _wstart, count(*) AS n FROM meters SESSION(ts, 1m)",
+    "SELECT _wstart, count(*) AS n FROM meters PARTITION BY tbname INTERVAL(3m)",
+])
+def test_other_windows_close_by_the_clock_too(kit: Kit, query: str) -> None:
+    """Sessions end a gap after their last row; streams per table have a vnode's own time."""
+    stream = kit("IDLE_TIMEOUT 10s CLOSE_WHEN_IDLE 1", query, vnodes=2)
+    put(stream, (0, 0))
+    at(stream, 0.9)
+    assert counts(stream) == {}
+    at(stream, 3)
+    assert counts(stream) == {0: 1}
+
+
+def test_a_vnode_that_was_never_written_holds_nothing_back(kit: Kit) -> None:
+    """Fault 20: one of three vnodes never gets a row; windows close once it counts as idle."""
+    stream = kit("IDLE_TIMEOUT 1m", IDLE_COUNTS, vnodes=3, tables=9)
+    active = [children_on(stream, 1)[0], children_on(stream, 2)[0]]
+    put(stream, *((table, 0) for table in active))
+    put(stream, *((table, 4) for table in active))
+    assert counts(stream) == {}
+    at(stream, 0.5)
+    put(stream, *((table, 4.5) for table in active))
+    at(stream, 1)
+    assert counts(stream) == {0: 2}
+
+
+def test_a_vnode_that_stops_lets_the_others_go_on(kit: Kit) -> None:
+    """Fault 20: a vnode stops; after the timeout the others' windows close without it."""
+    stream = kit("IDLE_TIMEOUT 1m", IDLE_COUNTS, vnodes=2, tables=6)
+    first, second = children_on(stream, 1)[0], children_on(stream, 2)[0]
+    put(stream, (first, 0), (second, 0))
+    put(stream, (first, 4))
+    assert counts(stream) == {}
+    at(stream, 0.5)
+    put(stream, (first, 4.5))
+    at(stream, 1)
+    assert counts(stream) == {0: 2}
+    idle = [status.idle for status in stream.stream.statuses() if status.task.level == "source"]
+    assert idle == [False, True]
+
+
+def test_an_idle_vnode_that_wakes_with_old_rows_is_judged_by_its_own_times(kit: Kit) -> None:
+    """Fault 20: rows that are newer than their vnode's newest count, also in closed windows; older ones are late."""
+    stream = kit("IDLE_TIMEOUT 1m", IDLE_COUNTS, vnodes=2, tables=6)
+    first, second = children_on(stream, 1)[0], children_on(stream, 2)[0]
+    put(stream, (first, 0), (second, 4))
+    put(stream, (first, 13))
+    at(stream, 1)
+    put(stream, (first, 13.5))
+    assert counts(stream) == {0: 1, 3: 1}
+    put(stream, (second, 5))
+    put(stream, (second, 1))
+    assert counts(stream) == {0: 1, 3: 2}
+    assert late_rows(stream) == 1
+
+
+@pytest.mark.parametrize("checkpoint", [True, False])
+def test_a_restart_changes_nothing_that_the_clock_decided(kit: Kit, checkpoint: bool) -> None:
+    """Windows that the clock closed stay as they are when tasks start again, with or without a checkpoint since."""
+    stream = kit("IDLE_TIMEOUT 1m CLOSE_WHEN_IDLE 1", IDLE_COUNTS, vnodes=2, tables=6)
+    first, second = children_on(stream, 1)[0], children_on(stream, 2)[0]
+    put(stream, (first, 1), (second, 2))
+    stream.checkpoint()
+    at(stream, 5)
+    assert counts(stream) == {0: 2}
+    if checkpoint:
+        stream.checkpoint()
+    stream.kill()
+    put(stream, (first, 2))
+    at(stream, 10)
+    assert counts(stream) == {0: 3}
+    put(stream, (first, 7), (second, 7))
+    at(stream, 30)
+    assert counts(stream) == {0: 3, 6: 2}
+
+
+def test_steps_of_the_wall_clock_change_nothing(kit: Kit) -> None:
+    """Fault 21: idleness goes by the monotonic clock, so an NTP step of an hour either way closes nothing."""
+    stream = kit("IDLE_TIMEOUT 1m CLOSE_WHEN_IDLE 1", IDLE_COUNTS)
+    put(stream, (0, 0))
+    for step in (HOUR, -2 * HOUR, HOUR):
+        stream.clock.step_wall(step)
+        stream.run()
+        assert counts(stream) == {}
+    stream.pass_time(180)
+    assert counts(stream) == {0: 1}
+
+
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
@@ -132,6 +280,7 @@ def test_days_follow_the_zone_of_the_stream(kit: Kit, day: str, hours: int) -> N
     ("ALLOWED_LATENESS 1m", "SELECT ts, voltage FROM meters PARTITION BY tbname", "ALLOWED_LATENESS is not for"),
     ("TRIGGER FORCE_WINDOW_CLOSE ALLOWED_LATENESS 1m",
      "SELECT _wstart, count(*) FROM meters PARTITION BY tbname INTERVAL(1m)", "not for FORCE_WINDOW_CLOSE"),
+    ("CLOSE_WHEN_IDLE 1", "SELECT ts, voltage FROM meters PARTITION BY tbname", "CLOSE_WHEN_IDLE is not for"),
     ("TIMEZONE 'Mars/Olympus'", COUNTS, "is not a time zone"),
 ])
 def test_options_that_make_no_sense_are_refused(options: str, query: str, message: str) -> None:
