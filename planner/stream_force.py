@@ -81,6 +81,7 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
         alone=bool(keep), created=planner.session.now_ms * UNITS_PER_SECOND[planner.precision] // 1_000)
     tree = PlanNode("Stream", (
         ("trigger", "force_window_close"), *((("fill", query.fill.mode),) if query.fill is not None else ()),
+        *((("timezone", planner.session.time_zone),) if planner.statement.options.timezone is not None else ()),
         ("into", f"{sink.database}.{sink.table}")), (batch.tree,))
     return StreamPlan(
         source_database=planner.table.database, source_table=planner.table.name, trigger="force_window_close",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -46,6 +46,7 @@ from penstock.planner.stream_row_windows import (
     plan_row_window,
     rows_sql,
 )
+from penstock.planner.stream_time import TimeDefaults, described, plan_time, zoned
 from penstock.planner.stream_triggers import TriggerPlan, plan_trigger
 from penstock.planner.user_functions import bind_user_functions, bound_function
 from penstock.planner.windows import (
@@ -92,6 +93,7 @@ class StreamDefaults:
     trigger: Trigger = "window_close"
     ignore_expired: bool = True
     ignore_update: bool = False
+    time: TimeDefaults = field(default_factory=TimeDefaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,7 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
+    session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
     plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
     return replace(plan, functions=tuple(functions))
@@ -165,6 +168,7 @@ class _Planner:
         self._plan_keys()
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
+        time = plan_time(self.statement, self.precision, trigger.mode, self.defaults.time)
         if trigger.mode == "force_window_close":
             return plan_force(self, condition)
         if window is None:
@@ -198,7 +202,7 @@ class _Planner:
             time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
             colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
-            history=self._history(), delete_mark=self._delete_mark(),
+            history=self._history(), delete_mark=self._delete_mark(), time=time,
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -717,7 +721,8 @@ class _Planner:
         return PlanNode("Stream", (
             ("trigger", plan.trigger), *((("period", f"{plan.period_ms}ms"),) if plan.period_ms else ()),
             *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
-            ("watermark", f"{plan.watermark}{self.precision}"),
+            ("watermark", f"{plan.watermark}{self.precision}"), *described(plan.time, self.precision),
+            *((("timezone", plan.time_zone),) if self.statement.options.timezone is not None else ()),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))
