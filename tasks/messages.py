@@ -96,9 +96,10 @@ class StartCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
-    """To all tasks: this checkpoint is valid; older state may be folded."""
+    """To all tasks: this checkpoint is valid. Of older ones only `kept` may still be gone back to."""
 
     checkpoint_id: int
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
