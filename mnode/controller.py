@@ -730,7 +730,8 @@ class StreamController:
             if stored.checkpoint_id not in entry.told_damaged:
                 entry.told_damaged.add(stored.checkpoint_id)
                 why = stored.damage or entry.damaged.get(stored.checkpoint_id, "")
-                self._tell(entry.stream.stream_id, f"checkpoint {stored.checkpoint_id} is damaged and passed over: {why}")
+                text = f"checkpoint {stored.checkpoint_id} is damaged and passed over: {why}"
+                self._tell(entry.stream.stream_id, text)
 
     def _deploy(self, instruction: groups.DeployStream) -> None:
         deployment = self._entries[instruction.stream_id].deployment

@@ -159,13 +159,12 @@ class CommitRecords:
             self._fs.make_dirs(directory)
             self._fs.write_atomic(directory / f"{record.checkpoint_id}{_SUFFIX}", record.encode())
             known[record.checkpoint_id] = StoredRecord(record.checkpoint_id, record)
-            ordinary = sorted((id_ for id_ in known if id_ not in savepoints), reverse=True)
-            for checkpoint_id in ordinary[self._kept :]:
-                try:
-                    self._remove(record.stream_id, checkpoint_id)
-                except StorageError as error:
-                    # The record counts; the leftover is tried again after the next checkpoint.
-                    _log.warning("an old commit record stays: %s", error)
+            self._prune(record.stream_id, savepoints)
+
+    def prune(self, stream_id: int, savepoints: Collection[int]) -> None:
+        """Removes the records that are too old and not of `savepoints`."""
+        with self._lock:
+            self._prune(stream_id, savepoints)
 
     def all(self, stream_id: int) -> list[StoredRecord]:
         """Returns a stream's records, intact or not, newest first."""
@@ -218,6 +217,15 @@ class CommitRecords:
             self._known.pop(stream_id, None)
 
     # --- inside, with the lock ---------------------------------------------------------------------------------
+
+    def _prune(self, stream_id: int, savepoints: Collection[int]) -> None:
+        ordinary = sorted((id_ for id_ in self._load(stream_id) if id_ not in savepoints), reverse=True)
+        for checkpoint_id in ordinary[self._kept :]:
+            try:
+                self._remove(stream_id, checkpoint_id)
+            except StorageError as error:
+                # The newest record counts; the leftover is tried again after the next checkpoint.
+                _log.warning("an old commit record stays: %s", error)
 
     def _remove(self, stream_id: int, checkpoint_id: int) -> None:
         self._fs.remove(self._paths.checkpoints(stream_id) / f"{checkpoint_id}{_SUFFIX}")

@@ -26,7 +26,7 @@ CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """One checkpoint of a stream: RUNNING, COMMITTED, ABANDONED, or DAMAGED. `versions`: (vgroup id, WAL version) pairs.
+    """One checkpoint of a stream. `versions`: (vgroup id, WAL version) pairs of its cut.
 
     `phase` says how far a running one is. `slowest_task` acknowledged last, `slowest_ms` after the start, or is waited
     for. `rows_to_replay`: what a restart from it would read again, as far as known. `task_bytes`: what each task wrote,
@@ -45,6 +45,23 @@ class CheckpointInfo:
     slowest_ms: float | None = None
     rows_to_replay: int | None = None
     task_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+SavepointState = Literal["READY", "LOST", "DAMAGED"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointInfo:
+    """A savepoint as SHOW SAVEPOINTS has it. `versions`: (vgroup id, WAL version) pairs of its cut."""
+
+    stream: str
+    name: str
+    checkpoint_id: int
+    created_ms: int
+    state: SavepointState
+    bytes_written: int | None
+    versions: tuple[tuple[int, int], ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from penstock.common.errors import UnavailableError
-from penstock.tasks.messages import CheckpointAbandoned, CheckpointCommitted, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages import (
+    CheckpointAbandoned,
+    CheckpointCommitted,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+)
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.wire import decode, encode
 

@@ -67,7 +67,7 @@ def test_a_damaged_delta_is_noticed_and_the_checkpoint_before_it_is_intact(tmp_p
             data[place] ^= 1
         (directory / "data.mdb").write_bytes(data)
         store = StateStore(directory, MAP)
-        with pytest.raises(CheckpointDamagedError, match="checkpoint 2 .* is damaged"):
+        with pytest.raises(CheckpointDamagedError, match=r"checkpoint 2 .* is damaged"):
             store.restore(2)
         assert store.restore(1) == {"n": 1}
         assert store.items() == [(b"key-one", b"value-one")]
