@@ -122,7 +122,7 @@ def plan_stream(
     session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
     plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
-    return replace(plan, functions=tuple(functions))
+    return replace(plan, functions=tuple(functions), guarantee=statement.options.guarantee or "exactly_once")
 
 
 class _Planner:

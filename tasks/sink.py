@@ -37,7 +37,7 @@ class SinkTask(BaseTask):
         self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] | None = None
         self._attempt = deployment.attempt
-        self._inbox = Inbox(self.input)
+        self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._writer = environment.result_writer(self.id)
         now = self._clock.monotonic()
@@ -57,7 +57,7 @@ class SinkTask(BaseTask):
         self._rows_out = 0
         self._bytes_out = 0
         self._writes = 0
-        meta = self._store.restore(deployment.checkpoint_id)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
 
@@ -188,6 +188,9 @@ class SinkTask(BaseTask):
         self._bytes_out += self._writing.rows.nbytes
         self._writing = None
         self._tracker.enter("RUNNING")
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        self._inbox.abandon(checkpoint_id)
 
     def _state(self) -> Mapping[str, Any]:
         return {"writes": self._writes}
