@@ -74,8 +74,10 @@ class MemoryWriter:
 
     results: dict[tuple[str, Any], dict[str, Any]]
     writes: list[ResultWrite]
+    submitted: int = 0
 
     def submit(self, write: ResultWrite) -> None:
+        self.submitted += 1
         self.writes.append(write)
         for row in write.rows.to_pylist():
             child = write.children[row.pop("_child")].name
@@ -86,8 +88,8 @@ class MemoryWriter:
             else:
                 self.results[key] = row
 
-    def poll(self) -> bool:
-        return True
+    def acknowledged(self) -> int:
+        return self.submitted
 
 
 class MemoryEnvironment:
