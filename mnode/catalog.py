@@ -141,6 +141,7 @@ class Catalog:
         self._tables: dict[int, Table] = {}
         self._used_names: dict[int, tuple[str, ...]] = {}
         self._children: dict[int, dict[int, ChildTable]] = {}
+        self._drops = 0
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._streams: dict[int, StreamRecord] = {}
         self._snodes: dict[int, Snode] = {}
@@ -231,6 +232,11 @@ class Catalog:
 
     def child_by_uid(self, super_uid: int, uid: int) -> ChildTable | None:
         return self._children.get(super_uid, {}).get(uid)
+
+    @property
+    def drops(self) -> int:
+        """How often child tables were dropped: while it stays, a child table that was found is still there."""
+        return self._drops
 
     def child_count(self, super_uid: int) -> int:
         return len(self._children.get(super_uid, ()))
@@ -429,6 +435,7 @@ class Catalog:
                 del children[child.uid]
                 del namespace.children[child.name]
             self._children_lists.pop(super_uid, None)
+            self._drops += 1
             return dropped
 
     # --- streams and snodes ------------------------------------------------------------------------------------

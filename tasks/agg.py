@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.sql.types import UNITS_PER_SECOND
@@ -250,11 +249,9 @@ class AggTask(BaseTask):
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        gids = self._destinations.learn(results)
-        sinks = {gid: self._destinations.sink_of(gid, len(channels)) for gid in set(gids)}
-        places = np.array([sinks[gid] for gid in gids])
+        sinks = self._destinations.sinks_of(self._destinations.learn(results), len(channels))
         for n, channel in enumerate(channels):
-            self._outbox.send(channel, results.filter(pa.array(places == n)))
+            self._outbox.send(channel, results.filter(pa.array(sinks == n)))
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 

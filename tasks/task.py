@@ -56,12 +56,17 @@ class StreamDeployment:
 
 
 class ResultWriter(Protocol):
-    """How a sink task reaches the dnode. One write at a time; `submit` returns at once."""
+    """How a sink task reaches the dnode. Writes are performed one after the other, in their order."""
 
-    def submit(self, write: ResultWrite) -> None: ...
+    def submit(self, write: ResultWrite) -> None:
+        """Hands a write over and returns at once, also while others are under way."""
+        ...
 
-    def poll(self) -> bool:
-        """Returns whether the submitted write is acknowledged; raises what it failed with."""
+    def acknowledged(self) -> int:
+        """Returns how many of all submitted writes are acknowledged; raises what one failed with.
+
+        Those behind a write that failed are not performed.
+        """
         ...
 
 

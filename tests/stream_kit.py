@@ -149,8 +149,10 @@ class MemoryWriter:
     results: dict[tuple[Any, ...], dict[str, Any]]
     writes: list[ResultWrite]
     keyed: bool
+    submitted: int = 0
 
     def submit(self, write: ResultWrite) -> None:
+        self.submitted += 1
         self.writes.append(write)
         for row in write.rows.to_pylist():
             child = write.children[row.pop("_child")].name
@@ -164,8 +166,8 @@ class MemoryWriter:
             if operation != 1:
                 self.results[child, *values[:2 if self.keyed else 1]] = row
 
-    def poll(self) -> bool:
-        return True
+    def acknowledged(self) -> int:
+        return self.submitted
 
 
 class MemoryEnvironment:
