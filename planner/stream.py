@@ -104,7 +104,8 @@ class AggPlan:
     """What an agg task keeps per (group, window), and how a result row is made of it.
 
     `final_sql` reads the relation `state` (`_gid`, keys, `_wstart`, `_rows`, the accumulators' fields) and yields
-    `_op` (1 where no rows are left: the result is to be deleted), `_gid`, keys and the result columns.
+    `_op` (1 where no rows are left, or none that count: the result is to be deleted), `_gid`, keys and the result
+    columns.
     `window` is None where rows define the windows (`SourcePlan.row_window`).
     """
 
