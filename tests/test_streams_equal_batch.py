@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -9,7 +11,21 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interval_streams import AGGREGATES, INTO, PARTITIONS, STEP, WIDTH, batch, stream
-from stream_kit import StreamKit, assert_same, millis, newest_per_vnode, play, table_vnode, unhurried
+from stream_kit import (
+    COLUMNS,
+    Catalog,
+    Store,
+    StreamKit,
+    assert_same,
+    millis,
+    newest_per_vnode,
+    play,
+    table_vnode,
+    unhurried,
+)
+
+from penstock.sql.schema import Column
+from penstock.sql.types import timestamp
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -168,3 +184,33 @@ def test_a_row_that_came_and_went_before_a_restart_is_withdrawn(kits: Any) -> No
     kit.kill()
     kit.run()
     assert kit.rows() == []
+
+
+@pytest.mark.parametrize("window", ["interval(10s)", "session(ts, 2s)"])
+def test_first_and_last_of_nulls_alone_make_no_row(kits: Any, window: str) -> None:
+    """A window in which they find nothing has no result row, as in queries; it comes and goes with its values."""
+    kit = kits("create stream s trigger at_once into o as select _wstart, first(note) f, last(note) l from meters "
+               + window)
+    kit.insert([(0, 1_000, 1, 1.0, None)])
+    kit.run()
+    assert kit.rows() == []
+    kit.insert([(0, 2_000, 1, 1.0, "x")])
+    kit.run()
+    assert [(row["f"], row["l"]) for row in kit.rows()] == [("x", "x")]
+    kit.insert([(0, 2_000, 1, 1.0, None)])
+    kit.run()
+    assert kit.rows() == []
+
+
+def test_times_that_aggregates_give_have_the_precision_of_their_database(tmp_path: Path) -> None:
+    """In a database of microseconds the time of the first row is not a thousand times as late."""
+    columns = (Column("ts", timestamp("us"), "ts"), *COLUMNS[1:])
+    store = Store(tmp_path, Catalog(1, 1, columns=columns, precision="us"))
+    kit = StreamKit(tmp_path, "create stream s trigger at_once into o as select _wstart, first(ts) f, max(voltage) v, "
+                    "last(ts) l from meters interval(1s)", store=store)
+    kit.insert([(0, 1_500_001, 1, 1.0, "x"), (0, 1_700_002, 2, 1.0, "x")])
+    kit.run()
+    assert [(row["f"], row["l"]) for row in kit.rows()] == [
+        (datetime(1970, 1, 1, 0, 0, 1, 500_001), datetime(1970, 1, 1, 0, 0, 1, 700_002))]
+    kit.close()
+    store.close()
