@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,6 +49,7 @@ class StreamRecord:
     `child_uid` is set if the source is one child table of `source_uid`.
     `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
     users' functions that it calls.
+    `defaults`: what the options about time meant that the statement left out, by the names of `TimeDefaults`.
     """
 
     id: int
@@ -66,6 +67,7 @@ class StreamRecord:
     attempt: int = 0
     wanted: WantedState = "running"
     functions: tuple[str, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

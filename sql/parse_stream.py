@@ -32,6 +32,8 @@ from penstock.sql.statements import (
     TriggerMode,
 )
 
+_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT")
+_FLAGS = ("CLOSE_WHEN_IDLE",)
 _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONTINUOUS_WINDOW_CLOSE")
 
 
@@ -65,8 +67,25 @@ class _OptionReader:
             self._set(token, "fill_history", token.word, self._flag("FILL_HISTORY"))
             self.values["fill_history_async"] = cursor.take("ASYNC")
         else:
-            return False
+            return self._read_time_option()
         return True
+
+    def _read_time_option(self) -> bool:
+        """Reads one of the options that TDengine doesn't have."""
+        cursor = self.cursor
+        token = cursor.token
+        if cursor.take("TIMEZONE"):
+            self._set(token, "timezone", token.word, cursor.string("a time zone"))
+            return True
+        for option in _FLAGS:
+            if cursor.take(option):
+                self._set(token, option.lower(), option, self._flag(option))
+                return True
+        for option in _DURATIONS:
+            if cursor.take(option):
+                self._set(token, option.lower(), option, _fixed_duration(cursor, f"the duration of {option}"))
+                return True
+        return False
 
     def _trigger(self) -> TriggerMode:
         cursor = self.cursor

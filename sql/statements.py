@@ -395,6 +395,10 @@ class StreamOptions:
     delete_mark: Duration | None = None
     fill_history: bool | None = None
     fill_history_async: bool = False
+    timezone: str | None = None
+    allowed_lateness: Duration | None = None
+    idle_timeout: Duration | None = None
+    close_when_idle: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

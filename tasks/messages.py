@@ -49,11 +49,13 @@ class Block:
 class Watermark:
     """Event time of one channel has reached `ts` (units of the source's precision; None: no row seen yet).
 
-    `idle`: the sender's vnode has caught up with its WAL and been quiet; its watermark doesn't hold time back.
+    `idle`: the sender's vnode has caught up with its WAL and been quiet, for `quiet_s` seconds until now; its watermark
+    doesn't hold time back.
     """
 
     ts: int | None
     idle: bool = False
+    quiet_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,6 +234,7 @@ class TaskStatus:
     watermark: int | None = None
     max_event_time: int | None = None
     idle: bool = False
+    idle_since_ms: int | None = None
     late_rows: int = 0
     windows_open: int | None = None
     state_bytes: int | None = None

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
-from penstock.planner.stream import StreamPlan
-from penstock.tasks.compute import Computer
+from penstock.tasks.base_task import BaseTask
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.inbox import Inbox
-from penstock.tasks.messages import (
-    Barrier,
-    Block,
-    CheckpointCommitted,
-    ResultWrite,
-    TaskCheckpoint,
-    TaskEvent,
-    TaskId,
-    TaskStatus,
-    Watermark,
-)
+from penstock.tasks.messages import Barrier, Block, ResultWrite, TaskId, TaskStatus, Watermark
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.rate import TokenBucket
 from penstock.tasks.result_rows import ResultRows
-from penstock.tasks.state_store import StateStore
-from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.user_functions import UserFunctions
 
 _SMALLEST_WRITE = 64 * 1024
 # One that the dnode performs and one on its way to it; more would only keep results from being merged.
 _WRITES_UNDER_WAY = 2
 
 
-class SinkTask:
+class SinkTask(BaseTask):
     """One sink task. Few writes are under way; what waits for them stays in the bounded input queue.
 
     Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing.
@@ -47,18 +33,11 @@ class SinkTask:
     def __init__(
         self, deployment: StreamDeployment, index: int, upstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
+        super().__init__(TaskId(deployment.stream_id, "sink", index), deployment, environment)
         plan, settings = deployment.plan, deployment.settings
-        self.id = TaskId(deployment.stream_id, "sink", index)
-        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
+        self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] | None = None
-        self._plan: StreamPlan = plan
         self._attempt = deployment.attempt
-        self._settings = settings
-        self._environment = environment
-        self._clock = environment.clock
-        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
-        self._computer = Computer(self._functions)
         self._inbox = Inbox(self.input)
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._result_rows = ResultRows(plan.sink, plan.agg is not None)
@@ -70,8 +49,6 @@ class SinkTask:
         self._bytes = TokenBucket(rate, max(rate, 1.0), now)
         largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
         self._write_bytes_max = min(settings.block_bytes_max, largest)
-        self._tracker = StateTracker(self._clock)
-        self._events: deque[TaskEvent] = deque()
         self._ready: ResultWrite | None = None
         self._ready_bytes = 0
         self._writing: deque[ResultWrite] = deque()
@@ -83,17 +60,11 @@ class SinkTask:
         self._bytes_out = 0
         self._writes = 0
         self._acknowledged = 0  # by this attempt's writer
-        self._checkpoint_id = deployment.checkpoint_id
-        self._checkpoint_time_ms: int | None = None
         meta = self._store.restore(deployment.checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
 
     # -- what the runtime calls ------------------------------------------------------------------------------
-
-    def post(self, event: TaskEvent) -> None:
-        self._events.append(event)
-        self._environment.wake()
 
     def step(self) -> bool:
         progressed = self._handle_events()
@@ -111,7 +82,8 @@ class SinkTask:
         if self._barriers:
             channel, barrier = self._barriers.popleft()
             if self._inbox.barrier(channel, barrier):
-                self._checkpoint(barrier.checkpoint_id)
+                # Everything before its barriers is written, and acknowledged by the dnode.
+                self._checkpoint(barrier.checkpoint_id, None)
             return True
         if not progressed:
             if self._inbox.aligning:
@@ -125,19 +97,8 @@ class SinkTask:
         return self._allowed_at
 
     def status(self) -> TaskStatus:
-        state = self._tracker.current
-        return TaskStatus(
-            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
-            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
-            input_peak=self.input.peak_bytes, rows_in=self._rows_in, rows_out=self._rows_out,
-            bytes_in=self._bytes_in, bytes_out=self._bytes_out, state_bytes=self._store.used_bytes,
-            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
-            udf_errors=self._functions.errors, udf_report=self._functions.report,
-        )
-
-    def close(self) -> None:
-        self._computer.close()
-        self._store.close()
+        return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
+                            bytes_out=self._bytes_out)
 
     # -- gathering and writing -------------------------------------------------------------------------------
 
@@ -208,23 +169,5 @@ class SinkTask:
         self._tracker.enter("RUNNING")
         return True
 
-    # -- checkpoints -----------------------------------------------------------------------------------------
-
-    def _handle_events(self) -> bool:
-        handled = False
-        while self._events:
-            handled = True
-            match self._events.popleft():
-                case CheckpointCommitted(checkpoint_id):
-                    self._store.committed(checkpoint_id)
-                    self._checkpoint_id = checkpoint_id
-                    self._checkpoint_time_ms = self._clock.now_ms()
-        return handled
-
-    def _checkpoint(self, checkpoint_id: int) -> None:
-        """Acknowledges a checkpoint: everything before its barriers is written and acknowledged by the dnode."""
-        started = time.perf_counter()
-        stored = self._store.checkpoint(checkpoint_id, {"writes": self._writes})
-        duration_ms = (time.perf_counter() - started) * 1000
-        self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, None, stored.digest))
+    def _state(self) -> Mapping[str, Any]:
+        return {"writes": self._writes}
