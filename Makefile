@@ -14,6 +14,9 @@ $(READY): pyproject.toml scripts/setup
 demo: $(READY)  ## A year of flights through three streams, checked against batch answers.
 	@$(BIN)/python -m examples.flights $(ARGS)
 
+solar: $(READY)  ## Two weeks of solar trackers through four streams, checked in the same way.
+	@$(BIN)/python -m examples.solar $(ARGS)
+
 test: $(READY)  ## All tests.
 	$(BIN)/python -m pytest --durations=10 $(ARGS)
 

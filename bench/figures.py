@@ -73,8 +73,8 @@ def row_latencies(visible: pa.Table, source: pa.Table, arrived_ns: npt.NDArray[n
                   rows_per_tick: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
     """Returns for each row its tick, and the ms until a result that counts it was visible (TRIGGER AT_ONCE).
 
-    `visible` has, besides keys and `shown_ns`, the count `c`: the n-th row of a window (in order of arrival) is visible with
-    the first write that counts n rows or more. Every row counts, also those that share a write with later ones.
+    `visible` has, besides keys and `shown_ns`, the count `c`: the n-th row of a window (in order of arrival) is visible
+    with the first write that counts n rows or more. Every row counts, also those that share a write with later ones.
     Raises ValueError if a row was never counted.
     """
     name = query.keys[0]
@@ -83,8 +83,8 @@ def row_latencies(visible: pa.Table, source: pa.Table, arrived_ns: npt.NDArray[n
         connection.register("visible", visible)
         connection.register("source", source)
         joined = connection.sql(
-            f"SELECT one.seq, seen.shown FROM (SELECT seq, {key} {name}, ts - ts % {query.width_ms} ts, row_number() OVER "
-            f"(PARTITION BY {key}, ts - ts % {query.width_ms} ORDER BY seq) n FROM source) one "
+            f"SELECT one.seq, seen.shown FROM (SELECT seq, {key} {name}, ts - ts % {query.width_ms} ts, "
+            f"row_number() OVER (PARTITION BY {key}, ts - ts % {query.width_ms} ORDER BY seq) n FROM source) one "
             f"ASOF LEFT JOIN (SELECT {name}, ts, c, min(shown_ns) shown FROM visible GROUP BY ALL) seen "
             f"ON one.{name} = seen.{name} AND one.ts = seen.ts AND one.n <= seen.c").fetchnumpy()
     if np.ma.is_masked(joined["shown"]):

@@ -3,8 +3,8 @@
 For WINDOW_CLOSE: from the arrival of the row that closes a window (the first one that lies the watermark beyond its
 end) to the window's result. For AT_ONCE: from the arrival of each row to the first result that counts it. `latency_ms`
 counts from when the engine has received the rows of the row's tick, before it writes them into the log;
-`latency_from_schedule_ms` from when the sender should have sent them, so that a stall of the engine's intake counts too.
-The first seconds are left out. When a result is visible: see `bench.node`.
+`latency_from_schedule_ms` from when the sender should have sent them, so that a stall of the intake counts too. The
+first seconds are left out. When a result is visible: see `bench.node`.
 """
 
 from __future__ import annotations

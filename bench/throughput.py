@@ -87,8 +87,8 @@ def history(
 
 
 def _finish(
-    node: Node, phase: Phase, query: Query, shape: Shape, trigger: Trigger, rows: int, streams: int, ends: list[int], started: int,
-    cpu_before: float,
+    node: Node, phase: Phase, query: Query, shape: Shape, trigger: Trigger, rows: int, streams: int, ends: list[int],
+    started: int, cpu_before: float,
 ) -> dict[str, Any]:
     """Waits for the results, orders checkpoints, checks the answers, and returns the figures."""
     node.wait_done(ends, _TIMEOUT_S)

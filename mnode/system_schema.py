@@ -109,8 +109,13 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),
-            ("end_time", _TIME), ("duration_ms", _DOUBLE), ("bytes", _BIG), ("versions", _LINE),
+            ("end_time", _TIME), ("duration_ms", _DOUBLE), ("bytes", _BIG), ("phase", _text(64)),
+            ("slowest_task", _text(40)), ("slowest_ms", _DOUBLE), ("rows_to_replay", _BIG), ("versions", _LINE),
             ("reason", _LINE),
+        ),
+        "ins_stream_savepoints": (
+            ("stream_name", _TABLE), ("savepoint", _text(64)), ("checkpoint_id", _BIG), ("create_time", _TIME),
+            ("state", _text(20)), ("bytes", _BIG), ("versions", _LINE), ("reason", _LINE),
         ),
         "ins_stream_workers": (
             ("worker_group", _text(96)), ("worker", _INT), ("node_id", _INT), ("state", _text(20)),

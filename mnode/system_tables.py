@@ -20,7 +20,7 @@ from penstock.mnode.history_text import history_text
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import CheckpointInfo, StreamsSnapshot, stalled_reason
+from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot, stalled_reason
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
@@ -35,6 +35,12 @@ class StreamsView(Protocol):
     """What running streams tell about themselves."""
 
     def snapshot(self) -> StreamsSnapshot: ...
+
+
+class SavepointsView(Protocol):
+    """The savepoints of all streams."""
+
+    def savepoints(self) -> list[SavepointInfo]: ...
 
 
 class VnodesView(Protocol):
@@ -53,6 +59,7 @@ class SystemTables:
         catalog: Catalog,
         vnodes: VnodesView,
         streams: StreamsView,
+        savepoints: SavepointsView,
         activity: Activity,
         config: Config,
         clock: Clock,
@@ -62,6 +69,7 @@ class SystemTables:
         self._catalog = catalog
         self._vnodes = vnodes
         self._streams = streams
+        self._savepoints = savepoints
         self._activity = activity
         self._config = config
         self._clock = clock
@@ -86,6 +94,7 @@ class SystemTables:
             "ins_streams": self._stream_rows,
             "ins_stream_tasks": self._task_rows,
             "ins_stream_checkpoints": self._checkpoint_rows,
+            "ins_stream_savepoints": self._savepoint_rows,
             "ins_stream_workers": self._worker_rows,
             "ins_stream_events": self._event_rows,
             "perf_connections": self._connections,
@@ -297,9 +306,14 @@ class SystemTables:
         for stream in self._catalog.streams():
             for info in now.checkpoints.get(stream.id, ()):
                 duration = None if info.end_ms is None or info.start_ms is None else float(info.end_ms - info.start_ms)
-                versions = ", ".join(f"{vgroup}:{version}" for vgroup, version in info.versions)
                 yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,
-                       info.bytes_written, versions or None, info.reason or None)
+                       info.bytes_written, info.phase or None, info.slowest_task or None, info.slowest_ms,
+                       info.rows_to_replay, _versions(info.versions), info.reason or None)
+
+    def _savepoint_rows(self) -> Iterator[Row]:
+        for savepoint in self._savepoints.savepoints():
+            yield (savepoint.stream, savepoint.name, savepoint.checkpoint_id, savepoint.created_ms, savepoint.state,
+                   savepoint.bytes_written, _versions(savepoint.versions), savepoint.reason or None)
 
     def _worker_rows(self) -> Iterator[Row]:
         for worker in self._streams.snapshot().workers:
@@ -390,6 +404,10 @@ def _task_row(
         _to_ms(status.max_event_time, precision), status.idle, status.late_rows, status.windows_open,
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
     )
+
+
+def _versions(versions: Sequence[tuple[int, int]]) -> str | None:
+    return ", ".join(f"{vgroup}:{version}" for vgroup, version in versions) or None
 
 
 def _to_ms(units: int | None, precision: Precision) -> int | None:

@@ -122,7 +122,7 @@ def plan_stream(
     session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
     plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
-    return replace(plan, functions=tuple(functions))
+    return replace(plan, functions=tuple(functions), guarantee=statement.options.guarantee or "exactly_once")
 
 
 class _Planner:
@@ -696,11 +696,11 @@ class _Planner:
         return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final)
 
     def _nothing(self) -> str:
-        """SQL of whether a window has no result row: no rows are left, or nothing is asked but first and last of NULLs."""
-        picked = [partial for name, partial in self.partials.values() if not name.startswith("_")]
-        if any(name not in ("first", "last", LAST_ROW, END_ROWS) for name, _ in self.partials.values()):
+        """SQL of whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""
+        asked = [(name, partial) for name, partial in self.partials.values() if name not in (LAST_ROW, END_ROWS)]
+        if any(name not in ("first", "last") for name, _ in asked):
             return "_rows = 0"
-        return " AND ".join(f"{partial.final} IS NULL" for partial in picked)
+        return " AND ".join(f"{partial.final} IS NULL" for _, partial in asked)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class AggTask(BaseTask):
         self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
         self._agg = plan.agg
         self._units_per_second = UNITS_PER_SECOND[plan.source.precision]
-        self._inbox = Inbox(self.input)
+        self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._table = self._open_table(len(upstream))
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
@@ -64,7 +64,7 @@ class AggTask(BaseTask):
                                   self._computer, self._results_of)
         self._rows_in = 0
         self._bytes_in = 0
-        meta = self._store.restore(deployment.checkpoint_id)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
 
@@ -254,6 +254,9 @@ class AggTask(BaseTask):
             self._outbox.send(channel, results.filter(pa.array(sinks == n)))
 
     # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        self._inbox.abandon(checkpoint_id)
 
     def _state(self) -> Mapping[str, Any]:
         self._forget_old_windows()

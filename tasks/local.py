@@ -33,8 +33,12 @@ class LocalStream:
         vnodes = len(deployment.vgroup_ids)
         self.deployment = deployment
         self.tasks: list[StreamTask] = []
-        for index in range(vnodes):
-            self.tasks += build_tasks(deployment, index, environment)
+        try:
+            for index in range(vnodes):
+                self.tasks += build_tasks(deployment, index, environment)
+        except Exception:
+            self.close()
+            raise
         by_id = {task.id: task for task in self.tasks}
         self.links: list[LocalLink] = []
         for edges in task_edges(deployment.plan, deployment.stream_id, vnodes):

@@ -99,9 +99,10 @@ class StartCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
-    """To all tasks: this checkpoint is valid; older state may be folded."""
+    """To all tasks: this checkpoint is valid. Of older ones only `kept` may still be gone back to."""
 
     checkpoint_id: int
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +125,14 @@ class Recalculate:
     last_ts: int
 
 
-TaskEvent = StartCheckpoint | CheckpointCommitted | Pause | Resume | Recalculate
+@dataclass(frozen=True, slots=True)
+class CheckpointAbandoned:
+    """To all tasks: this checkpoint will never be valid; nobody waits for its barriers any more."""
+
+    checkpoint_id: int
+
+
+TaskEvent = StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +140,8 @@ class TaskCheckpoint:
     """A task's acknowledgement: its state for `checkpoint_id` is durable.
 
     `version` is the source task's WAL position (the last processed version), None for the other levels.
-    `digest` is a checksum over what was written, kept in the commit record.
+    `digest` is a checksum over what was written, kept in the commit record. `rows`: all rows that a source task has
+    read since the stream was created, None for the other levels.
     """
 
     task: TaskId
@@ -141,6 +150,7 @@ class TaskCheckpoint:
     duration_ms: float
     version: int | None = None
     digest: str = ""
+    rows: int | None = None
 
 
 # --- results: what a sink task asks the dnode to write -----------------------------------------------------------
@@ -210,6 +220,7 @@ class HistoryProgress:
 class TaskStatus:
     """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level.
 
+    `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error.
     """
@@ -230,6 +241,7 @@ class TaskStatus:
     bytes_in: int = 0
     bytes_out: int = 0
     processed_version: int | None = None
+    rows_total: int | None = None
     wal_version: int | None = None
     watermark: int | None = None
     max_event_time: int | None = None

@@ -38,7 +38,7 @@ class SinkTask(BaseTask):
         self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] | None = None
         self._attempt = deployment.attempt
-        self._inbox = Inbox(self.input)
+        self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._result_rows = ResultRows(plan.sink, plan.agg is not None)
         self._writer = environment.result_writer(self.id)
@@ -60,7 +60,7 @@ class SinkTask(BaseTask):
         self._bytes_out = 0
         self._writes = 0
         self._acknowledged = 0  # by this attempt's writer
-        meta = self._store.restore(deployment.checkpoint_id)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
 
@@ -168,6 +168,9 @@ class SinkTask(BaseTask):
         self._acknowledged = acknowledged
         self._tracker.enter("RUNNING")
         return True
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        self._inbox.abandon(checkpoint_id)
 
     def _state(self) -> Mapping[str, Any]:
         return {"writes": self._writes}

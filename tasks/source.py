@@ -80,7 +80,6 @@ class SourceTask(BaseSourceTask):
         self._late_rows = 0
         #: (table id, primary timestamp) of the last rows that came too late
         self.late_sample: deque[tuple[int, int]] = deque(maxlen=LATE_KEPT)
-        self._rows_in = 0
         self._bytes_in = 0
         self._history = None if plan.history is None else HistoryReader(
             plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
@@ -91,7 +90,7 @@ class SourceTask(BaseSourceTask):
         self._grid = (grid_of(agg.window, agg.precision, agg.time_zone)
                       if agg is not None and agg.window is not None else None)
         self._unseen: list[tuple[int, int]] = [(0, self._version)] if plan.history is None else []
-        meta = self._store.restore(deployment.checkpoint_id)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._unseen = [(first, last) for first, last in meta["unseen"]]
             self._version, self._max_ts = meta["version"], meta["max_ts"]

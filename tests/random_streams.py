@@ -91,7 +91,7 @@ def _type(kind: Kind, precision: Precision) -> DataType:
 
 @st.composite
 def schemas(draw: Draw) -> Schema:
-    """One to five columns of any types besides the timestamp, the first perhaps a part of the key; one to three tags."""
+    """One to five columns of any types after the timestamp, the first perhaps part of the key; one to three tags."""
     precision: Precision = draw(st.sampled_from(["ms", "ms", "us", "ns"]))
     keyed = draw(st.sampled_from([False, False, False, True]))
     kinds = draw(st.lists(st.sampled_from(list(VALUES)), min_size=0, max_size=4))
@@ -133,7 +133,7 @@ def _column(column: Column) -> Expression:
 
 @dataclass(frozen=True)
 class Names:
-    """What expressions of one stream may refer to. `alike`: columns whose arithmetic has no surprises."""
+    """What expressions of one stream may refer to: the columns and, of a super table, the tags."""
 
     schema: Schema
     tags: bool
@@ -160,7 +160,7 @@ def _over(text: str, family: Family, call: Callable[..., Any], *parts: Expressio
 def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
     """A number: a column, arithmetic, a function, a cast, or CASE."""
     known = names.of("number")
-    kind = draw(st.sampled_from(["column", "column", "column", "+", "-", "*", "abs", "floor", "case", "cast", "length"]))
+    kind = draw(st.sampled_from([*["column"] * 3, "+", "-", "*", "abs", "floor", "case", "cast", "length"]))
     if depth == 0 or not known:
         kind = "column" if known else "length"
     if kind == "length":

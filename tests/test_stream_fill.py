@@ -316,7 +316,7 @@ def test_the_index_is_a_sorted_set_per_group(
     tmp_path_factory: pytest.TempPathFactory, steps: list[Any], small: bool
 ) -> None:
     """Neighbours are those of a plain sorted set, whatever is in memory, in deltas or in the base."""
-    store = StateStore(tmp_path_factory.mktemp("index"), 1 << 24, checkpoints_kept=1)
+    store = StateStore(tmp_path_factory.mktemp("index"), 1 << 24)
     try:
         index = ResultIndex(store, 3 if small else 1000)
         model: set[tuple[int, int]] = set()
