@@ -490,7 +490,9 @@ class StreamController:
         future: Future[CommitRecord] = Future()
         progress = self._checkpoints.progress(stream_id)
         if progress is None:
-            future.set_exception(UnavailableError(f"stream {stream_id:x} isn't running, it can't be checkpointed"))
+            future.set_exception(UnavailableError(
+                f"stream {entry.stream.name} doesn't run now and can't be checkpointed",
+                hint="SHOW STREAMS says what it waits for"))
             return future
         entry.waiters.append((progress.checkpoint_id + 1, future))
         self._handle_checkpoint(checkpoints.Request(stream_id))

@@ -177,8 +177,8 @@ class LocalController:
         entry.attempt = stream.next_attempt()
         entry.failure = ""
         entry.acknowledged.clear()
-        used = self._records.ids(stream.stream_id)
-        entry.checkpoint_id = max([*used, entry.checkpoint_id, stream.last_checkpoint_id])
+        ids = self._records.ids(stream.stream_id)
+        entry.checkpoint_id = max([*ids, entry.checkpoint_id, stream.last_checkpoint_id])
         while entry.running is None:
             record = self._records.newest(stream.stream_id, entry.damaged)
             try:

@@ -20,7 +20,7 @@ from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, timestamp
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.task import StreamDeployment, StreamTask, TaskSettings
+from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
 from penstock.wal.reader import WalReader
@@ -108,7 +108,9 @@ class MemoryEnvironment:
     def time_span(self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of).span(first_ts, last_ts)
 
-    def result_writer(self, task: TaskId) -> MemoryWriter:
+    def result_writer(self, task: TaskId) -> ResultWriter:
+        if self.kit.writer is not None:
+            return self.kit.writer(task)
         return MemoryWriter(self.kit.results, self.kit.writes)
 
     def state_directory(self, task: TaskId) -> Path:
@@ -126,9 +128,14 @@ class StreamKit:
 
     def __init__(self, root: Path, sql: str, *, vnodes: int = 1, tables: int = 4,
                  settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None,
-                 now_ms: int = 0, functions: Sequence[UserFunction] = ()) -> None:
-        """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start."""
+                 now_ms: int = 0, functions: Sequence[UserFunction] = (),
+                 writer: Callable[[TaskId], ResultWriter] | None = None) -> None:
+        """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
+
+        `writer` makes what a sink task writes to, instead of `results`.
+        """
         self.root = root
+        self.writer = writer
         self.fs = OsFs()
         self.clock = ManualClock()
         self.catalog = Catalog(vnodes, tables, functions)

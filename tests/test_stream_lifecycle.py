@@ -67,7 +67,7 @@ def test_stop_survives_a_restart_of_the_engine_and_start_goes_on(tmp_path: Path)
         assert state(bed) == "STOPPED"
         assert results(bed) == before
         for verb in ("PAUSE", "RESUME", "CHECKPOINT"):
-            with pytest.raises(InvalidStatementError, match="is stopped and can't be .*START STREAM it"):
+            with pytest.raises(InvalidStatementError, match=r"is stopped and can't be .*START STREAM it"):
                 bed.execute(f"{verb} STREAM s")
         with pytest.raises(InvalidStatementError, match="is stopped already"):
             bed.execute("STOP STREAM s")
