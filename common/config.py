@@ -83,6 +83,8 @@ class Config:
     block_rows_max: int = field(metadata=_key("streams", "integer", 1, 10_000_000))
     block_bytes_max: int = field(metadata=_key("streams", "size", 4 * KIB, GIB))
     idle_timeout: float = field(metadata=_key("streams", "duration", 0, DAY))
+    allowed_lateness: float = field(metadata=_key("streams", "duration", 0, 365 * DAY))
+    close_when_idle: bool = field(metadata=_key("streams", "flag"))
     state_map_size: int = field(metadata=_key("streams", "size", 16 * MIB, 16 * TIB))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -57,7 +57,8 @@ class StreamRecord:
     `created_target` tells that the result table was made by this stream. `attempt` is the newest one started.
     `child_uid` is set if the source is one child table of `source_uid`.
     `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
-    users' functions that it calls. Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more.
+    users' functions that it calls. `defaults`: what the options about time meant that the statement left out, by the
+    names of `TimeDefaults`. Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more.
     """
 
     id: int
@@ -75,6 +76,7 @@ class StreamRecord:
     attempt: int = 0
     wanted: WantedState = "running"
     functions: tuple[str, ...] = ()
+    defaults: dict[str, Any] = field(default_factory=dict)
     savepoints: tuple[Savepoint, ...] = ()
     last_checkpoint_id: int = 0
 
@@ -139,6 +141,7 @@ class Catalog:
         self._tables: dict[int, Table] = {}
         self._used_names: dict[int, tuple[str, ...]] = {}
         self._children: dict[int, dict[int, ChildTable]] = {}
+        self._drops = 0
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._streams: dict[int, StreamRecord] = {}
         self._snodes: dict[int, Snode] = {}
@@ -229,6 +232,11 @@ class Catalog:
 
     def child_by_uid(self, super_uid: int, uid: int) -> ChildTable | None:
         return self._children.get(super_uid, {}).get(uid)
+
+    @property
+    def drops(self) -> int:
+        """How often child tables were dropped: while it stays, a child table that was found is still there."""
+        return self._drops
 
     def child_count(self, super_uid: int) -> int:
         return len(self._children.get(super_uid, ()))
@@ -427,6 +435,7 @@ class Catalog:
                 del children[child.uid]
                 del namespace.children[child.name]
             self._children_lists.pop(super_uid, None)
+            self._drops += 1
             return dropped
 
     # --- streams and snodes ------------------------------------------------------------------------------------

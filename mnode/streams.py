@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 
@@ -37,12 +37,13 @@ from penstock.mnode.records import CommitRecords
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
-from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, task_settings
+from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_planner import plan_stream
+from penstock.planner.stream_planner import StreamDefaults, plan_stream
+from penstock.planner.stream_time import TimeDefaults
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table, UserFunction
 from penstock.sql.statements import (
@@ -110,7 +111,7 @@ class Streams:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
-        plan = plan_stream(statement, self._catalog, session)
+        plan = plan_stream(statement, self._catalog, session, stream_defaults(self._config))
         source_database = require_database(plan.source_database, self._catalog)
         sources = [self._catalog.table_by_uid(stream.source_uid) for stream in self._catalog.streams()]
         count = sum(source is not None and source.database == source_database.name for source in sources)
@@ -184,6 +185,7 @@ class Streams:
                 child_uid=source.uid if source.kind == "child" else None,
                 source_columns=tuple(column.physical for column in plan.source.columns),
                 functions=tuple(dict.fromkeys(call.function.name for call in plan.functions)),
+                defaults=asdict(stream_defaults(self._config).time),
             ))
         except PenstockError:
             if plan.sink.create:
@@ -375,7 +377,8 @@ class Streams:
             # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
             view = _Without(self._catalog, target)
         session = Session(stream.database, stream.time_zone, stream.created_ms)
-        return self._aimed(plan_stream(statement, view, session), stream.target_uid)
+        return self._aimed(plan_stream(statement, view, session, StreamDefaults(time=TimeDefaults(**stream.defaults))),
+                           stream.target_uid)
 
     # --- the engine's start and end ----------------------------------------------------------------------------
 

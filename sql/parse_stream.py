@@ -38,6 +38,8 @@ from penstock.sql.statements import (
     TriggerMode,
 )
 
+_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT")
+_FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
 _SINK_RATE_RANGE = (0.1, 5.0)
 _GUARANTEES = ("EXACTLY_ONCE", "AT_LEAST_ONCE")
@@ -83,8 +85,25 @@ class _OptionReader:
                 raise cursor.fail("EXACTLY_ONCE or AT_LEAST_ONCE is expected")
             self._set(token, "guarantee", token.word, cast(Guarantee, word.lower()))
         else:
-            return False
+            return self._read_time_option()
         return True
+
+    def _read_time_option(self) -> bool:
+        """Reads one of the options that TDengine doesn't have."""
+        cursor = self.cursor
+        token = cursor.token
+        if cursor.take("TIMEZONE"):
+            self._set(token, "timezone", token.word, cursor.string("a time zone"))
+            return True
+        for option in _FLAGS:
+            if cursor.take(option):
+                self._set(token, option.lower(), option, self._flag(option))
+                return True
+        for option in _DURATIONS:
+            if cursor.take(option):
+                self._set(token, option.lower(), option, _fixed_duration(cursor, f"the duration of {option}"))
+                return True
+        return False
 
     def _trigger(self) -> TriggerMode:
         cursor = self.cursor

@@ -399,6 +399,10 @@ class StreamOptions:
     delete_mark: Duration | None = None
     fill_history: bool | None = None
     fill_history_async: bool = False
+    timezone: str | None = None
+    allowed_lateness: Duration | None = None
+    idle_timeout: Duration | None = None
+    close_when_idle: bool | None = None
     checkpoint_interval: Duration | None = None
     sink_rate: float | None = None
     guarantee: Guarantee | None = None

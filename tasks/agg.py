@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
+from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.base_task import BaseTask
 from penstock.tasks.compute import OPERATION, WINDOW_START, result_schema
@@ -43,6 +44,7 @@ class AggTask(BaseTask):
         self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
         self._agg = plan.agg
+        self._units_per_second = UNITS_PER_SECOND[plan.source.precision]
         self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._table = self._open_table(len(upstream))
@@ -52,6 +54,8 @@ class AggTask(BaseTask):
         self._schema = result_schema(plan.keys, plan.result_fields)
         self._open: set[int] = set()
         self._held = HeldWindows()
+        # Per input that is idle: since when (monotonic seconds) its vnode has been quiet.
+        self._quiet_since: dict[int, float] = {}
         self._delayed = Delayed(plan.period_ms / 1000)
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
@@ -79,6 +83,9 @@ class AggTask(BaseTask):
             self._outbox.flush()
             return True
         taken = self._inbox.next()
+        if taken is None and self._idle_until() <= self._clock.monotonic():
+            self._advance_by_clock()
+            return True
         if taken is None:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
@@ -93,9 +100,8 @@ class AggTask(BaseTask):
                 self._rows_in += data.num_rows
                 self._bytes_in += data.nbytes
                 self._merge(data, self._inputs[channel])
-            case Watermark(ts, idle):
-                if self._watermarks.update(self._inputs[channel], ts, idle):
-                    self._close_windows()
+            case Watermark() as watermark:
+                self._hear_time(self._inputs[channel], watermark)
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._checkpoint(checkpoint_id, self._outbox)
@@ -105,12 +111,15 @@ class AggTask(BaseTask):
             case Settled():
                 self._show(self._held.settle(self._inputs[channel]))
             case End():
-                self._watermarks.update(self._inputs[channel], None, True)
+                self._hear_time(self._inputs[channel], Watermark(None, idle=True))
         self._outbox.flush()
         return True
 
     def next_deadline(self) -> float | None:
-        return self._delayed.deadline if self._outbox.blocked_channel is None else None
+        if self._outbox.blocked_channel is not None:
+            return None
+        deadlines = [at for at in (self._delayed.deadline, self._idle_until()) if at is not None and at != math.inf]
+        return min(deadlines, default=None)
 
     def status(self) -> TaskStatus:
         return self._status(
@@ -120,6 +129,51 @@ class AggTask(BaseTask):
 
     # -- windows ---------------------------------------------------------------------------------------------
 
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def _hear_time(self, input: int, watermark: Watermark) -> None:
+        if watermark.idle:
+            self._quiet_since[input] = self._clock.monotonic() - watermark.quiet_s
+        else:
+            self._quiet_since.pop(input, None)
+        if self._watermarks.update(input, watermark.ts, watermark.idle):
+            self._close_windows()
+
+    def _idle_until(self) -> float:
+        """Returns when the clock closes the next window, because all vnodes are idle; infinity if it doesn't."""
+        if not self._plan.time.close_when_idle or not self._watermarks.all_idle:
+            return math.inf
+        closing = self._next_closing()
+        if closing is None:
+            return math.inf
+        return max((self._quiet_since[input] + (closing - ts) / self._units_per_second
+                    for input, ts in self._watermarks.known().items()), default=math.inf)
+
+    def _advance_by_clock(self) -> None:
+        """Lets time go on by as much as all vnodes have been quiet.
+
+        No row is judged by it, so a restart, which may come to another instant, changes no result.
+        """
+        now, closing = self._clock.monotonic(), self._next_closing()
+        assert closing is not None
+        reached = min(ts + math.floor((now - self._quiet_since[input]) * self._units_per_second)
+                      for input, ts in self._watermarks.known().items())
+        # Seconds are rounded: what is due must be closed.
+        if self._watermarks.advance(max(reached, closing)):
+            self._close_windows()
+            self._outbox.flush()
+
+    def _next_closing(self) -> int | None:
+        """Returns the least watermark that closes a window, None if none is open."""
+        lateness = self._plan.time.lateness
+        return min((self._table.end(start) + lateness for start in self._open), default=None)
+
+    @property
+    def _closed_until(self) -> int | None:
+        """Windows that end by then are closed; None: none is."""
+        current = self._watermarks.current
+        return None if current is None else current - self._plan.time.lateness
+
     def _open_table(self, inputs: int) -> WindowTable:
         return WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
 
@@ -127,11 +181,11 @@ class AggTask(BaseTask):
         operation = data.column(OPERATION.name)[0].as_py()
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
         self._show({start: groups for start, groups in touched.items() if not self._held.hold(start, groups)})
-        self._table.spill(self._settings.state_memory_bytes, self._watermarks.current)
+        self._table.spill(self._settings.state_memory_bytes, self._closed_until)
 
     def _show(self, touched: Mapping[int, Slots]) -> None:
         """Emits what changed in windows, as the trigger says."""
-        until = self._watermarks.current
+        until = self._closed_until
         trigger, now = self._plan.trigger, self._clock.monotonic()
         emitted: list[tuple[int, Slots | None]] = []
         for start, groups in touched.items():
@@ -146,7 +200,7 @@ class AggTask(BaseTask):
 
     def _close_windows(self) -> None:
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
-        until = self._watermarks.current
+        until = self._closed_until
         assert until is not None
         ready = sorted(start for start in self._open if self._table.end(start) <= until)
         self._open.difference_update(ready)
@@ -195,11 +249,9 @@ class AggTask(BaseTask):
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        gids = self._destinations.learn(results)
-        sinks = {gid: self._destinations.sink_of(gid, len(channels)) for gid in set(gids)}
-        places = np.array([sinks[gid] for gid in gids])
+        sinks = self._destinations.sinks_of(self._destinations.learn(results), len(channels))
         for n, channel in enumerate(channels):
-            self._outbox.send(channel, results.filter(pa.array(places == n)))
+            self._outbox.send(channel, results.filter(pa.array(sinks == n)))
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
@@ -214,13 +266,15 @@ class AggTask(BaseTask):
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
-        until = self._watermarks.current
+        until = self._closed_until
         if until is not None:
-            self._table.forget(min(until, until + self._plan.watermark - self._plan.delete_mark))
+            self._table.forget(min(until, until + self._plan.closing_delay - self._plan.delete_mark))
 
     def _restore(self, meta: dict[str, Any]) -> None:
         self._watermarks.restore(meta["watermarks"])
-        self._table.restore(meta["table"], self._watermarks.current)
+        # How long the engine was down isn't known: quiet vnodes are quiet from now on.
+        self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
+        self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
         now = self._clock.monotonic()
         if self._plan.trigger == "max_delay":

@@ -22,7 +22,8 @@ class Judged:
     """Rows of one block with what is known of their time.
 
     `rows`: the relation `rows` of `SourcePlan`. `change`: per row append, late or update (None: all appends).
-    `limit`: per row the newest event time of the vnode before the row's record, minus the watermark.
+    `limit`: per row the newest event time of the vnode before the row's record, minus
+    the delay after which windows close.
     `last`: per row the newest event time of its table before the record (None: all appends).
     """
 
@@ -49,7 +50,7 @@ def judge(records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None) -
         if batch.num_rows == 0:
             continue
         ts = _as_int64(batch.column(time_name))
-        limits.append(np.full(len(ts), NEVER if newest is None else newest - plan.watermark, np.int64))
+        limits.append(np.full(len(ts), NEVER if newest is None else newest - plan.closing_delay, np.int64))
         highest = pc.max(ts).as_py()
         newest = highest if newest is None else max(newest, highest)
         changes.append(_verdict(batch, CHANGE_COLUMN))

@@ -73,12 +73,14 @@ class LocalWriter:
 
     def __init__(self, write: Callable[[ResultWrite], None]) -> None:
         self._write = write
+        self._done = 0
 
     def submit(self, write: ResultWrite) -> None:
         self._write(write)
+        self._done += 1
 
-    def poll(self) -> bool:
-        return True
+    def acknowledged(self) -> int:
+        return self._done
 
 
 @dataclass(slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,11 +49,13 @@ class Block:
 class Watermark:
     """Event time of one channel has reached `ts` (units of the source's precision; None: no row seen yet).
 
-    `idle`: the sender's vnode has caught up with its WAL and been quiet; its watermark doesn't hold time back.
+    `idle`: the sender's vnode has caught up with its WAL and been quiet, for `quiet_s` seconds until now; its watermark
+    doesn't hold time back.
     """
 
     ts: int | None
     idle: bool = False
+    quiet_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,15 +170,16 @@ class ResultWrite:
 
     `rows` has `_child` int32 (index into `children`), `_op` uint8 (0 upsert, 1 delete everything at this time,
     2 upsert as the only row of its time), then the target's columns by name, the primary timestamp first (for deletes
-    only that counts). `attempt` fences: the dnode refuses
-    attempts older than the newest it knows for the stream (`StaleAttemptError`).
+    only that counts). `children` are all that the task has had so far: one list for all of its writes, which grows and
+    never changes otherwise, so that each child has to be sent and looked up only once. `attempt` fences: the dnode
+    refuses attempts older than the newest it knows for the stream (`StaleAttemptError`).
     """
 
     stream_id: int
     attempt: int
     task: TaskId
     target_uid: int
-    children: tuple[ResultChild, ...]
+    children: Sequence[ResultChild]
     rows: pa.RecordBatch
 
 
@@ -242,6 +246,7 @@ class TaskStatus:
     watermark: int | None = None
     max_event_time: int | None = None
     idle: bool = False
+    idle_since_ms: int | None = None
     late_rows: int = 0
     windows_open: int | None = None
     state_bytes: int | None = None

@@ -73,7 +73,8 @@ class SourceTask(BaseSourceTask):
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._read: WalBlock | None = None
         self._max_ts: int | None = None
-        self._idle = False
+        self._idle, self._quiet_s = False, 0.0
+        self._idle_since_ms = self._clock.now_ms()
         self._sent_watermark: Watermark | None = None
         self._quiet_since = self._clock.monotonic()
         self._late_rows = 0
@@ -151,16 +152,16 @@ class SourceTask(BaseSourceTask):
         return read or progressed
 
     def next_deadline(self) -> float | None:
-        if self._paused or self._idle or not self._tells_idleness:
+        if self._paused or self._idle or self._plan.agg is None:
             return None
-        return self._quiet_since + self._settings.idle_timeout_s
+        return self._quiet_since + self._idle_timeout_s
 
     def status(self) -> TaskStatus:
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
             bytes_out=self._outbox.bytes_out, processed_version=self._version,
             wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
-            idle=self._idle, late_rows=self._late_rows,
+            idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None, late_rows=self._late_rows,
             history=None if self._history is None else self._history.progress())
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -235,16 +236,18 @@ class SourceTask(BaseSourceTask):
         return True
 
     @property
-    def _tells_idleness(self) -> bool:
-        """Only a downstream task with several inputs needs to know that this one is idle."""
-        return not self._plan.colocated and self._plan.agg is not None
+    def _idle_timeout_s(self) -> float:
+        own = self._plan.time.idle_timeout_s
+        return self._settings.idle_timeout_s if own is None else own
 
     def _become_idle(self) -> bool:
-        if self._idle or not self._tells_idleness:
+        if self._idle or self._plan.agg is None:
             return False
-        if self._clock.monotonic() < self._quiet_since + self._settings.idle_timeout_s:
+        if self._clock.monotonic() < self._quiet_since + self._idle_timeout_s:
             return False
         self._idle = True
+        self._quiet_s = self._clock.monotonic() - self._quiet_since
+        self._idle_since_ms = self._clock.now_ms()
         self._send_watermark()
         return self._outbox.flush()
 
@@ -274,7 +277,7 @@ class SourceTask(BaseSourceTask):
 
     def _advance(self, newest: int) -> None:
         """Takes note of the greatest event time of rows that were sent."""
-        self._idle = False
+        self._idle, self._quiet_s = False, 0.0
         self._max_ts = newest if self._max_ts is None else max(newest, self._max_ts)
         self._send_watermark()
 
@@ -390,7 +393,7 @@ class SourceTask(BaseSourceTask):
     def _send_watermark(self) -> None:
         if self._plan.agg is None:
             return
-        watermark = Watermark(self._watermark(), self._idle)
+        watermark = Watermark(self._watermark(), self._idle, self._quiet_s)
         if watermark != self._sent_watermark:
             self._outbox.signal(watermark)
             self._sent_watermark = watermark

@@ -56,15 +56,20 @@ class StreamDeployment:
 
 
 class ResultWriter(Protocol):
-    """How a sink task reaches what it writes to. One write at a time; `submit` returns at once.
+    """How a sink task reaches what it writes to. Writes are performed one after the other, in their order.
 
     Writing the same rows again must change nothing, unless the writer is a `TransactionalWriter`.
     """
 
-    def submit(self, write: ResultWrite) -> None: ...
+    def submit(self, write: ResultWrite) -> None:
+        """Hands a write over and returns at once, also while others are under way."""
+        ...
 
-    def poll(self) -> bool:
-        """Returns whether the submitted write is acknowledged; raises what it failed with."""
+    def acknowledged(self) -> int:
+        """Returns how many of all submitted writes are acknowledged; raises what one failed with.
+
+        Those behind a write that failed are not performed.
+        """
         ...
 
 

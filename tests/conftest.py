@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import penstock
 
@@ -23,6 +25,20 @@ TEST_CONFIG: dict[str, Any] = {
     "sinkCallsPerSecond": 1000,
     "spark.master": "local[16]",
 }
+
+#: How many inputs a property test draws that doesn't say so itself, by profile; PENSTOCK_TEST_PROFILE names one.
+HISTORIES = {"default": 125, "nightly": 5_000}
+for name, count in HISTORIES.items():
+    settings.register_profile(name, max_examples=count, deadline=None, print_blob=True,
+                              suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def profile() -> str:
+    """Returns the name of the profile that this run draws by."""
+    return os.environ.get("PENSTOCK_TEST_PROFILE", "default")
+
+
+settings.load_profile(profile())
 
 
 @pytest.fixture

@@ -91,12 +91,14 @@ class JournalWriter:
     def __init__(self, journal: Journal) -> None:
         self.journal = journal
         self.open: list[dict[str, Any]] = []
+        self.submitted = 0
 
     def submit(self, write: ResultWrite) -> None:
+        self.submitted += 1
         self.open += write.rows.drop_columns(["_child", "_op"]).to_pylist()
 
-    def poll(self) -> bool:
-        return True
+    def acknowledged(self) -> int:
+        return self.submitted
 
     def recover(self, checkpoint_id: int | None) -> None:
         self.commit(checkpoint_id or 0)
