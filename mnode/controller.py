@@ -490,7 +490,9 @@ class StreamController:
         future: Future[CommitRecord] = Future()
         progress = self._checkpoints.progress(stream_id)
         if progress is None:
-            future.set_exception(UnavailableError(f"stream {stream_id:x} isn't running, it can't be checkpointed"))
+            future.set_exception(UnavailableError(
+                f"stream {entry.stream.name} doesn't run now and can't be checkpointed",
+                hint="SHOW STREAMS says what it waits for"))
             return future
         entry.waiters.append((progress.checkpoint_id + 1, future))
         self._handle_checkpoint(checkpoints.Request(stream_id))
@@ -724,14 +726,11 @@ class StreamController:
 
     def _tell_damaged(self, entry: _Entry, record: CommitRecord | None) -> None:
         """Says once of each checkpoint that is newer than the one to start from why it is passed over."""
-        for stored in self._records.all(entry.stream.stream_id):
-            if record is None or stored.checkpoint_id <= record.checkpoint_id:
-                return
-            if stored.checkpoint_id not in entry.told_damaged:
-                entry.told_damaged.add(stored.checkpoint_id)
-                why = stored.damage or entry.damaged.get(stored.checkpoint_id, "")
-                text = f"checkpoint {stored.checkpoint_id} is damaged and passed over: {why}"
-                self._tell(entry.stream.stream_id, text)
+        used = None if record is None else record.checkpoint_id
+        for checkpoint_id, why in self._records.passed_over(entry.stream.stream_id, used, entry.damaged).items():
+            if checkpoint_id not in entry.told_damaged:
+                entry.told_damaged.add(checkpoint_id)
+                self._tell(entry.stream.stream_id, f"checkpoint {checkpoint_id} is damaged and passed over: {why}")
 
     def _deploy(self, instruction: groups.DeployStream) -> None:
         deployment = self._entries[instruction.stream_id].deployment

@@ -52,9 +52,9 @@ _WHOLE: dict[str, tuple[str, str]] = {
 }
 
 _STREAM_LINE = (
-    "stream_name", "state", "reason", "since", "source_db", "target_db", "target_table", "trigger", "rows_in",
-    "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id", "checkpoint_time", "blocked_by",
-    "attempt", "restarts", "history", "create_time", "status", "sql",
+    "stream_name", "state", "reason", "since", "source_db", "target_db", "target_table", "trigger", "guarantee",
+    "delivery", "rows_in", "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id", "checkpoint_time",
+    "blocked_by", "attempt", "restarts", "history", "create_time", "status", "sql",
 )
 _TASK_LINE = (
     "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "rows_in", "rows_out",

@@ -29,6 +29,7 @@ Row = tuple[Any, ...]
 
 _ENDPOINT = "localhost"
 _MIB = 1024 * 1024
+_DELIVERY = "exactly once (upserts)"
 
 
 class StreamsView(Protocol):
@@ -255,7 +256,6 @@ class SystemTables:
     # --- streams -----------------------------------------------------------------------------------------------
 
     def _stream_rows(self) -> Iterator[Row]:
-        interval = f"{self._config.checkpoint_interval:g} sec"
         now = self._streams.snapshot()
         for stream in self._catalog.streams():
             source = self._catalog.table_by_uid(stream.source_uid)
@@ -273,19 +273,22 @@ class SystemTables:
             all_marks = marks or [status.watermark for status in sources if status.watermark is not None]
             history = [status.history for status in sources if status.history is not None]
             filling = any(not progress.done for progress in history)
+            interval_s = info.checkpoint_interval_s or self._config.checkpoint_interval
+            rate = self._config.stream_sink_data_rate if info.sink_rate is None else info.sink_rate
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
                 target.database if target else None, target.name if target else None, info.watermark,
-                info.trigger.replace("_", " "), "0", interval, "none", "100a", info.reason or None, info.state,
+                info.trigger.replace("_", " "), f"{rate:g} MB/s" if rate else "unlimited",
+                f"{interval_s:g} sec", "none", "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
                 sum(status.late_rows for status in sources), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
-                history_text(history, precision),
+                history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
             )
 
     def _task_rows(self) -> Iterator[Row]:

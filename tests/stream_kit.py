@@ -22,7 +22,7 @@ from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.task import StreamDeployment, StreamTask, TaskSettings
+from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
 from penstock.wal.reader import WalReader
@@ -193,7 +193,9 @@ class MemoryEnvironment:
     def time_span(self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of).span(first_ts, last_ts)
 
-    def result_writer(self, task: TaskId) -> MemoryWriter:
+    def result_writer(self, task: TaskId) -> ResultWriter:
+        if self.kit.writer is not None:
+            return self.kit.writer(task)
         return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
 
     def state_directory(self, task: TaskId) -> Path:
@@ -212,12 +214,14 @@ class StreamKit:
     def __init__(self, root: Path, sql: str, *, vnodes: int = 1, tables: int = 4,
                  settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None,
                  now_ms: int = 0, functions: Sequence[UserFunction] = (), store: Store | None = None,
-                 time_zone: str = "UTC") -> None:
+                 time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
-        `store` may be shared by several kits, as may its clock; who made it closes it.
+        `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
+        writes to, instead of `results`.
         """
         self.root = root
+        self.writer = writer
         self.owns_store = store is None
         self.store = store or Store(root, Catalog(vnodes, tables, functions))
         self.clock = self.store.clock
