@@ -399,6 +399,8 @@ class StreamOptions:
     allowed_lateness: Duration | None = None
     idle_timeout: Duration | None = None
     close_when_idle: bool | None = None
+    max_future: Duration | None = None
+    max_skew: Duration | None = None
 
 
 @dataclass(frozen=True, slots=True)
