@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import pytest
 from conftest import TEST_CONFIG
 from engine_process import ENDED, EngineProcess
-from tests.golden_runner import UPDATE, Block, read_blocks
 from statement_child import texts
+from tests.golden_runner import UPDATE, Block, read_blocks
 from waiting import wait_until
 
 import penstock

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from penstock.sql.parser import parse_one
 from penstock.sql.statements import CreateStream, Duration, StreamOptions
-from penstock.sql.stream_options import altered, given as given_in, options_sql
+from penstock.sql.stream_options import altered, options_sql
+from penstock.sql.stream_options import given as given_in
 
 DURATIONS = st.builds(Duration, st.integers(1, 999), st.sampled_from(["a", "s", "m", "h", "d"]))
 VALUES: dict[str, st.SearchStrategy[Any]] = {
