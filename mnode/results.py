@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import asdict
 from typing import Any
 
@@ -31,13 +31,14 @@ _Index = np.ndarray[Any, np.dtype[np.int64]]
 class ResultStore:
     """Performs result writes of all streams; safe for many threads, and cheap for child tables that exist."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, children: Children) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, children: Children, pool: Executor) -> None:
+        """`pool` runs the parts of one write that go to different vnodes."""
         self._catalog = catalog
         self._storage = storage
         self._children = children
         self._lock = threading.Lock()
         self._attempts: dict[int, int] = {}
-        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="penstock-results")
+        self._pool = pool
 
     def close(self) -> None:
         """Waits for writes under way."""
