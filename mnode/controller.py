@@ -198,11 +198,14 @@ class StreamController:
         on_checkpoint: Callable[[int, Mapping[int, int]], None],
         build: TaskBuilder | None = None,
         surroundings: Surroundings | None = None,
+        before_commit: Callable[[int], None] = lambda stream_id: None,
     ) -> None:
         """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
 
         `on_checkpoint(stream id, {vgroup id: version})` is called after each commit, from another thread: WAL up to
         these versions isn't needed any more, not even for a restart from the oldest record that is kept.
+        `before_commit(stream id)` is called before each commit, from another thread, and makes durable what the stream
+        has read and written; if it raises, the checkpoint is abandoned.
         """
         self._paths = paths
         self._clock = clock
@@ -211,6 +214,7 @@ class StreamController:
         self._service_address = service_address
         self._secret = secret
         self._on_checkpoint = on_checkpoint
+        self._before_commit = before_commit
         self._build = build
         self._records = CommitRecords(paths, fs, settings.checkpoints_kept)
         self._machine = GroupMachine(settings.groups)
@@ -774,6 +778,7 @@ class StreamController:
         """Writes a commit record, in a helper thread."""
         outcome: checkpoints.Event
         try:
+            self._before_commit(record.stream_id)
             self._records.write(record)
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:

@@ -327,7 +327,8 @@ class Engine:
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.fs, self.clock, ControllerSettings.from_config(self.config), self._runtime,
-            self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings)
+            self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
+            before_commit=self._streams.settle)
 
     def _stop_service(self) -> None:
         if self._service is not None:

@@ -77,6 +77,7 @@ class ForceSourceTask:
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()
         self._checkpoints: deque[int] = deque()
+        self._begun = 0
         self._paused = deployment.paused
         self._records: deque[Record] = deque()
         self._rows_in = 0
@@ -156,7 +157,9 @@ class ForceSourceTask:
             handled = True
             match self._events.popleft():
                 case StartCheckpoint(checkpoint_id):
-                    self._checkpoints.append(checkpoint_id)
+                    if checkpoint_id > self._begun:  # told twice, it is begun once
+                        self._begun = checkpoint_id
+                        self._checkpoints.append(checkpoint_id)
                 case CheckpointCommitted(checkpoint_id):
                     self._store.committed(checkpoint_id)
                     self._checkpoint_id = checkpoint_id

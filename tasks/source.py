@@ -114,6 +114,7 @@ class SourceTask:
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()
         self._checkpoints: deque[int] = deque()
+        self._begun = 0
         self._paused = deployment.paused
         self._read: WalBlock | None = None
         self._max_ts: int | None = None
@@ -237,7 +238,9 @@ class SourceTask:
             handled = True
             match self._events.popleft():
                 case StartCheckpoint(checkpoint_id):
-                    self._checkpoints.append(checkpoint_id)
+                    if checkpoint_id > self._begun:  # told twice, it is begun once
+                        self._begun = checkpoint_id
+                        self._checkpoints.append(checkpoint_id)
                 case CheckpointCommitted(checkpoint_id):
                     self._store.committed(checkpoint_id)
                     self._checkpoint_id = checkpoint_id

@@ -161,13 +161,13 @@ class SimGroup:
 
     def cancel(self) -> None:
         self.end("cancelled")
-        for worker in self.workers:
-            self._cluster.cut_off(worker)
 
     def end(self, reason: str | None) -> None:
-        """Tells the mnode, once, that the job is over. Python workers may live on."""
+        """Tells the mnode, once, that the job is over. Python workers may live on for a while."""
         if not self._ended:
             self._ended = True
+            for worker in self.workers:
+                self._cluster.cut_off(worker)
             self._cluster.world.soon(self._host.process, lambda: self._on_end(reason), 0.2)
 
 
@@ -192,7 +192,8 @@ class EngineProcess:
 
     def _control(self, engine: Engine, on_checkpoint: Any) -> StreamController:
         self.controller = StreamController(
-            engine.paths, engine.fs, engine.clock, self._settings, self, "", b"", on_checkpoint, surroundings=self)
+            engine.paths, engine.fs, engine.clock, self._settings, self, "", b"", on_checkpoint, surroundings=self,
+            before_commit=engine.streams.settle)
         return self.controller
 
     # --- Surroundings ------------------------------------------------------------------------------------------

@@ -45,6 +45,7 @@ class Disk:
     faults: dict[int, FaultKind] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
+    off: bool = False
     _sync_fails: bool = False
     _handles: dict[str, list[_Append]] = field(default_factory=dict)
     _synced: dict[Path, int] = field(default_factory=dict)
@@ -59,6 +60,8 @@ class Disk:
 
     def enter(self, process: str, what: str, *, sync: bool = False) -> FaultKind | None:
         """Counts a call; raises, or returns how the caller must fail."""
+        if self.off:
+            raise PowerLost
         if process in self.dead:
             raise ProcessDied(process)
         self.slow()
@@ -83,9 +86,12 @@ class Disk:
         """Raises what a fault means."""
         if fault in ("error", "short"):
             raise StorageError(f"injected fault in {what}")
+        # What unwinds the call stack from here on must not reach the disk any more.
         if fault == "die":
+            self.dead.add(process)
             raise ProcessDied(process)
         if fault == "power":
+            self.off = True
             raise PowerLost
 
     def kill(self, process: str) -> None:
@@ -97,6 +103,7 @@ class Disk:
     def cut_power(self) -> None:
         """Leaves on disk what a power cut may leave. All processes must be dead."""
         chance = self.chance
+        self.off = False
         for path, synced in sorted(self._synced.items()):
             if not path.exists():
                 continue
@@ -238,6 +245,8 @@ class DiskView(OsFs):
         super().remove(path)
 
     def _alive(self) -> None:
+        if self._disk.off:
+            raise PowerLost
         if self.process in self._disk.dead:
             raise ProcessDied(self.process)
 

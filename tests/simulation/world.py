@@ -16,7 +16,7 @@ from pathlib import Path
 from random import Random
 
 from simulation.disk import Disk, PowerLost, ProcessDied
-from simulation.lmdb_seam import LmdbSeam
+from simulation.library_seams import LmdbSeam
 
 from penstock.common.clock import ManualClock
 
@@ -51,6 +51,7 @@ class World:
         self.disk = Disk(root, Random(seed ^ 0x5EED))
         self.lmdb = LmdbSeam(lambda: self.current, self._before_commit, self._after_commit)
         self.current = "world"
+        self.dead: set[str] = set()
         self.trace: deque[str] = deque(maxlen=_TRACE_KEPT)
         self.events = 0
         self.on_death: list[Callable[[str], None]] = []
@@ -83,7 +84,7 @@ class World:
         return self._hash.hexdigest()[:16]
 
     def alive(self, process: str) -> bool:
-        return process not in self.disk.dead
+        return process not in self.dead
 
     def stop(self, process: str, seconds: float) -> None:
         """Stops a process for a while, as SIGSTOP does."""
@@ -94,6 +95,7 @@ class World:
         if not self.alive(process):
             return
         self.tell(f"{process} dies: {why}")
+        self.dead.add(process)
         self.disk.kill(process)
         self.lmdb.kill(process)
         for hook in self.on_death:
@@ -142,7 +144,9 @@ class World:
             self.clock.advance(deadline - self.clock.monotonic())
 
     def _before_commit(self) -> None:
-        if not self.alive(self.current):
+        if self.disk.off:
+            raise PowerLost
+        if self.current in self.disk.dead:
             raise ProcessDied(self.current)
         self.commit_fault()
 
