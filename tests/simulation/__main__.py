@@ -20,7 +20,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-from simulation.run import Outcome, run_seed
+from simulation.run import Outcome, run_seeds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _MEMORY = Path("/dev/shm")
@@ -68,18 +68,14 @@ def play(seeds: range, jobs: int, directory: Path) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     chunks = iter([seeds[at:at + _CHUNK] for at in range(0, len(seeds), _CHUNK)])
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=200) as pool:
-        running = {pool.submit(_play_some, chunk, directory) for chunk, _ in zip(chunks, range(_PENDING), strict=False)}
+        running = {pool.submit(run_seeds, chunk, directory) for chunk, _ in zip(chunks, range(_PENDING), strict=False)}
         while running:
             ended = next(as_completed(running))
             running.remove(ended)
             chunk = next(chunks, None)
             if chunk is not None:
-                running.add(pool.submit(_play_some, chunk, directory))
+                running.add(pool.submit(run_seeds, chunk, directory))
             yield from ended.result()
-
-
-def _play_some(seeds: range, directory: Path) -> list[Outcome]:
-    return [run_seed(seed, directory) for seed in seeds]
 
 
 def commit() -> str:

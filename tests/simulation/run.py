@@ -587,3 +587,8 @@ def run_seed(seed: int, directory: Path) -> Outcome:
         return Run(seed, place).play()
     finally:
         shutil.rmtree(place, ignore_errors=True)
+
+
+def run_seeds(seeds: range, directory: Path) -> list[Outcome]:
+    """Plays some seeds, one after the other."""
+    return [run_seed(seed, directory) for seed in seeds]
