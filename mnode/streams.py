@@ -417,6 +417,20 @@ class Streams:
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
 
+    def settle(self, stream_id: int) -> None:
+        """Makes durable what a stream has read and written, before a checkpoint counts it as done.
+
+        Else a power cut could take rows under WAL_LEVEL 1 whose versions are then given to others, which the stream
+        would take for rows that it knows; or results that it would never write again. Raises StorageError.
+        """
+        stream = self._catalog.stream_by_id(stream_id)
+        if stream is None:
+            return
+        tables = (self._catalog.table_by_uid(stream.source_uid), self._catalog.table_by_uid(stream.target_uid))
+        for name in dict.fromkeys(table.database for table in tables if table is not None):
+            for vgroup_id in require_database(name, self._catalog).vgroup_ids:
+                self._storage.vnode(vgroup_id).sync()
+
     # --- what is shown -----------------------------------------------------------------------------------------
 
     def snapshot(self) -> StreamsSnapshot:
