@@ -3,7 +3,8 @@
 A result is visible once `ResultStore.write_results` has returned in the engine: the vnode has acknowledged the rows,
 and every query that starts from then on finds them (`Snapshot`s are taken under the same lock). So the time is taken
 right there, by a callback around that call; nothing polls, and the measurement costs the engine one clock reading per
-write call of a sink. The callback is put around the class's method, for good: a `Node` belongs into a process of its own.
+write call of a sink. The callback is put around the class's method, for good: a `Node` belongs into a process of its
+own.
 """
 
 from __future__ import annotations
