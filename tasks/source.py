@@ -45,6 +45,7 @@ from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
+from penstock.tasks.runs import UPDATED, own_rows, runs
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
@@ -54,7 +55,6 @@ from penstock.tasks.windower import Windower
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, DeleteRecord, MetaRecord, Record, RowsRecord
 
-UPDATED = 2
 LATE_KEPT = 1_000
 _KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
 _NEVER = np.iinfo(np.int64).min
@@ -191,7 +191,8 @@ class SourceTask:
         item = self.input.take(self.id)
         if isinstance(item, WalBlock):
             self._tracker.enter("RUNNING")
-            self._process(item.records)
+            for run in runs(item.records, self._plan, self._max_ts):
+                self._process(run)
             self._version = item.records[-1].version
             self._quiet_since = self._clock.monotonic()
             self._outbox.flush()
@@ -365,14 +366,11 @@ class SourceTask:
 
     def _judge(self, records: Sequence[RowsRecord]) -> Judged:
         """Returns the rows of some records, each with what its vnode and table had seen before its record."""
-        source = self._source
         time_name = records[0].batch.schema.names[1]
         tables, limits, changes, lasts = [], [], [], []
         newest = self._max_ts
         for record in records:
-            batch = record.batch
-            if source.keep_tuid is not None:
-                batch = batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(source.keep_tuid, pa.uint64())))
+            batch = own_rows(record.batch, self._plan)
             if batch.num_rows == 0:
                 continue
             ts = _as_int64(batch.column(time_name))
