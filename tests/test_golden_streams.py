@@ -125,7 +125,7 @@ class Killable:
 
     def run_and_kill_worker(self, sql: str, chance: random.Random) -> None:
         """Kills one of the engine's Python workers while it executes a statement."""
-        victims = wait_until(self.process.workers)
+        victims = wait_until(self.process.workers, PATIENCE_S, "there are no Python workers")
         self.process.tell(json.dumps(sql))
         chance.choice(victims).send_signal(signal.SIGKILL)
         answer = json.loads(self.process.next())
