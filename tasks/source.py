@@ -39,6 +39,7 @@ from penstock.tasks.quarantine import Quarantine, TableTimes
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
+from penstock.tasks.runs import runs
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.time_ledger import TimeLedger, left_out_rows
 from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
@@ -143,7 +144,8 @@ class SourceTask(BaseSourceTask):
         item = self.input.take(self.id)
         if isinstance(item, WalBlock):
             self._tracker.enter("RUNNING")
-            self._process(item.records)
+            for run in runs(item.records, self._plan, self._max_ts):
+                self._process(run)
             self._version = item.records[-1].version
             self._quiet_since = self._clock.monotonic()
             self._outbox.flush()
