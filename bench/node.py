@@ -64,10 +64,15 @@ class ResultLog:
         self._news.clear()
         return self._news.wait(timeout_s)
 
+    def writes(self) -> list[tuple[int, ResultWrite]]:
+        """Returns the writes with the times (ns) at which they became visible."""
+        with self._lock:
+            return list(self._writes)
+
     def visible(self, column: str, count: str = "c") -> pa.Table:
         """Returns all rows written: the group (tag value) as `column`, ts (int64), the count as `c`, `shown_ns`."""
         parts = []
-        for at, write in self._writes:
+        for at, write in self.writes():
             rows = write.rows
             groups = pa.array([child.tag_values[0] for child in write.children])
             columns = {column: groups.take(rows.column("_child")), "ts": rows.column("ts").cast(pa.int64())}
