@@ -150,6 +150,10 @@ class Catalog:
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
             self._load()
+        except lmdb.Error as error:
+            self._env.close()
+            raise StorageError(f"the catalog {self._path} cannot be opened: {error}",
+                               hint="check free space and the disk") from error
         except BaseException:
             self._env.close()
             raise

@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,7 +26,7 @@ from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, Strea
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, WorkerInfo
-from penstock.mnode.workers import WorkerConnection, WorkerDoor
+from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.tasks import control
 from penstock.tasks.messages import (
     CheckpointAbandoned,
@@ -189,7 +189,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Worker:
-    connection: WorkerConnection
+    connection: WorkerLine
     heard_at: float
 
 
@@ -207,11 +207,15 @@ class StreamController:
         secret: bytes,
         on_checkpoint: Callable[[int, Mapping[int, int]], None],
         build: TaskBuilder | None = None,
+        surroundings: Surroundings | None = None,
+        before_commit: Callable[[int], None] = lambda stream_id: None,
     ) -> None:
         """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
 
         `on_checkpoint(stream id, {vgroup id: version})` is called after each commit, from another thread: WAL up to
         these versions isn't needed any more, not even for a restart from the oldest record that is kept.
+        `before_commit(stream id)` is called before each commit, from another thread, and makes durable what the stream
+        has read and written; if it raises, the checkpoint is abandoned.
         """
         self._paths = paths
         self._clock = clock
@@ -220,6 +224,7 @@ class StreamController:
         self._service_address = service_address
         self._secret = secret
         self._on_checkpoint = on_checkpoint
+        self._before_commit = before_commit
         self._build = build
         self._records = records
         self._machine = GroupMachine(settings.groups)
@@ -234,10 +239,10 @@ class StreamController:
         self._flag = threading.Event()
         self._stopping = False
         self._gone: Future[None] | None = None
-        self._helpers = ThreadPoolExecutor(4, thread_name_prefix="controller helper")
-        self._door = WorkerDoor(secret, self._hello, self._message, self._lost, settings.host)
-        self._thread = threading.Thread(target=self._run, name="stream controller", daemon=True)
-        self._thread.start()
+        self._surroundings: Surroundings = surroundings or Threads()
+        self._helpers = self._surroundings.pool("controller helper", 4)
+        self._door = self._surroundings.door(secret, self._hello, self._message, self._lost, settings.host)
+        self._thread = self._surroundings.launch("stream controller", self._run)
 
     # --- what others ask for -----------------------------------------------------------------------------------
 
@@ -249,7 +254,7 @@ class StreamController:
         """Waits until the stream's tasks run for the first time; returns whether they do."""
         future = self._ask(lambda: self._entry(stream_id).running)
         with contextlib.suppress(FutureTimeoutError):
-            future.result(timeout_s)
+            self._surroundings.result(future, timeout_s)
         return future.done()
 
     def stop(self, stream_id: int, timeout_s: float = _STOP_TIMEOUT_S) -> None:
@@ -261,7 +266,7 @@ class StreamController:
         if removed is None:
             return
         try:
-            removed.result(timeout_s)
+            self._surroundings.result(removed, timeout_s)
         except FutureTimeoutError:
             raise UnavailableError(f"stream {stream_id:x} has not ended within {timeout_s:g} s") from None
 
@@ -280,7 +285,7 @@ class StreamController:
         """
         future = self._ask(lambda: self._recalculate(stream_id, first_ts, last_ts))
         try:
-            future.result(_ORDER_TIMEOUT_S)
+            self._surroundings.result(future, _ORDER_TIMEOUT_S)
         except FutureTimeoutError:
             _log.info("stream %x: RECALCULATE is under way, but no checkpoint holds it yet", stream_id)
 
@@ -293,7 +298,7 @@ class StreamController:
         if not wait:
             return None
         try:
-            return future.result(timeout_s)
+            return self._surroundings.result(future, timeout_s)
         except FutureTimeoutError:
             text = f"the checkpoint of stream {stream_id:x} is not done within {timeout_s:g} s"
             raise UnavailableError(text) from None
@@ -350,13 +355,14 @@ class StreamController:
             self._checkpoint_all(self._settings.final_checkpoint_timeout_s)
         gone = self._ask(self._close_all)
         try:
-            gone.result(timeout_s)
+            self._surroundings.result(gone, timeout_s)
         except FutureTimeoutError:
             _log.warning("some workers have not left within %g s; they are cut off", timeout_s)
         self._ask(self._cut_off)
         self._stopping = True
         self._flag.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._door.close()
         self._helpers.shutdown(wait=True, cancel_futures=True)
 
@@ -366,7 +372,7 @@ class StreamController:
         deadline = self._clock.monotonic() + timeout_s
         for stream_id, future in zip(running, futures, strict=True):
             try:
-                future.result(max(0.0, deadline - self._clock.monotonic()))
+                self._surroundings.result(future, max(0.0, deadline - self._clock.monotonic()))
             except FutureTimeoutError:
                 _log.warning("stream %x is closed without a last checkpoint: it took too long", stream_id)
             except UnavailableError as error:
@@ -388,7 +394,7 @@ class StreamController:
             raise UnavailableError("the engine is closed")
         self._post(reply)
         try:
-            return answer.result(_ANSWER_TIMEOUT_S)
+            return self._surroundings.result(answer, _ANSWER_TIMEOUT_S)
         except FutureTimeoutError:
             raise UnavailableError("the stream controller doesn't answer") from None
 
@@ -399,10 +405,14 @@ class StreamController:
     def _run(self) -> None:
         while not self._stopping:
             self._flag.clear()
-            while self._inbox:
-                self._guard(self._inbox.popleft())
-            self._guard(self._tick)
+            self.turn()
             self._wait()
+
+    def turn(self) -> None:
+        """Handles everything that has come in, and what is due; the loop's body."""
+        while self._inbox:
+            self._guard(self._inbox.popleft())
+        self._guard(self._tick)
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:
@@ -490,7 +500,9 @@ class StreamController:
         future: Future[CommitRecord] = Future()
         progress = self._checkpoints.progress(stream_id)
         if progress is None:
-            future.set_exception(UnavailableError(f"stream {stream_id:x} isn't running, it can't be checkpointed"))
+            future.set_exception(UnavailableError(
+                f"stream {entry.stream.name} doesn't run now and can't be checkpointed",
+                hint="SHOW STREAMS says what it waits for"))
             return future
         entry.waiters.append((progress.checkpoint_id + 1, future))
         self._handle_checkpoint(checkpoints.Request(stream_id))
@@ -547,16 +559,16 @@ class StreamController:
 
     # --- what workers say: from their receiving threads -----------------------------------------------------------
 
-    def _hello(self, connection: WorkerConnection) -> None:
+    def _hello(self, connection: WorkerLine) -> None:
         self._post(lambda: self._handle_hello(connection))
 
-    def _message(self, connection: WorkerConnection, message: control.WorkerMessage) -> None:
+    def _message(self, connection: WorkerLine, message: control.WorkerMessage) -> None:
         self._post(lambda: self._handle_message(connection, message))
 
-    def _lost(self, connection: WorkerConnection, reason: str) -> None:
+    def _lost(self, connection: WorkerLine, reason: str) -> None:
         self._post(lambda: self._handle_lost(connection, reason))
 
-    def _handle_hello(self, connection: WorkerConnection) -> None:
+    def _handle_hello(self, connection: WorkerLine) -> None:
         if connection.group not in self._handles:
             _log.info("worker %s/%d comes too late and is sent away", connection.group, connection.index)
             connection.close()
@@ -565,12 +577,12 @@ class StreamController:
         workers[connection.index] = _Worker(connection, self._clock.monotonic())
         self._handle(groups.WorkerJoined(connection.group, connection.index))
 
-    def _handle_lost(self, connection: WorkerConnection, reason: str) -> None:
+    def _handle_lost(self, connection: WorkerLine, reason: str) -> None:
         worker = self._workers.get(connection.group, {}).get(connection.index)
         if worker is not None and worker.connection is connection:
             self._handle(groups.WorkerLost(connection.group, connection.index, reason))
 
-    def _handle_message(self, connection: WorkerConnection, message: control.WorkerMessage) -> None:
+    def _handle_message(self, connection: WorkerLine, message: control.WorkerMessage) -> None:
         worker = self._workers.get(connection.group, {}).get(connection.index)
         if worker is None or worker.connection is not connection:
             return
@@ -724,14 +736,11 @@ class StreamController:
 
     def _tell_damaged(self, entry: _Entry, record: CommitRecord | None) -> None:
         """Says once of each checkpoint that is newer than the one to start from why it is passed over."""
-        for stored in self._records.all(entry.stream.stream_id):
-            if record is None or stored.checkpoint_id <= record.checkpoint_id:
-                return
-            if stored.checkpoint_id not in entry.told_damaged:
-                entry.told_damaged.add(stored.checkpoint_id)
-                why = stored.damage or entry.damaged.get(stored.checkpoint_id, "")
-                text = f"checkpoint {stored.checkpoint_id} is damaged and passed over: {why}"
-                self._tell(entry.stream.stream_id, text)
+        used = None if record is None else record.checkpoint_id
+        for checkpoint_id, why in self._records.passed_over(entry.stream.stream_id, used, entry.damaged).items():
+            if checkpoint_id not in entry.told_damaged:
+                entry.told_damaged.add(checkpoint_id)
+                self._tell(entry.stream.stream_id, f"checkpoint {checkpoint_id} is damaged and passed over: {why}")
 
     def _deploy(self, instruction: groups.DeployStream) -> None:
         deployment = self._entries[instruction.stream_id].deployment
@@ -809,6 +818,7 @@ class StreamController:
         """Writes a commit record, in a helper thread."""
         outcome: checkpoints.Event
         try:
+            self._before_commit(record.stream_id)
             self._records.write(record, stream.savepoints())
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:

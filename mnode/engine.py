@@ -39,6 +39,7 @@ from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import Shower
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
+from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.sql.parser import parse_one
@@ -113,6 +114,7 @@ class Engine:
         fs: Fs | None = None,
         runtime: RuntimeFactory = spark_runtime,
         controller: ControllerFactory | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open."""
         self.paths = DataPaths(path)
@@ -123,17 +125,18 @@ class Engine:
         self._controller_factory = controller
         self._runtime: Runtime | None = None
         self._service: DnodeService | None = None
+        self._surroundings: Surroundings = surroundings or Threads()
         self._secret = secrets.token_bytes(32)
         self._ddl_lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
         self.activity = Activity(self.clock)
         with ExitStack() as undo:
-            lock = lock_data_directory(self.paths)
-            undo.callback(lock.release)
+            self._lock = lock_data_directory(self.paths)
+            undo.callback(self._lock.release)
             self._check_format()
-            handler = configure_file_logging(config, path)
-            undo.callback(stop_logging, handler)
+            self._log_handler = configure_file_logging(config, path)
+            undo.callback(stop_logging, self._log_handler)
             self.catalog = Catalog(self.paths.catalog)
             undo.callback(self.catalog.close)
             self._dnode = Dnode(self.paths, fs=self.fs, clock=self.clock)
@@ -147,8 +150,9 @@ class Engine:
             undo.callback(self._ingest.close)
             undo.callback(self._stop_service)
             undo.callback(self._streams.close)
-            self._dnode.start()
-            self._views.start()
+            if self._surroundings.threaded:
+                self._dnode.start()
+                self._views.start()
             self._streams.start_all()
             self._undo = undo.pop_all()
 
@@ -157,7 +161,8 @@ class Engine:
         interval_s = min(1.0, self.config.view_refresh_interval)
         self._views = ViewKeeper(catalog, self.paths, self.fs, clock, interval_s)
         self._children = Children(catalog, storage, clock, self._views.children_changed)
-        self.results = ResultStore(catalog, storage, self._children)
+        self.results = ResultStore(
+            catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
         self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
         self._streams = Streams(
             catalog, storage, self.results, self.records, self.paths, self.config, clock, self._start_controller)
@@ -168,7 +173,8 @@ class Engine:
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
-        self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run)
+        self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run,
+                              self._surroundings.pool("penstock-insert", 4))
         self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
         self._ddl = Ddl(
             catalog, storage, self._children, clock, drop_stream=self._streams.drop_record,
@@ -310,6 +316,18 @@ class Engine:
             self._closed = True
         self._undo.close()
 
+    def maintain(self) -> None:
+        """Does one round of upkeep on the vnodes; for surroundings without threads."""
+        self._dnode.maintain()
+
+    def abandon(self) -> None:
+        """Lets go of the directory as the death of the process would: nothing is written. For the simulation."""
+        self._closed = True
+        self._undo.pop_all()
+        self.catalog.close()
+        stop_logging(self._log_handler)
+        self._lock.release()
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _explain(self, statement: Explain, session: Session) -> Result:
@@ -330,7 +348,8 @@ class Engine:
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config), self.records, self._runtime,
-            self._service.address, self._secret, self._streams.checkpointed)
+            self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
+            before_commit=self._streams.settle)
 
     def _stop_service(self) -> None:
         if self._service is not None:

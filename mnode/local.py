@@ -177,8 +177,8 @@ class LocalController:
         entry.attempt = stream.next_attempt()
         entry.failure = ""
         entry.acknowledged.clear()
-        used = self._records.ids(stream.stream_id)
-        entry.checkpoint_id = max([*used, entry.checkpoint_id, stream.last_checkpoint_id])
+        ids = self._records.ids(stream.stream_id)
+        entry.checkpoint_id = max([*ids, entry.checkpoint_id, stream.last_checkpoint_id])
         while entry.running is None:
             record = self._records.newest(stream.stream_id, entry.damaged)
             try:
@@ -186,9 +186,12 @@ class LocalController:
             except CheckpointDamagedError as error:
                 assert record is not None
                 entry.damaged[record.checkpoint_id] = str(error)
+                continue
+            used = None if record is None else record.checkpoint_id
+            for checkpoint_id, why in self._records.passed_over(stream.stream_id, used, entry.damaged).items():
                 self._events.append(StreamEvent(
                     self._clock.now_ms(), stream.stream_id,
-                    f"checkpoint {record.checkpoint_id} is damaged and passed over: {error}"))
+                    f"checkpoint {checkpoint_id} is damaged and passed over: {why}"))
 
     def _built(self, entry: _Entry, record: CommitRecord | None) -> LocalStream:
         stream = entry.stream

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
 
 from penstock.common.errors import CorruptionError, InternalError, StorageError
@@ -193,6 +193,11 @@ class CommitRecords:
                 damage or f"no checkpoint of stream {stream_id:x} is intact",
                 hint="restore the data directory from a backup, or drop the stream and create it again")
         return None
+
+    def passed_over(self, stream_id: int, used: int | None, unusable: Mapping[int, str]) -> dict[int, str]:
+        """Returns the ids of the checkpoints newer than the `used` one that are damaged, each with what is wrong."""
+        return {one.checkpoint_id: one.damage or unusable.get(one.checkpoint_id, "")
+                for one in self.all(stream_id) if used is not None and one.checkpoint_id > used}
 
     def oldest_versions(self, stream_id: int) -> dict[int, int]:
         """Returns {vgroup id: version} of the oldest intact record; WAL behind it must stay for a restart from it.

@@ -37,4 +37,6 @@ def stream_defaults(config: Config) -> StreamDefaults:
     return StreamDefaults(time=TimeDefaults(
         allowed_lateness_s=config.allowed_lateness,
         close_when_idle=config.close_when_idle,
+        max_future_s=config.max_future,
+        max_skew_s=config.max_skew,
     ))

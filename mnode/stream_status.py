@@ -7,11 +7,15 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from penstock.mnode.monitor import TaskReport
+from penstock.sql.statements import Guarantee
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM."""
+    """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM.
+
+    `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `sink_rate` (MB/s) None: those of all.
+    """
 
     state: str
     reason: str = ""
@@ -19,6 +23,9 @@ class StreamInfo:
     restarts: int = 0
     watermark: int = 0
     trigger: str = "window_close"
+    guarantee: Guarantee = "exactly_once"
+    checkpoint_interval_s: float | None = None
+    sink_rate: float | None = None
 
 
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]

@@ -97,6 +97,7 @@ class Streams:
         self._controller: Controller | None = None
         self._closing = threading.Event()
         self._plans: dict[int, StreamPlan] = {}
+        self._options: dict[int, StreamOptions] = {}
         self._failed: dict[int, tuple[PenstockError, int]] = {}
 
     # --- statements --------------------------------------------------------------------------------------------
@@ -191,7 +192,9 @@ class Streams:
                 ddl.discard_table(target_uid)
             raise
         try:
-            self._run(record, self._aimed(plan, target_uid))
+            plan = self._aimed(plan, target_uid)
+            self._note_plan(record, plan)
+            self._run(record, plan)
         except PenstockError:
             self.drop_record(record)
             if plan.sink.create:
@@ -211,6 +214,7 @@ class Streams:
         self._results.forget(stream.id)
         self._catalog.drop_stream(stream.id)
         self._plans.pop(stream.id, None)
+        self._options.pop(stream.id, None)
         self._failed.pop(stream.id, None)
         self._records.forget(stream.id)
         if self._end_tasks(stream, _STOP_TIMEOUT_S):
@@ -352,12 +356,13 @@ class Streams:
         self._results.forget(stream.id)
 
     def begin(self, stream: StreamRecord) -> None:
-        """Plans a stream of the catalog and starts it; one that cannot be planned is FAILED."""
-        if self._config.disable_stream:
-            return
+        """Plans a stream of the catalog and starts it unless it is stopped; one that cannot be planned is FAILED."""
         try:
-            self._run(stream, self.plan_again(stream))
+            plan = self.plan_again(stream)
+            self._note_plan(stream, plan)
             self._failed.pop(stream.id, None)
+            if stream.wanted != "stopped" and not self._config.disable_stream:
+                self._run(stream, plan)
         except PenstockError as error:
             _log.error("stream %s cannot be started: %s", stream.name, error)
             self._failed[stream.id] = (error, self._clock.now_ms())
@@ -386,8 +391,7 @@ class Streams:
                 shutil.rmtree(directory, ignore_errors=True)
         self._release_stale_pins({_pin(stream.id) for stream in self._catalog.streams()})
         for stream in self._catalog.streams():
-            if stream.wanted != "stopped":
-                self.begin(stream)
+            self.begin(stream)
 
     def _release_stale_pins(self, known: set[str]) -> None:
         """Lets go of WAL that streams held which a crash kept from being dropped completely."""
@@ -412,6 +416,20 @@ class Streams:
             return  # dropped meanwhile: its pins are released already
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
+
+    def settle(self, stream_id: int) -> None:
+        """Makes durable what a stream has read and written, before a checkpoint counts it as done.
+
+        Else a power cut could take rows under WAL_LEVEL 1 whose versions are then given to others, which the stream
+        would take for rows that it knows; or results that it would never write again. Raises StorageError.
+        """
+        stream = self._catalog.stream_by_id(stream_id)
+        if stream is None:
+            return
+        tables = (self._catalog.table_by_uid(stream.source_uid), self._catalog.table_by_uid(stream.target_uid))
+        for name in dict.fromkeys(table.database for table in tables if table is not None):
+            for vgroup_id in require_database(name, self._catalog).vgroup_ids:
+                self._storage.vnode(vgroup_id).sync()
 
     # --- what is shown -----------------------------------------------------------------------------------------
 
@@ -463,20 +481,31 @@ class Streams:
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:
         """Returns what is known of a stream that the controller doesn't have."""
         plan = self._plans.get(stream.id)
-        watermark, trigger = (plan.watermark, plan.trigger) if plan is not None else (0, "window_close")
+        info = StreamInfo("STARTING", "", stream.created_ms)
+        if plan is not None:
+            options = self._options[stream.id]
+            interval = options.checkpoint_interval
+            info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
+                           checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
+                           sink_rate=options.sink_rate)
         failed = self._failed.get(stream.id)
-        if failed is not None:
-            return StreamInfo("FAILED", str(failed[0]), failed[1], 0, watermark, trigger)
         if stream.wanted == "stopped":
-            return StreamInfo("STOPPED", "by STOP STREAM", None, 0, watermark, trigger)
+            return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
+        if failed is not None:
+            return replace(info, state="FAILED", reason=str(failed[0]), since_ms=failed[1])
         if self._config.disable_stream:
-            return StreamInfo("STOPPED", "disableStream is set", None, 0, watermark, trigger)
-        return StreamInfo("STARTING", "", stream.created_ms, 0, watermark, trigger)
+            return replace(info, state="STOPPED", reason="disableStream is set", since_ms=None)
+        return info
 
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
         return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False))
+
+    def _note_plan(self, stream: StreamRecord, plan: StreamPlan) -> None:
+        statement = parse_one(stream.text)
+        assert isinstance(statement, CreateStream)
+        self._plans[stream.id], self._options[stream.id] = plan, statement.options
 
     def _run(self, stream: StreamRecord, plan: StreamPlan) -> None:
         database = require_database(plan.source_database, self._catalog)
@@ -485,8 +514,7 @@ class Streams:
             vnode = self._storage.vnode(vgroup_id)
             if _pin(stream.id) not in vnode.stats().pins:
                 vnode.set_pin(_pin(stream.id), version)
-        self._plans[stream.id] = plan
-        options = options_of(stream)
+        options = self._options[stream.id]
         interval = options.checkpoint_interval
         if self._controller is None:
             self._controller = self._make_controller()
@@ -569,13 +597,6 @@ def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:
         writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
     return data
-
-
-def options_of(stream: StreamRecord) -> StreamOptions:
-    """Returns the options that a stream has, by its text."""
-    statement = parse_one(stream.text)
-    assert isinstance(statement, CreateStream)
-    return statement.options
 
 
 def _refuse_stopped(stream: StreamRecord, verb: str) -> None:

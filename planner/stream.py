@@ -199,12 +199,17 @@ class TimePlan:
 
     `lateness`: how much longer a window stays open than the watermark says. `idle_timeout_s`: after how many seconds
     without rows a vnode is idle (None: as the engine is configured). `close_when_idle`: time goes on by the clock
-    while all vnodes are idle.
+    while all vnodes are idle. `max_future`: how much newer than its WAL record a row may be (None: as it likes);
+    `created`: when the stream was made, which no row of its history is newer than. `max_skew`:
+    how far a vnode may be ahead of the slowest that isn't idle (None: as it likes).
     """
 
     lateness: int = 0
     idle_timeout_s: float | None = None
     close_when_idle: bool = False
+    max_future: int | None = None
+    max_skew: int | None = None
+    created: int = 0
 
 
 @dataclass(frozen=True, slots=True)

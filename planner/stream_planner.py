@@ -46,7 +46,7 @@ from penstock.planner.stream_row_windows import (
     plan_row_window,
     rows_sql,
 )
-from penstock.planner.stream_time import TimeDefaults, described, plan_time, zoned
+from penstock.planner.stream_time import TimeDefaults, check_skew, described, plan_time, zoned
 from penstock.planner.stream_triggers import TriggerPlan, plan_trigger
 from penstock.planner.user_functions import bind_user_functions, bound_function
 from penstock.planner.windows import (
@@ -168,7 +168,7 @@ class _Planner:
         self._plan_keys()
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
-        time = plan_time(self.statement, self.precision, trigger.mode, self.defaults.time)
+        time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
         if trigger.mode == "force_window_close":
             return plan_force(self, condition)
         if window is None:
@@ -185,6 +185,7 @@ class _Planner:
         if watermark < 0:
             raise InvalidStreamError("WATERMARK must not be negative")
         by_table = self.table.kind != "super" or any(key.partitions and key.sql == "tbname" for key in self.keys)
+        check_skew(self.statement, colocated=by_table)
         marks: WindowMarks | None = None
         if window is not None and not isinstance(window, IntervalWindow):
             facts = StreamFacts(self.table, self.precision, by_table, watermark, trigger.ignore_expired)
@@ -635,8 +636,8 @@ class _Planner:
             return self._source(needs_children, gid, sql, None, None)
         live = f"live AS (SELECT * FROM windowed WHERE NOT coalesce({expired}, false))"
         late_sql = f"{base}, {windowed}, {live} {body.format(source='live')}"
-        expired_sql = (f"{base}, {windowed} SELECT _tuid, {ts} FROM windowed "
-                       f"GROUP BY _row, _tuid, {ts} HAVING bool_and(coalesce({expired}, false))")
+        expired_sql = (f"{base}, {windowed} SELECT _row FROM windowed "
+                       f"GROUP BY _row HAVING bool_and(coalesce({expired}, false))")
         return self._source(needs_children, gid, sql, late_sql, expired_sql)
 
     def _is_tag(self, key: Key) -> bool:

@@ -18,6 +18,8 @@ class TimeDefaults:
 
     allowed_lateness_s: float = 0.0
     close_when_idle: bool = False
+    max_future_s: float = 36_500 * 86_400.0
+    max_skew_s: float = 0.0
 
 
 # Each option about event time by the field of `StreamOptions` that holds it.
@@ -25,6 +27,8 @@ _OPTIONS = {
     "allowed_lateness": "ALLOWED_LATENESS",
     "idle_timeout": "IDLE_TIMEOUT",
     "close_when_idle": "CLOSE_WHEN_IDLE",
+    "max_future": "MAX_FUTURE",
+    "max_skew": "MAX_SKEW",
 }
 
 
@@ -39,7 +43,9 @@ def zoned(options: StreamOptions, session: Session) -> Session:
     return replace(session, time_zone=options.timezone)
 
 
-def plan_time(statement: CreateStream, precision: Precision, trigger: str, defaults: TimeDefaults) -> TimePlan:
+def plan_time(
+    statement: CreateStream, precision: Precision, trigger: str, session: Session, defaults: TimeDefaults
+) -> TimePlan:
     """Returns the checked rules; raises InvalidStreamError for options that say nothing for such a stream.
 
     Defaults are for streams that go by event time only; the others have none of it.
@@ -55,7 +61,17 @@ def plan_time(statement: CreateStream, precision: Precision, trigger: str, defau
         lateness=_units(options.allowed_lateness, defaults.allowed_lateness_s, precision, "ALLOWED_LATENESS"),
         idle_timeout_s=None if options.idle_timeout is None else options.idle_timeout.in_units("ns") / 1e9,
         close_when_idle=defaults.close_when_idle if options.close_when_idle is None else options.close_when_idle,
+        max_future=_units(options.max_future, defaults.max_future_s, precision, "MAX_FUTURE") or None,
+        max_skew=_units(options.max_skew, defaults.max_skew_s, precision, "MAX_SKEW") or None,
+        created=session.now_ms * UNITS_PER_SECOND[precision] // 1_000,
     )
+
+
+def check_skew(statement: CreateStream, *, colocated: bool) -> None:
+    """Raises InvalidStreamError if MAX_SKEW is asked for where vnodes don't wait for each other anyway."""
+    if colocated and statement.options.max_skew is not None:
+        raise InvalidStreamError("MAX_SKEW is not for a stream that is partitioned by tbname",
+                                 hint="each vnode goes by its own time there")
 
 
 def described(time: TimePlan, precision: Precision) -> list[tuple[str, str]]:
@@ -65,6 +81,10 @@ def described(time: TimePlan, precision: Precision) -> list[tuple[str, str]]:
         lines.append(("idle after", f"{time.idle_timeout_s:g}s"))
     if time.close_when_idle:
         lines.append(("closed when idle", "1"))
+    if time.max_future is not None:
+        lines.append(("future at most", f"{time.max_future}{precision}"))
+    if time.max_skew is not None:
+        lines.append(("skew at most", f"{time.max_skew}{precision}"))
     return lines
 
 

@@ -403,6 +403,8 @@ class StreamOptions:
     allowed_lateness: Duration | None = None
     idle_timeout: Duration | None = None
     close_when_idle: bool | None = None
+    max_future: Duration | None = None
+    max_skew: Duration | None = None
     checkpoint_interval: Duration | None = None
     sink_rate: float | None = None
     guarantee: Guarantee | None = None

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+from penstock.sql.dialect import quote_string
 from penstock.sql.statements import CreateStream, StreamOptions
 
-ALTERABLE = ("max_delay", "recalculate", "delete_mark", "checkpoint_interval", "sink_rate", "guarantee")
+ALTERABLE = ("max_delay", "recalculate", "delete_mark", "idle_timeout", "checkpoint_interval", "sink_rate", "guarantee")
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
 
@@ -30,6 +31,14 @@ def options_sql(options: StreamOptions) -> str:
         words.append(f"DELETE_MARK {options.delete_mark}")
     if options.fill_history is not None:
         words.append(f"FILL_HISTORY {options.fill_history:d}{' ASYNC' if options.fill_history_async else ''}")
+    if options.timezone is not None:
+        words.append(f"TIMEZONE {quote_string(options.timezone)}")
+    if options.allowed_lateness is not None:
+        words.append(f"ALLOWED_LATENESS {options.allowed_lateness}")
+    if options.idle_timeout is not None:
+        words.append(f"IDLE_TIMEOUT {options.idle_timeout}")
+    if options.close_when_idle is not None:
+        words.append(f"CLOSE_WHEN_IDLE {options.close_when_idle:d}")
     if options.checkpoint_interval is not None:
         words.append(f"CHECKPOINT_INTERVAL {options.checkpoint_interval}")
     if options.sink_rate is not None:

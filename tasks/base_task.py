@@ -138,6 +138,7 @@ class BaseSourceTask(BaseTask):
         self._vgroup_id = deployment.vgroup_ids[index]
         self._children = Children(self._source, deployment.children[index])
         self._checkpoints: deque[int] = deque()
+        self._begun = 0
         self._paused = deployment.paused
         self._version = deployment.start_versions[index]
         self._rows_in = 0
@@ -146,7 +147,9 @@ class BaseSourceTask(BaseTask):
     def _handle(self, event: TaskEvent) -> None:
         match event:
             case StartCheckpoint(checkpoint_id):
-                self._checkpoints.append(checkpoint_id)
+                if checkpoint_id > self._begun:  # told twice, it is begun once
+                    self._begun = checkpoint_id
+                    self._checkpoints.append(checkpoint_id)
             case Pause():
                 self._paused = True
             case Resume(skip_to_end):

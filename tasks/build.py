@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
 from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
@@ -57,9 +59,15 @@ def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvir
         for edges in task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids)):
             if edges.task.index == index:
                 tasks.append(_build(edges, deployment, environment))
-    except Exception:
+    except BaseException as error:
         for task in tasks:
             task.close()
+        # The task that failed to be built holds its state open, which the next attempt needs, until it is collected.
+        cause: BaseException | None = error
+        while cause is not None:
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
+        gc.collect()
         raise
     return sorted(tasks, key=lambda task: ("source", "agg", "sink").index(task.id.level))
 

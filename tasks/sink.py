@@ -12,11 +12,20 @@ from penstock.common.errors import InternalError
 from penstock.tasks.base_task import BaseTask
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.inbox import Inbox
-from penstock.tasks.messages import Barrier, Block, ResultWrite, TaskId, TaskStatus, Watermark
+from penstock.tasks.messages import (
+    Barrier,
+    Block,
+    CheckpointCommitted,
+    ResultWrite,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+    Watermark,
+)
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.rate import TokenBucket
 from penstock.tasks.result_rows import ResultRows
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import StreamDeployment, TaskEnvironment, TransactionalWriter
 
 _SMALLEST_WRITE = 64 * 1024
 # One that the dnode performs and one on its way to it; more would only keep results from being merged.
@@ -26,8 +35,9 @@ _WRITES_UNDER_WAY = 2
 class SinkTask(BaseTask):
     """One sink task. Few writes are under way; what waits for them stays in the bounded input queue.
 
-    Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing.
-    They are performed in their order, and none behind one that failed.
+    Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing; a
+    writer for which that isn't so takes them in transactions. They are performed in their order, and none behind one
+    that failed.
     """
 
     def __init__(
@@ -42,6 +52,8 @@ class SinkTask(BaseTask):
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._result_rows = ResultRows(plan.sink, plan.agg is not None)
         self._writer = environment.result_writer(self.id)
+        self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
+        self._commits_with_checkpoints = plan.guarantee == "exactly_once"
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
         # A burst of one: never more than the allowed calls in any second, evenly spaced under load.
@@ -65,6 +77,8 @@ class SinkTask(BaseTask):
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
+        if self._transactions is not None:
+            self._transactions.recover(deployment.checkpoint_id)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
 
@@ -85,6 +99,8 @@ class SinkTask(BaseTask):
             channel, barrier = self._barriers.popleft()
             if self._inbox.barrier(channel, barrier):
                 # Everything before its barriers is written, and acknowledged by the dnode.
+                if self._transactions is not None and self._commits_with_checkpoints:
+                    self._transactions.prepare(barrier.checkpoint_id)
                 self._checkpoint(barrier.checkpoint_id, None)
             return True
         if not progressed:
@@ -171,8 +187,15 @@ class SinkTask(BaseTask):
             self._rows_out += write.rows.num_rows
             self._bytes_out += write.rows.nbytes
         self._acknowledged = acknowledged
+        if self._transactions is not None and not self._commits_with_checkpoints:
+            self._transactions.commit_writes()
         self._tracker.enter("RUNNING")
         return True
+
+    def _handle(self, event: TaskEvent) -> None:
+        super()._handle(event)
+        if isinstance(event, CheckpointCommitted) and self._transactions is not None:
+            self._transactions.commit(event.checkpoint_id)
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,10 +22,11 @@ from penstock.tasks.compute import (
     with_operation,
 )
 from penstock.tasks.history import HistoryReader
-from penstock.tasks.judging import NEVER, Judged, judge, never_late, source_rows, suspects, updated
+from penstock.tasks.judging import LATE, NEVER, UPDATED, Judged, judge, never_late, source_rows, suspects, updated
 from penstock.tasks.messages import (
     Block,
     Cleared,
+    LeftOutRow,
     Recalculate,
     Settled,
     TaskEvent,
@@ -34,17 +35,18 @@ from penstock.tasks.messages import (
     Watermark,
 )
 from penstock.tasks.outbox import Outbox
+from penstock.tasks.quarantine import Quarantine, TableTimes
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.time_ledger import TimeLedger, left_out_rows
 from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
 from penstock.tasks.windower import Windower
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
 
-LATE_KEPT = 1_000
-_KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
+_ROW_NUMBERS = pa.schema([("_row", pa.int64())])
 _RESERVED_VERSIONS = 10_000
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
@@ -77,9 +79,8 @@ class SourceTask(BaseSourceTask):
         self._idle_since_ms = self._clock.now_ms()
         self._sent_watermark: Watermark | None = None
         self._quiet_since = self._clock.monotonic()
-        self._late_rows = 0
-        #: (table id, primary timestamp) of the last rows that came too late
-        self.late_sample: deque[tuple[int, int]] = deque(maxlen=LATE_KEPT)
+        self._ledger = TimeLedger()
+        self._table_times = TableTimes()
         self._bytes_in = 0
         self._history = None if plan.history is None else HistoryReader(
             plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
@@ -94,10 +95,13 @@ class SourceTask(BaseSourceTask):
         if meta is not None:
             self._unseen = [(first, last) for first, last in meta["unseen"]]
             self._version, self._max_ts = meta["version"], meta["max_ts"]
-            self._idle, self._late_rows = meta["idle"], meta["late_rows"]
+            self._idle = meta["idle"]
+            self._ledger.restore(meta["ledger"], self._store)
+            self._table_times.restore(meta["table_times"])
             self._ranges.restore(meta["ranges"])
             if self._history is not None:
                 self._history.restore(meta["history"])
+        self._quarantine = Quarantine(self._store)
         self._open_wal()
         if plan.agg is not None:
             self._schema = partial_schema(plan.keys, plan.agg.fields)
@@ -161,7 +165,9 @@ class SourceTask(BaseSourceTask):
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
             bytes_out=self._outbox.bytes_out, processed_version=self._version,
             wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
-            idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None, late_rows=self._late_rows,
+            idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
+            late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
+            lateness=self._ledger.lateness(), left_out=self._ledger.sample,
             history=None if self._history is None else self._history.progress())
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -209,12 +215,31 @@ class SourceTask(BaseSourceTask):
                 self._computer.register("children", self._children.table())
             self._rows_in += rows.num_rows
             self._bytes_in += rows.nbytes
-            judged = never_late(rows, self._source.time_column)
-            self._emit(judged, (), history.as_of, history.as_of)
-            self._advance(int(judged.ts[-1]))
+            self._emit_history(rows, history.as_of)
         self._quiet_since = self._clock.monotonic()
         self._outbox.flush()
         return True
+
+    def _emit_history(self, rows: pa.Table, as_of: int) -> None:
+        """Sends rows from before the stream; what is in the future of its creation isn't taken for time."""
+        time_plan = self._plan.time
+        judged = never_late(rows, self._source.time_column, as_of)
+        if time_plan.max_future is not None and judged.ts[-1] > time_plan.created + time_plan.max_future:
+            bound = time_plan.created + time_plan.max_future
+            first = int(np.searchsorted(judged.ts, bound, side="right"))
+            tuids = judged.rows.column("_tuid").to_pylist()[first:]
+            self._leave_out([LeftOutRow(tuid, ts, bound - ts, "future", as_of, 0)
+                             for tuid, ts in zip(tuids, judged.ts[first:].tolist(), strict=True)])
+            self._table_times.watch(set(tuids), judged.rows.column("_tuid").to_numpy()[:first], judged.ts[:first])
+            judged = never_late(judged.rows.slice(0, first), self._source.time_column, as_of)
+        if len(judged.ts):
+            self._emit(judged, (), as_of, as_of)
+            self._advance(int(judged.ts[-1]))
+
+    def _leave_out(self, rows: list[LeftOutRow]) -> None:
+        """Counts rows from the future, and keeps them out of what is read back from the store."""
+        self._ledger.leave_out("future", rows)
+        self._quarantine.add((row.tuid, row.ts) for row in rows)
 
     def _recalculate_piece(self) -> bool:
         """Computes the next piece of a range again that RECALCULATE STREAM named."""
@@ -268,12 +293,30 @@ class SourceTask(BaseSourceTask):
             return
         if self._source.needs_children:
             self._computer.register("children", self._children.table())
-        judged = judge(rows, self._plan, self._max_ts) if rows else None
+        judged, future = judge(rows, self._plan, self._max_ts, self._table_times) if rows else (None, [])
+        if future:
+            self._leave_out(future)
+            self._rows_in += len(future)
         if judged is not None:
             self._rows_in += len(judged.ts)
+            self._ledger.note(judged, self._plan.closing_delay)
+            if self._quarantine:
+                judged = self._released(judged)
+        if judged is None and not deletes:
+            return
         self._emit(judged, deletes, before=records[0].version - 1, after=records[-1].version)
+        self._quarantine.forget(deletes)
         if judged is not None:
             self._advance(int(judged.ts.max()))
+
+    def _released(self, judged: Judged) -> Judged:
+        """Returns the rows with those that were left out when they came first as new ones: for the stream they are."""
+        if judged.change is None or not (judged.change == UPDATED).any():
+            return judged
+        tuids = judged.rows.column("_tuid").to_numpy()
+        known = (judged.change == UPDATED) & self._quarantine.holds(tuids, judged.ts)
+        self._quarantine.release(zip(tuids[known].tolist(), judged.ts[known].tolist(), strict=True))
+        return replace(judged, change=np.where(known, np.uint8(LATE), judged.change))
 
     def _advance(self, newest: int) -> None:
         """Takes note of the greatest event time of rows that were sent."""
@@ -294,13 +337,14 @@ class SourceTask(BaseSourceTask):
             replayed = before < self._replayed_until
             if after > self._reserved:
                 self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
-            partials, late_rows = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
-            self._late_rows += late_rows
+            partials, late = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
+            if judged is not None and len(late):
+                self._count_late(judged, late)
             if partials is not None:
                 self._send(REPLAYED if replayed else ADD, partials)
             return
         doubtful = suspects(judged) if judged is not None and self._source.late_sql is not None else None
-        expired = self._expired_keys(doubtful) if doubtful is not None else None
+        expired = self._expired_rows(judged, doubtful) if judged is not None and doubtful is not None else None
         rewritten = updated(judged, expired) if judged is not None and not self._plan.ignore_update else None
         added = self._compute(judged, doubtful) if judged is not None else None
         if rewritten is None and not deletes:
@@ -332,18 +376,21 @@ class SourceTask(BaseSourceTask):
         grid = self._grid
         kept = [end_of(start, grid) > limit for start in partials.column(WINDOW_START.name).to_pylist()]
         if added:
-            self._late_rows += sum(
-                rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep)
+            self._ledger.leave_out("late", (), sum(
+                rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep))
         return partials.filter(pa.array(kept, pa.bool_()))
 
-    def _expired_keys(self, doubtful: pa.Table) -> set[tuple[int, int]]:
-        """Returns (table id, time) of the rows that are expired for all their windows, and counts them."""
+    def _expired_rows(self, judged: Judged, doubtful: pa.Table) -> npt.NDArray[np.int64]:
+        """Returns the numbers of the rows that are expired for all their windows, and counts them."""
         assert self._source.expired_sql is not None
-        keys = self._computer.run(self._source.expired_sql, _KEYS, rows=doubtful)
-        self._late_rows += keys.num_rows
-        late = list(zip(keys.column(0).to_pylist(), keys.column(1).to_pylist(), strict=True))
-        self.late_sample.extend(late)
-        return set(late)
+        found = self._computer.run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful)
+        rows: npt.NDArray[np.int64] = np.sort(found.column(0).to_numpy())
+        self._count_late(judged, rows)
+        return rows
+
+    def _count_late(self, judged: Judged, rows: npt.NDArray[np.int64]) -> None:
+        kept = left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay)
+        self._ledger.leave_out("late", kept, len(rows) - len(kept))
 
     def _compute(self, judged: Judged, doubtful: pa.Table | None) -> pa.RecordBatch:
         if doubtful is None:
@@ -363,7 +410,7 @@ class SourceTask(BaseSourceTask):
             for first, last in self._unseen:
                 seen &= (versions <= first) | (versions > last)
             stored = stored.filter(pa.array(seen))
-        return source_rows(stored, self._plan)
+        return source_rows(self._quarantine.without(stored, stored.column_names[1]), self._plan)
 
     def _read_range(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         return self._read_rows(None, first_ts, last_ts, as_of)
@@ -401,7 +448,8 @@ class SourceTask(BaseSourceTask):
     def _state(self) -> Mapping[str, Any]:
         if self._windower is not None:
             self._windower.save()
-        return {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows,
+        return {"version": self._version, "max_ts": self._max_ts, "idle": self._idle,
+                "ledger": self._ledger.save(self._store), "table_times": self._table_times.save(),
                 "unseen": self._unseen, "history": None if self._history is None else self._history.save(),
                 "ranges": self._ranges.save()}
 

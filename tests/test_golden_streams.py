@@ -1,7 +1,7 @@
 """A fixed set of streams over fixed rows, all at once on real Spark: the same answers, whatever happens on the way.
 
-The streams and what they must give are in tests/golden/streams/*.txt, the rows in its *.sql. A comment `# batch: ...` is
-a query over the source that must give the same at the end; it is checked too, so that no wrong answer is kept. With
+The streams and what they must give are in tests/golden/streams/*.txt, the rows in its *.sql. A comment `# batch: ...`
+is a query over the source that must give the same at the end; it is checked too, so that no wrong answer is kept. With
 PENSTOCK_UPDATE_GOLDEN=1 the straight run rewrites the answers, once they equal those of the batch.
 """
 
@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import pytest
 from conftest import TEST_CONFIG
 from engine_process import ENDED, EngineProcess
-from tests.golden_runner import UPDATE, Block, read_blocks
 from statement_child import texts
+from tests.golden_runner import UPDATE, Block, read_blocks
 from waiting import wait_until
 
 import penstock

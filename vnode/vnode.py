@@ -567,6 +567,10 @@ class Vnode:
                 self._publish_tombstones(result.table)
             self._flushes += 1
 
+    def sync(self) -> None:
+        """Makes everything acknowledged durable. Raises StorageError; then the log takes no writes any more."""
+        self._wal.sync()
+
     def _times_to_store(self, table: TableState) -> pa.Table | None:
         """Returns the newest times when they shall be stored: always for few tables, else only now and then."""
         if not table.sealed:
