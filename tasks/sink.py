@@ -16,7 +16,6 @@ from penstock.tasks.messages import (
     Barrier,
     Block,
     CheckpointCommitted,
-    ResultChild,
     ResultWrite,
     TaskEvent,
     TaskId,
