@@ -27,7 +27,9 @@ from penstock.mnode.ddl import Ddl
 from penstock.mnode.deletes import Deletes
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
+from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.queries import Queries
+from penstock.mnode.records import CommitRecords
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
@@ -44,7 +46,9 @@ from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
     AlterDatabase,
+    AlterStream,
     AlterTable,
+    CheckpointStream,
     CreateChildTables,
     CreateDatabase,
     CreateFunction,
@@ -55,6 +59,7 @@ from penstock.sql.statements import (
     Describe,
     DropDatabase,
     DropFunction,
+    DropSavepoint,
     DropSnode,
     DropStream,
     DropTable,
@@ -68,7 +73,9 @@ from penstock.sql.statements import (
     Select,
     SetOperation,
     Show,
+    StartStream,
     Statement,
+    StopStream,
     TrimDatabase,
     UseDatabase,
 )
@@ -156,9 +163,13 @@ class Engine:
         self._children = Children(catalog, storage, clock, self._views.children_changed)
         self.results = ResultStore(
             catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
-        self._streams = Streams(catalog, storage, self.results, self.paths, self.config, clock, self._start_controller)
+        self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
+        self._streams = Streams(
+            catalog, storage, self.results, self.records, self.paths, self.config, clock, self._start_controller)
+        self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
         self.system_tables = SystemTables(
-            catalog, storage, self._streams, self.activity, self.config, clock, __version__, clock.now_ms())
+            catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
+            clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
@@ -204,6 +215,12 @@ class Engine:
                 result = self._ddl.flush_database(statement)
                 self._views.refresh()
                 return result
+            case CheckpointStream():
+                return self._lifecycle.checkpoint(statement)
+            case StopStream():
+                return self._lifecycle.stop(statement)
+            case AlterStream():
+                return self._lifecycle.alter(statement)
         with self._ddl_lock:
             self._check_open()
             return self._change(statement, state, session, text)
@@ -236,6 +253,10 @@ class Engine:
                 return self._streams.pause(statement)
             case ResumeStream():
                 return self._streams.resume(statement)
+            case StartStream():
+                return self._lifecycle.start(statement)
+            case DropSavepoint():
+                return self._lifecycle.drop_savepoint(statement)
             case RecalculateStream():
                 return self._streams.recalculate(statement, session)
             case CreateFunction():
@@ -326,7 +347,7 @@ class Engine:
             self._secret, self.results.write_results, self.results.read, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
-            self.paths, self.fs, self.clock, ControllerSettings.from_config(self.config), self._runtime,
+            self.paths, self.clock, ControllerSettings.from_config(self.config), self.records, self._runtime,
             self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
             before_commit=self._streams.settle)
 

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from penstock.common.config import Config
 from penstock.common.paths import DataPaths
+from penstock.planner.stream_planner import StreamDefaults
+from penstock.planner.stream_time import TimeDefaults
 from penstock.tasks.task import TaskSettings
 
 BYTES_PER_MEGABYTE = 1_000_000
@@ -28,3 +30,13 @@ def task_settings(config: Config) -> TaskSettings:
         state_map_bytes=config.state_map_size,
         state_memory_bytes=config.stream_buffer_size,
     )
+
+
+def stream_defaults(config: Config) -> StreamDefaults:
+    """Returns what options mean that CREATE STREAM leaves out."""
+    return StreamDefaults(time=TimeDefaults(
+        allowed_lateness_s=config.allowed_lateness,
+        close_when_idle=config.close_when_idle,
+        max_future_s=config.max_future,
+        max_skew_s=config.max_skew,
+    ))

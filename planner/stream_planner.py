@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -20,6 +20,7 @@ from penstock.common.errors import (
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
@@ -36,6 +37,7 @@ from penstock.planner.stream import (
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
 from penstock.planner.stream_row_windows import (
+    END_ROWS,
     LAST_ROW,
     StreamFacts,
     WindowMarks,
@@ -44,6 +46,7 @@ from penstock.planner.stream_row_windows import (
     plan_row_window,
     rows_sql,
 )
+from penstock.planner.stream_time import TimeDefaults, check_skew, described, plan_time, zoned
 from penstock.planner.stream_triggers import TriggerPlan, plan_trigger
 from penstock.planner.user_functions import bind_user_functions, bound_function
 from penstock.planner.windows import (
@@ -90,6 +93,7 @@ class StreamDefaults:
     trigger: Trigger = "window_close"
     ignore_expired: bool = True
     ignore_update: bool = False
+    time: TimeDefaults = field(default_factory=TimeDefaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,9 +119,10 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
+    session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
     plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
-    return replace(plan, functions=tuple(functions))
+    return replace(plan, functions=tuple(functions), guarantee=statement.options.guarantee or "exactly_once")
 
 
 class _Planner:
@@ -163,6 +168,7 @@ class _Planner:
         self._plan_keys()
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
+        time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
         if trigger.mode == "force_window_close":
             return plan_force(self, condition)
         if window is None:
@@ -179,6 +185,7 @@ class _Planner:
         if watermark < 0:
             raise InvalidStreamError("WATERMARK must not be negative")
         by_table = self.table.kind != "super" or any(key.partitions and key.sql == "tbname" for key in self.keys)
+        check_skew(self.statement, colocated=by_table)
         marks: WindowMarks | None = None
         if window is not None and not isinstance(window, IntervalWindow):
             facts = StreamFacts(self.table, self.precision, by_table, watermark, trigger.ignore_expired)
@@ -196,7 +203,7 @@ class _Planner:
             time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
             colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
-            history=self._history(), delete_mark=self._delete_mark(),
+            history=self._history(), delete_mark=self._delete_mark(), time=time,
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -374,7 +381,7 @@ class _Planner:
                 self.partials[key] = (name, bound.partial(compiled, self.row_key(), self.precision,
                                                           self.position(node), self.fresh))
             return SqlExpr(f"({self.partials[key][1].final})", bound.result(self.precision))
-        whole = aggregate_sql(name, compiled, self.row_key().ts, node)
+        whole = aggregate_sql(name, compiled, self.row_key().ts, node, precision=self.precision)
         if key not in self.partials:
             partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
             if partial is None:
@@ -593,11 +600,11 @@ class _Planner:
         elif by_table and all(key.sql == "tbname" or self._is_tag(key) for key in partition):
             gid = "_tuid"
         elif partition:
-            parts = ", ".join(f"coalesce({key.sql}::VARCHAR, chr(0))" for key in partition)
-            gid = f"md5_number_lower(concat_ws(chr(31), {parts}))"
+            gid = group_id((key.sql, key.field.type) for key in partition)
         else:
             gid = "0::UBIGINT"
-        keys = [f"({key.sql})::{key.field.type.duckdb()} AS {key.field.name}" for key in self.keys]
+        keys = [f"({group_value(key.sql, key.field.type)})::{key.field.type.duckdb()} AS {key.field.name}"
+                for key in self.keys]
         members = ["r.*"]
         needs_children = self.needs_children or any("tbname" in key.sql for key in self.keys)
         if needs_children:
@@ -629,8 +636,8 @@ class _Planner:
             return self._source(needs_children, gid, sql, None, None)
         live = f"live AS (SELECT * FROM windowed WHERE NOT coalesce({expired}, false))"
         late_sql = f"{base}, {windowed}, {live} {body.format(source='live')}"
-        expired_sql = (f"{base}, {windowed} SELECT _tuid, {ts} FROM windowed "
-                       f"GROUP BY _row, _tuid, {ts} HAVING bool_and(coalesce({expired}, false))")
+        expired_sql = (f"{base}, {windowed} SELECT _row FROM windowed "
+                       f"GROUP BY _row HAVING bool_and(coalesce({expired}, false))")
         return self._source(needs_children, gid, sql, late_sql, expired_sql)
 
     def _is_tag(self, key: Key) -> bool:
@@ -681,13 +688,20 @@ class _Planner:
         else:
             assert isinstance(window, IntervalWindow)
             end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
-        columns = ", ".join(["(_rows = 0)::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
+        columns = ", ".join([f"({self._nothing()})::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
                              *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
         final = f"SELECT {columns} FROM (SELECT *, {end} AS _wend FROM state)"
         accumulators = tuple(accumulator for _, partial in self.partials.values()
                              for accumulator in partial.accumulators)
         interval = window if isinstance(window, IntervalWindow) else None
         return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final)
+
+    def _nothing(self) -> str:
+        """SQL of whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""
+        asked = [(name, partial) for name, partial in self.partials.values() if name not in (LAST_ROW, END_ROWS)]
+        if any(name not in ("first", "last") for name, _ in asked):
+            return "_rows = 0"
+        return " AND ".join(f"{partial.final} IS NULL" for _, partial in asked)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 
@@ -708,7 +722,8 @@ class _Planner:
         return PlanNode("Stream", (
             ("trigger", plan.trigger), *((("period", f"{plan.period_ms}ms"),) if plan.period_ms else ()),
             *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
-            ("watermark", f"{plan.watermark}{self.precision}"),
+            ("watermark", f"{plan.watermark}{self.precision}"), *described(plan.time, self.precision),
+            *((("timezone", plan.time_zone),) if self.statement.options.timezone is not None else ()),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))

@@ -2,47 +2,33 @@
 
 from __future__ import annotations
 
-import time
+import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.planner.stream import StreamPlan
+from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.accumulators import Slots
-from penstock.tasks.compute import OPERATION, WINDOW_START, Computer, result_schema
+from penstock.tasks.base_task import BaseTask
+from penstock.tasks.compute import OPERATION, ROWS, WINDOW_START, result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.inbox import Inbox
-from penstock.tasks.messages import (
-    Barrier,
-    Block,
-    CheckpointCommitted,
-    Cleared,
-    End,
-    Settled,
-    TaskCheckpoint,
-    TaskEvent,
-    TaskId,
-    TaskStatus,
-    Watermark,
-)
+from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.result_index import ResultIndex
-from penstock.tasks.state_store import StateStore
-from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.watermarks import Watermarks
-from penstock.tasks.window_table import WindowTable
+from penstock.tasks.window_table import ADD, WindowTable
 
 
-class AggTask:
+class AggTask(BaseTask):
     """One agg task of a windowed stream. `upstream` are its source tasks, `downstream` the sink tasks it may feed."""
 
     def __init__(
@@ -53,49 +39,40 @@ class AggTask:
         downstream: Sequence[TaskId],
         environment: TaskEnvironment,
     ) -> None:
+        super().__init__(TaskId(deployment.stream_id, "agg", index), deployment, environment)
         plan, settings = deployment.plan, deployment.settings
         assert plan.agg is not None
-        self.id = TaskId(deployment.stream_id, "agg", index)
-        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
+        self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
-        self._plan: StreamPlan = plan
         self._agg = plan.agg
-        self._settings = settings
-        self._environment = environment
-        self._clock = environment.clock
-        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
-        self._computer = Computer(self._functions)
-        self._inbox = Inbox(self.input)
+        self._units_per_second = UNITS_PER_SECOND[plan.source.precision]
+        self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._table = self._open_table(len(upstream))
+        self._upstream = tuple(upstream)
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
         self._watermarks = Watermarks(len(upstream))
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._schema = result_schema(plan.keys, plan.result_fields)
-        self._tracker = StateTracker(self._clock)
-        self._events: deque[TaskEvent] = deque()
         self._open: set[int] = set()
         self._held = HeldWindows()
+        # Per input that is idle: since when (monotonic seconds) its vnode has been quiet.
+        self._quiet_since: dict[int, float] = {}
+        self._ahead: frozenset[TaskId] = frozenset()
         self._delayed = Delayed(plan.period_ms / 1000)
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
         if plan.fill is not None:
             self._filler = Filler(plan.fill, self._table.grid, plan.keys, self._schema, ResultIndex(self._store),
                                   self._computer, self._results_of)
+        self._late_kept = 0
         self._rows_in = 0
         self._bytes_in = 0
-        self._checkpoint_id = deployment.checkpoint_id
-        self._checkpoint_time_ms: int | None = None
-        meta = self._store.restore(deployment.checkpoint_id)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
-
-    def post(self, event: TaskEvent) -> None:
-        self._events.append(event)
-        self._environment.wake()
 
     def step(self) -> bool:
         progressed = self._handle_events()
@@ -109,11 +86,17 @@ class AggTask:
             self._emit_delayed()
             self._outbox.flush()
             return True
-        taken = self._inbox.next()
+        taken = self._inbox.next(self._ahead)
+        if taken is None and self._idle_until() <= self._clock.monotonic():
+            self._advance_by_clock()
+            return True
         if taken is None:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
                 self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
+            elif self._ahead:
+                waiting = ", ".join(str(channel) for channel in sorted(self._ahead))
+                self._tracker.enter("IDLE", f"holds back {waiting}, which is ahead by more than MAX_SKEW")
             else:
                 self._tracker.enter("IDLE", "nothing in its input queue")
             return progressed
@@ -124,44 +107,89 @@ class AggTask:
                 self._rows_in += data.num_rows
                 self._bytes_in += data.nbytes
                 self._merge(data, self._inputs[channel])
-            case Watermark(ts, idle):
-                if self._watermarks.update(self._inputs[channel], ts, idle):
-                    self._close_windows()
+            case Watermark() as watermark:
+                self._hear_time(self._inputs[channel], watermark)
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
-                    self._checkpoint(checkpoint_id)
+                    self._checkpoint(checkpoint_id, self._outbox)
             case Cleared(first, last):
                 source = self._inputs[channel]
                 self._held.clear(source, first, last, self._table.clear(first, last, source))
             case Settled():
                 self._show(self._held.settle(self._inputs[channel]))
             case End():
-                self._watermarks.update(self._inputs[channel], None, True)
+                self._hear_time(self._inputs[channel], Watermark(None, idle=True))
         self._outbox.flush()
         return True
 
     def next_deadline(self) -> float | None:
-        return self._delayed.deadline if self._outbox.blocked_channel is None else None
+        if self._outbox.blocked_channel is not None:
+            return None
+        deadlines = [at for at in (self._delayed.deadline, self._idle_until()) if at is not None and at != math.inf]
+        return min(deadlines, default=None)
 
     def status(self) -> TaskStatus:
-        state = self._tracker.current
-        return TaskStatus(
-            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
-            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
-            input_peak=self.input.peak_bytes, output_bytes=self.output.used_bytes,
-            output_capacity=self.output.capacity_bytes, output_peak=self.output.peak_bytes,
-            rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
-            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
-            windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes,
-            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
-            udf_errors=self._functions.errors, udf_report=self._functions.report,
-        )
-
-    def close(self) -> None:
-        self._computer.close()
-        self._store.close()
+        return self._status(
+            self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
+            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current, late_kept=self._late_kept,
+            held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
+            if len(self._upstream) > 1 else (),
+            windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes)
 
     # -- windows ---------------------------------------------------------------------------------------------
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def _hear_time(self, input: int, watermark: Watermark) -> None:
+        if watermark.idle:
+            self._quiet_since[input] = self._clock.monotonic() - watermark.quiet_s
+        else:
+            self._quiet_since.pop(input, None)
+        advanced = self._watermarks.update(input, watermark.ts, watermark.idle)
+        self._hold_back()
+        if advanced:
+            self._close_windows()
+
+    def _hold_back(self) -> None:
+        """Notes which inputs are not read for now; their queues fill up, and their sources are backpressured."""
+        skew = self._plan.time.max_skew
+        if skew is not None:
+            self._ahead = frozenset(self._upstream[input] for input in self._watermarks.ahead(skew))
+
+    def _idle_until(self) -> float:
+        """Returns when the clock closes the next window, because all vnodes are idle; infinity if it doesn't."""
+        if not self._plan.time.close_when_idle or not self._watermarks.all_idle:
+            return math.inf
+        closing = self._next_closing()
+        if closing is None:
+            return math.inf
+        return max((self._quiet_since[input] + (closing - ts) / self._units_per_second
+                    for input, ts in self._watermarks.known().items()), default=math.inf)
+
+    def _advance_by_clock(self) -> None:
+        """Lets time go on by as much as all vnodes have been quiet.
+
+        No row is judged by it, so a restart, which may come to another instant, changes no result.
+        """
+        now, closing = self._clock.monotonic(), self._next_closing()
+        assert closing is not None
+        reached = min(ts + math.floor((now - self._quiet_since[input]) * self._units_per_second)
+                      for input, ts in self._watermarks.known().items())
+        # Seconds are rounded: what is due must be closed.
+        if self._watermarks.advance(max(reached, closing)):
+            self._close_windows()
+            self._outbox.flush()
+
+    def _next_closing(self) -> int | None:
+        """Returns the least watermark that closes a window, None if none is open."""
+        lateness = self._plan.time.lateness
+        return min((self._table.end(start) + lateness for start in self._open), default=None)
+
+    @property
+    def _closed_until(self) -> int | None:
+        """Windows that end by then are closed; None: none is."""
+        current = self._watermarks.current
+        return None if current is None else current - self._plan.time.lateness
 
     def _open_table(self, inputs: int) -> WindowTable:
         return WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
@@ -169,12 +197,22 @@ class AggTask:
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
+        if operation == ADD:
+            self._count_reopened(data, touched)
         self._show({start: groups for start, groups in touched.items() if not self._held.hold(start, groups)})
-        self._table.spill(self._settings.state_memory_bytes, self._watermarks.current)
+        self._table.spill(self._settings.state_memory_bytes, self._closed_until)
+
+    def _count_reopened(self, data: pa.RecordBatch, touched: Iterable[int]) -> None:
+        """Counts the rows that came after their windows had closed."""
+        until = self._closed_until
+        closed = [start for start in touched if until is not None and self._table.end(start) <= until]
+        if closed:
+            mask = pc.is_in(data.column(WINDOW_START.name), pa.array(closed, pa.int64()))
+            self._late_kept += pc.sum(data.column(ROWS.name).filter(mask)).as_py() or 0
 
     def _show(self, touched: Mapping[int, Slots]) -> None:
         """Emits what changed in windows, as the trigger says."""
-        until = self._watermarks.current
+        until = self._closed_until
         trigger, now = self._plan.trigger, self._clock.monotonic()
         emitted: list[tuple[int, Slots | None]] = []
         for start, groups in touched.items():
@@ -189,7 +227,7 @@ class AggTask:
 
     def _close_windows(self) -> None:
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
-        until = self._watermarks.current
+        until = self._closed_until
         assert until is not None
         ready = sorted(start for start in self._open if self._table.end(start) <= until)
         self._open.difference_update(ready)
@@ -238,46 +276,35 @@ class AggTask:
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        gids = self._destinations.learn(results)
-        sinks = {gid: self._destinations.sink_of(gid, len(channels)) for gid in set(gids)}
-        places = np.array([sinks[gid] for gid in gids])
+        sinks = self._destinations.sinks_of(self._destinations.learn(results), len(channels))
         for n, channel in enumerate(channels):
-            self._outbox.send(channel, results.filter(pa.array(places == n)))
+            self._outbox.send(channel, results.filter(pa.array(sinks == n)))
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def _handle_events(self) -> bool:
-        handled = False
-        while self._events:
-            handled = True
-            match self._events.popleft():
-                case CheckpointCommitted(checkpoint_id):
-                    self._store.committed(checkpoint_id)
-                    self._checkpoint_id = checkpoint_id
-                    self._checkpoint_time_ms = self._clock.now_ms()
-        return handled
+    def _abandon(self, checkpoint_id: int) -> None:
+        self._inbox.abandon(checkpoint_id)
 
-    def _checkpoint(self, checkpoint_id: int) -> None:
-        started = time.perf_counter()
+    def _state(self) -> Mapping[str, Any]:
         self._forget_old_windows()
         if self._filler is not None:
             self._filler.save()
-        meta = {"table": self._table.save(), "watermarks": self._watermarks.save(), "late": self._late()}
-        stored = self._store.checkpoint(checkpoint_id, meta)
-        self._outbox.signal(Barrier(checkpoint_id))
-        duration_ms = (time.perf_counter() - started) * 1000
-        self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, None, stored.digest))
+        return {"table": self._table.save(), "watermarks": self._watermarks.save(), "late": self._late(),
+                "late_kept": self._late_kept}
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
-        until = self._watermarks.current
+        until = self._closed_until
         if until is not None:
-            self._table.forget(min(until, until + self._plan.watermark - self._plan.delete_mark))
+            self._table.forget(min(until, until + self._plan.closing_delay - self._plan.delete_mark))
 
     def _restore(self, meta: dict[str, Any]) -> None:
         self._watermarks.restore(meta["watermarks"])
-        self._table.restore(meta["table"], self._watermarks.current)
+        # How long the engine was down isn't known: quiet vnodes are quiet from now on.
+        self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
+        self._hold_back()
+        self._late_kept = meta["late_kept"]
+        self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
         now = self._clock.monotonic()
         if self._plan.trigger == "max_delay":

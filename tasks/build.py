@@ -50,7 +50,10 @@ def task_edges(plan: StreamPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges
 
 
 def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[StreamTask]:
-    """Returns the tasks of worker `index`, upstream first, restored to the deployment's checkpoint."""
+    """Returns the tasks of worker `index`, upstream first, restored to the deployment's checkpoint.
+
+    If one cannot be built, those that were are closed.
+    """
     tasks: list[StreamTask] = []
     try:
         for edges in task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids)):

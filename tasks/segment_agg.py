@@ -21,8 +21,12 @@ class SegmentAggTask(AggTask):
         return SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
                             self._functions)
 
+    def _next_closing(self) -> int | None:
+        closing = self._table.next_closing()
+        return None if closing is None else closing + self._plan.time.lateness
+
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
-        until = self._watermarks.current
+        until = self._closed_until
         replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
         self._write_results(self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed))
         if self._table.has_changed:
@@ -34,7 +38,7 @@ class SegmentAggTask(AggTask):
         self._write_results(self._table.overdue())
 
     def _close_windows(self) -> None:
-        until = self._watermarks.current
+        until = self._closed_until
         assert until is not None
         self._write_results(self._table.close_until(until))
         self._table.spill(self._settings.state_memory_bytes, until)

@@ -113,6 +113,12 @@ class SegmentTable(WindowTable):
                 windows[group, window.start] = window
         return self._changes(list(windows.values()), set(), until)
 
+    def next_closing(self) -> int | None:
+        """Returns the least watermark at which a window is over for certain: a session's gap is added here."""
+        while self._closing and self._waiting.get(self._closing[0][1:]) != self._closing[0][0]:
+            heapq.heappop(self._closing)
+        return self._closing[0][0] + self._window.gap + 1 if self._closing else None
+
     def forget(self, until: int) -> None:
         """Keeps everything: where a window of rows ends is only known until a late row comes, so none is ever old."""
 

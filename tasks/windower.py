@@ -12,7 +12,6 @@ import pickle
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_row_windows import LAST_ROW
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, Computer
+from penstock.tasks.judging import LATE, UPDATED, Judged
 from penstock.tasks.recalculation import Change, ReadRows, Recalculation
 from penstock.tasks.segments import (
     GROUP_COLUMN,
@@ -39,11 +39,7 @@ from penstock.tasks.segments import (
 from penstock.tasks.state_store import StateStore
 from penstock.wal.record import DeleteRecord
 
-if TYPE_CHECKING:
-    from penstock.tasks.source import Judged
-
 ROW_COLUMN = "#row"
-LATE, UPDATED = 1, 2
 DOUBTFUL = -1
 TS_MIN, TS_MAX = -(2**63), 2**63 - 1
 _CARRY, _EXPIRED, _OLDEST = b"c", b"x", b"o"
@@ -98,8 +94,8 @@ class Windower:
     def process(
         self, judged: Judged | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int], newest: int | None,
         *, replayed: bool,
-    ) -> tuple[pa.RecordBatch | None, int]:
-        """Returns the partials for a block of rows and deletes, and how many of its rows were expired.
+    ) -> tuple[pa.RecordBatch | None, npt.NDArray[np.int64]]:
+        """Returns the partials for a block of rows and deletes, and which of its rows, by number, were expired.
 
         A partial without rows says: all segments of its group between `_wstart` and `_wlast` are void. `versions`: the
         WAL versions around the block. `newest`: the newest time of the vnode, this block included. If the block is
@@ -107,7 +103,7 @@ class Windower:
         may have processed the same records in other blocks, and died before it withdrew what is now never made.
         """
         rows = expired = updated = None
-        late_rows = 0
+        late: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         if judged is not None:
             expired = self._expired(judged)
             updated = self._updated(judged, expired)
@@ -116,7 +112,7 @@ class Windower:
             numbered = kept.column(ROW_COLUMN).to_numpy()
             if expired is not None:
                 dropped = expired[numbered]
-                late_rows = int(dropped.sum())
+                late = np.sort(numbered[dropped])
                 new_keys = kept.filter(pa.array(dropped & (_of(judged.change, numbered) == LATE)))
                 kept = kept.filter(pa.array(~dropped))
             else:
@@ -141,9 +137,9 @@ class Windower:
             sources += [stretch.rows for stretch in stretches if stretch.rows is not None]
             batches += self._doubtful(sources if rows is None else [*sources, rows])
         if not batches:
-            return None, late_rows
+            return None, late
         partials = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        return partials, late_rows
+        return partials, late
 
     def save(self) -> None:
         """Hands what changed since the last call to the store."""

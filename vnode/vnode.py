@@ -38,7 +38,7 @@ from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to
 from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
 from penstock.wal.retention import RetentionPolicy, deletable, segment_infos
-from penstock.wal.segment import segment_name
+from penstock.wal.segment import list_segments, segment_name
 from penstock.wal.writer import Recovery, WalWriter
 
 _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stored at every flush
@@ -458,6 +458,11 @@ class Vnode:
             return Snapshot(table_uid=table_uid, schema=table.schema, key_columns=table.key_columns, version=version,
                             runs=table.runs(), parts=table.parts, tombstones=table.tombstones,
                             index=table.tombstone_index if current else None, cache=self._cache)
+
+    @property
+    def oldest_version(self) -> int:
+        """The first version that the log still has."""
+        return min(list_segments(self._fs, self._directory / "wal"), default=1)
 
     # Pins
 
