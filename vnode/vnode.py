@@ -33,7 +33,7 @@ from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges,
 from penstock.vnode.parts import MAX_PART_ROWS, PartCache, parquet_bytes, write_part
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.source import Selection, gather, resolve
-from penstock.vnode.table import UPDATE, PartHandle, TableState
+from penstock.vnode.table import PartHandle, TableState, stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
 from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
@@ -255,19 +255,7 @@ class Vnode:
         table = self._tables.get(record.table_uid)
         if table is None:
             return  # the table was dropped later
-        batch = record.batch
-        names: list[str] = batch.schema.names
-        updates: TimeRange | None = None
-        arrays = batch.columns
-        if names[-1] == LAST_COLUMN:
-            updated = np.flatnonzero(arrays[-2].to_numpy() == UPDATE)
-            if len(updated):
-                times = arrays[1].view(pa.int64()).to_numpy()[updated]
-                updates = (int(times.min()), int(times.max()))
-            names, arrays = names[:-2], arrays[:-2]
-        fields = [batch.schema.field(name) for name in names]
-        schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
-        table.append(arrays, schema, record.version, updates)
+        table.append(*stored_form(record))
 
     def _ready(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write."""

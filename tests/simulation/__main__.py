@@ -9,6 +9,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,9 +45,11 @@ def main() -> int:
     done = events = rows = 0
     with _memory_directory() as directory, _progress(console, count) as progress:
         task = progress.add_task("seeds", total=count)
-        for outcome in play(range(start, start + count), options.jobs, directory):
+        for outcome in _until_ended(play(range(start, start + count), options.jobs, directory)):
             done, events, rows = done + 1, events + outcome.events, rows + outcome.rows
             faults.update(outcome.faults)
+            if not console.is_terminal and done % 100 == 0:
+                console.print(f"{done} of {count} seeds, {len(failed)} failed", markup=False, highlight=False)
             if outcome.problem:
                 failed.append(outcome)
                 console.print(f"seed {outcome.seed} at commit {commit()} failed: {outcome.problem}",
@@ -60,6 +63,20 @@ def main() -> int:
     if options.report is not None:
         options.report.write_text(json.dumps(summary, indent=1) + "\n")
     return 1 if failed else 0
+
+
+def _until_ended(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    """Yields outcomes until there are no more, or somebody ends the program: what was played until then counts."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield from outcomes
+    except KeyboardInterrupt:
+        for child in multiprocessing.active_children():
+            child.kill()
 
 
 def play(seeds: range, jobs: int, directory: Path) -> Iterator[Outcome]:

@@ -26,7 +26,7 @@ T0 = 1_700_000_000_000
 TABLES = 5
 _EVENTS_MAX = 60_000
 _PATIENCE_S = 240.0
-_REST_S = 1.5  # longer than idleTimeout: a vnode without rows holds time back until it counts as idle
+_REST_S = 3.0  # longer than idleTimeout: a vnode without rows holds time back until it counts as idle
 _STATES = frozenset(TaskState.__args__)  # type: ignore[attr-defined]
 
 
