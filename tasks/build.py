@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.agg import AggTask
+from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.messages import TaskId
 from penstock.tasks.segment_agg import SegmentAggTask
@@ -56,6 +57,8 @@ def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvir
         match edges.task.level:
             case "source" if deployment.plan.force is not None:
                 tasks.append(ForceSourceTask(deployment, index, edges.downstream, environment))
+            case "source" if deployment.plan.time.clock != "event":
+                tasks.append(ArrivalSourceTask(deployment, index, edges.downstream, environment))
             case "source":
                 tasks.append(SourceTask(deployment, index, edges.downstream, environment))
             case "agg":
