@@ -36,7 +36,16 @@ _META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS = (
     b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions")
 _STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS)
 
-WantedState = Literal["running", "paused"]
+WantedState = Literal["running", "paused", "stopped"]
+
+
+@dataclass(frozen=True, slots=True)
+class Savepoint:
+    """A checkpoint of a stream that has a name and is kept."""
+
+    name: str
+    checkpoint_id: int
+    created_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +57,8 @@ class StreamRecord:
     `created_target` tells that the result table was made by this stream. `attempt` is the newest one started.
     `child_uid` is set if the source is one child table of `source_uid`.
     `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
-    users' functions that it calls.
-    `defaults`: what the options about time meant that the statement left out, by the names of `TimeDefaults`.
+    users' functions that it calls. `defaults`: what the options about time meant that the statement left out, by the
+    names of `TimeDefaults`. Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more.
     """
 
     id: int
@@ -68,6 +77,8 @@ class StreamRecord:
     wanted: WantedState = "running"
     functions: tuple[str, ...] = ()
     defaults: dict[str, Any] = field(default_factory=dict)
+    savepoints: tuple[Savepoint, ...] = ()
+    last_checkpoint_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +141,7 @@ class Catalog:
         self._tables: dict[int, Table] = {}
         self._used_names: dict[int, tuple[str, ...]] = {}
         self._children: dict[int, dict[int, ChildTable]] = {}
+        self._drops = 0
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._streams: dict[int, StreamRecord] = {}
         self._snodes: dict[int, Snode] = {}
@@ -138,6 +150,10 @@ class Catalog:
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
             self._load()
+        except lmdb.Error as error:
+            self._env.close()
+            raise StorageError(f"the catalog {self._path} cannot be opened: {error}",
+                               hint="check free space and the disk") from error
         except BaseException:
             self._env.close()
             raise
@@ -220,6 +236,11 @@ class Catalog:
 
     def child_by_uid(self, super_uid: int, uid: int) -> ChildTable | None:
         return self._children.get(super_uid, {}).get(uid)
+
+    @property
+    def drops(self) -> int:
+        """How often child tables were dropped: while it stays, a child table that was found is still there."""
+        return self._drops
 
     def child_count(self, super_uid: int) -> int:
         return len(self._children.get(super_uid, ()))
@@ -418,6 +439,7 @@ class Catalog:
                 del children[child.uid]
                 del namespace.children[child.name]
             self._children_lists.pop(super_uid, None)
+            self._drops += 1
             return dropped
 
     # --- streams and snodes ------------------------------------------------------------------------------------
@@ -442,6 +464,15 @@ class Catalog:
 
     def set_stream_wanted(self, stream_id: int, wanted: WantedState) -> StreamRecord:
         return self._update_stream(stream_id, wanted=wanted)
+
+    def set_stream_text(self, stream_id: int, text: str) -> StreamRecord:
+        return self._update_stream(stream_id, text=text)
+
+    def set_stream_savepoints(self, stream_id: int, savepoints: tuple[Savepoint, ...]) -> StreamRecord:
+        return self._update_stream(stream_id, savepoints=savepoints)
+
+    def set_last_checkpoint(self, stream_id: int, checkpoint_id: int) -> StreamRecord:
+        return self._update_stream(stream_id, last_checkpoint_id=checkpoint_id)
 
     def drop_stream(self, stream_id: int) -> StreamRecord:
         with self._transaction() as write:
@@ -581,6 +612,7 @@ class Catalog:
                 value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
                 value["source_columns"] = tuple(value["source_columns"])
                 value["functions"] = tuple(value.get("functions", ()))
+                value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
                 self._streams[value["id"]] = StreamRecord(**value)
             for _, value in read.items(_SNODES):
                 self._snodes[value["id"]] = Snode(**value)

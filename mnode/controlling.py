@@ -10,6 +10,7 @@ from penstock.tasks.messages import TaskStatus
 
 if TYPE_CHECKING:
     from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport
+    from penstock.mnode.records import CommitRecord
 
 
 class Controller(Protocol):
@@ -24,6 +25,8 @@ class Controller(Protocol):
     def resume(self, stream_id: int, skip_to_end: bool = False) -> None: ...
 
     def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None: ...
+
+    def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = ...) -> CommitRecord | None: ...
 
     def statuses(self) -> list[TaskStatus]: ...
 

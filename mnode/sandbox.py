@@ -103,5 +103,6 @@ class Sandbox:
     def _make_controller(
         self, engine: Engine, on_checkpoint: Callable[[int, Mapping[int, int]], None]
     ) -> LocalController:
-        self._controller = LocalController(engine.paths, engine.fs, engine.clock, engine.results, on_checkpoint)
+        self._controller = LocalController(
+            engine.paths, engine.fs, engine.clock, engine.results, engine.records, on_checkpoint)
         return self._controller

@@ -21,7 +21,7 @@ from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import CheckpointInfo, StreamsSnapshot, stalled_reason
+from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot, stalled_reason
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
@@ -30,12 +30,19 @@ Row = tuple[Any, ...]
 
 _ENDPOINT = "localhost"
 _MIB = 1024 * 1024
+_DELIVERY = "exactly once (upserts)"
 
 
 class StreamsView(Protocol):
     """What running streams tell about themselves."""
 
     def snapshot(self) -> StreamsSnapshot: ...
+
+
+class SavepointsView(Protocol):
+    """The savepoints of all streams."""
+
+    def savepoints(self) -> list[SavepointInfo]: ...
 
 
 class VnodesView(Protocol):
@@ -54,6 +61,7 @@ class SystemTables:
         catalog: Catalog,
         vnodes: VnodesView,
         streams: StreamsView,
+        savepoints: SavepointsView,
         activity: Activity,
         config: Config,
         clock: Clock,
@@ -63,6 +71,7 @@ class SystemTables:
         self._catalog = catalog
         self._vnodes = vnodes
         self._streams = streams
+        self._savepoints = savepoints
         self._activity = activity
         self._config = config
         self._clock = clock
@@ -87,6 +96,7 @@ class SystemTables:
             "ins_streams": self._stream_rows,
             "ins_stream_tasks": self._task_rows,
             "ins_stream_checkpoints": self._checkpoint_rows,
+            "ins_stream_savepoints": self._savepoint_rows,
             "ins_stream_workers": self._worker_rows,
             "ins_watermarks": self._watermark_rows,
             "ins_late_rows": self._late_row_rows,
@@ -249,7 +259,6 @@ class SystemTables:
     # --- streams -----------------------------------------------------------------------------------------------
 
     def _stream_rows(self) -> Iterator[Row]:
-        interval = f"{self._config.checkpoint_interval:g} sec"
         now = self._streams.snapshot()
         for stream in self._catalog.streams():
             source = self._catalog.table_by_uid(stream.source_uid)
@@ -267,19 +276,22 @@ class SystemTables:
             all_marks = marks or [status.watermark for status in sources if status.watermark is not None]
             history = [status.history for status in sources if status.history is not None]
             filling = any(not progress.done for progress in history)
+            interval_s = info.checkpoint_interval_s or self._config.checkpoint_interval
+            rate = self._config.stream_sink_data_rate if info.sink_rate is None else info.sink_rate
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
                 target.database if target else None, target.name if target else None, info.watermark,
-                info.trigger.replace("_", " "), "0", interval, "none", "100a", info.reason or None, info.state,
+                info.trigger.replace("_", " "), f"{rate:g} MB/s" if rate else "unlimited",
+                f"{interval_s:g} sec", "none", "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
                 sum(status.late_rows for status in sources), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
-                history_text(history, precision),
+                history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -300,9 +312,14 @@ class SystemTables:
         for stream in self._catalog.streams():
             for info in now.checkpoints.get(stream.id, ()):
                 duration = None if info.end_ms is None or info.start_ms is None else float(info.end_ms - info.start_ms)
-                versions = ", ".join(f"{vgroup}:{version}" for vgroup, version in info.versions)
                 yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,
-                       info.bytes_written, versions or None, info.reason or None)
+                       info.bytes_written, info.phase or None, info.slowest_task or None, info.slowest_ms,
+                       info.rows_to_replay, _versions(info.versions), info.reason or None)
+
+    def _savepoint_rows(self) -> Iterator[Row]:
+        for savepoint in self._savepoints.savepoints():
+            yield (savepoint.stream, savepoint.name, savepoint.checkpoint_id, savepoint.created_ms, savepoint.state,
+                   savepoint.bytes_written, _versions(savepoint.versions), savepoint.reason or None)
 
     def _worker_rows(self) -> Iterator[Row]:
         for worker in self._streams.snapshot().workers:
@@ -418,6 +435,10 @@ def _task_row(
         _to_ms(status.max_event_time, precision), status.idle, status.late_rows, status.windows_open,
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
     )
+
+
+def _versions(versions: Sequence[tuple[int, int]]) -> str | None:
+    return ", ".join(f"{vgroup}:{version}" for vgroup, version in versions) or None
 
 
 def _to_ms(units: int | None, precision: Precision) -> int | None:

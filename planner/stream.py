@@ -8,7 +8,7 @@ from typing import Literal
 from penstock.planner.plan import PlanNode
 from penstock.planner.user_calls import UserCall
 from penstock.sql.schema import Column, UserFunction
-from penstock.sql.statements import FillMode, IntervalWindow
+from penstock.sql.statements import FillMode, Guarantee, IntervalWindow
 from penstock.sql.types import DataType, Precision
 
 Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
@@ -105,7 +105,8 @@ class AggPlan:
     """What an agg task keeps per (group, window), and how a result row is made of it.
 
     `final_sql` reads the relation `state` (`_gid`, keys, `_wstart`, `_rows`, the accumulators' fields) and yields
-    `_op` (1 where no rows are left: the result is to be deleted), `_gid`, keys and the result columns.
+    `_op` (1 where no rows are left, or none that count: the result is to be deleted), `_gid`, keys and the result
+    columns.
     `window` is None where rows define the windows (`SourcePlan.row_window`).
     """
 
@@ -226,7 +227,7 @@ class StreamPlan:
     `agg` is None for scalar streams (no window), and for those by the clock, which have `force`. `period_ms`:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
-    `functions` are the users' functions that the SQL texts call.
+    `functions` are the users' functions that the SQL texts call. `guarantee`: how often a row counts after a failure.
     """
 
     source_database: str
@@ -249,6 +250,7 @@ class StreamPlan:
     force: ForcePlan | None = None
     functions: tuple[UserCall, ...] = ()
     time: TimePlan = TimePlan()
+    guarantee: Guarantee = "exactly_once"
 
     @property
     def closing_delay(self) -> int:

@@ -20,6 +20,7 @@ from penstock.common.errors import (
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
@@ -38,6 +39,7 @@ from penstock.planner.stream import (
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
 from penstock.planner.stream_row_windows import (
+    END_ROWS,
     LAST_ROW,
     StreamFacts,
     WindowMarks,
@@ -122,7 +124,7 @@ def plan_stream(
     session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
     plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
-    return replace(plan, functions=tuple(functions))
+    return replace(plan, functions=tuple(functions), guarantee=statement.options.guarantee or "exactly_once")
 
 
 class _Planner:
@@ -383,7 +385,7 @@ class _Planner:
                 self.partials[key] = (name, bound.partial(compiled, self.row_key(), self.precision,
                                                           self.position(node), self.fresh))
             return SqlExpr(f"({self.partials[key][1].final})", bound.result(self.precision))
-        whole = aggregate_sql(name, compiled, self.row_key().ts, node)
+        whole = aggregate_sql(name, compiled, self.row_key().ts, node, precision=self.precision)
         if key not in self.partials:
             partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
             if partial is None:
@@ -605,11 +607,11 @@ class _Planner:
         elif by_table and all(key.sql == "tbname" or self._is_tag(key) for key in partition):
             gid = "_tuid"
         elif partition:
-            parts = ", ".join(f"coalesce({key.sql}::VARCHAR, chr(0))" for key in partition)
-            gid = f"md5_number_lower(concat_ws(chr(31), {parts}))"
+            gid = group_id((key.sql, key.field.type) for key in partition)
         else:
             gid = "0::UBIGINT"
-        keys = [f"({key.sql})::{key.field.type.duckdb()} AS {key.field.name}" for key in self.keys]
+        keys = [f"({group_value(key.sql, key.field.type)})::{key.field.type.duckdb()} AS {key.field.name}"
+                for key in self.keys]
         members = ["r.*"]
         needs_children = self.needs_children or any("tbname" in key.sql for key in self.keys)
         if needs_children:
@@ -693,13 +695,20 @@ class _Planner:
         else:
             assert isinstance(window, IntervalWindow)
             end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
-        columns = ", ".join(["(_rows = 0)::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
+        columns = ", ".join([f"({self._nothing()})::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
                              *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
         final = f"SELECT {columns} FROM (SELECT *, {end} AS _wend FROM state)"
         accumulators = tuple(accumulator for _, partial in self.partials.values()
                              for accumulator in partial.accumulators)
         interval = window if isinstance(window, IntervalWindow) else None
         return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final)
+
+    def _nothing(self) -> str:
+        """SQL of whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""
+        asked = [(name, partial) for name, partial in self.partials.values() if name not in (LAST_ROW, END_ROWS)]
+        if any(name not in ("first", "last") for name, _ in asked):
+            return "_rows = 0"
+        return " AND ".join(f"{partial.final} IS NULL" for _, partial in asked)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 

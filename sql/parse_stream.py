@@ -9,24 +9,30 @@ from sqlglot import exp
 
 from penstock.common.errors import NotSupportedError
 from penstock.sql.cursor import Cursor
-from penstock.sql.lexer import Token
+from penstock.sql.lexer import Token, TokenKind
 from penstock.sql.literals import position
 from penstock.sql.parse_ddl import parse_column_definition, parse_parenthesised, take_if_exists, take_if_not_exists
 from penstock.sql.parse_expression import parse_expression
 from penstock.sql.parse_query import at_query, parse_query
 from penstock.sql.statements import (
+    AlterStream,
+    CheckpointStream,
     ColumnDefinition,
     CreateSnode,
     CreateStream,
+    DropSavepoint,
     DropSnode,
     DropStream,
     DryRunStream,
     Duration,
+    Guarantee,
     PauseStream,
     RecalculateStream,
     ResumeStream,
     Select,
+    StartStream,
     Statement,
+    StopStream,
     StreamOptions,
     StreamTarget,
     TriggerMode,
@@ -35,12 +41,15 @@ from penstock.sql.statements import (
 _DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW")
 _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
 _FLAGS = ("CLOSE_WHEN_IDLE",)
+MAX_SAVEPOINT_BYTES = 64
+_SINK_RATE_RANGE = (0.1, 5.0)
+_GUARANTEES = ("EXACTLY_ONCE", "AT_LEAST_ONCE")
 _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONTINUOUS_WINDOW_CLOSE")
 
 
 @dataclass
 class _OptionReader:
-    """Collects the options of one CREATE STREAM and refuses repeats."""
+    """Collects the options of one CREATE STREAM or ALTER STREAM and refuses repeats."""
 
     cursor: Cursor
     values: dict[str, Any] = field(default_factory=dict)
@@ -67,6 +76,15 @@ class _OptionReader:
         elif cursor.take("FILL_HISTORY"):
             self._set(token, "fill_history", token.word, self._flag("FILL_HISTORY"))
             self.values["fill_history_async"] = cursor.take("ASYNC")
+        elif cursor.take("CHECKPOINT_INTERVAL"):
+            self._set(token, "checkpoint_interval", token.word, _checkpoint_interval(cursor))
+        elif cursor.take("SINK_RATE"):
+            self._set(token, "sink_rate", token.word, _sink_rate(cursor))
+        elif cursor.take("GUARANTEE"):
+            word = cursor.take_any(*_GUARANTEES)
+            if word is None:
+                raise cursor.fail("EXACTLY_ONCE or AT_LEAST_ONCE is expected")
+            self._set(token, "guarantee", token.word, cast(Guarantee, word.lower()))
         else:
             return self._read_time_option()
         return True
@@ -122,11 +140,32 @@ def _fixed_duration(cursor: Cursor, what: str) -> Duration:
     return duration
 
 
+def _checkpoint_interval(cursor: Cursor) -> Duration:
+    token = cursor.token
+    interval = _fixed_duration(cursor, "the time of CHECKPOINT_INTERVAL")
+    if not interval.unit or not 100 <= interval.in_units("ms") <= 86_400_000:
+        raise cursor.fail("CHECKPOINT_INTERVAL is from 100a to 1d, with its unit", token)
+    return interval
+
+
+def _sink_rate(cursor: Cursor) -> float:
+    low, high = _SINK_RATE_RANGE
+    token = cursor.token
+    if token.kind is not TokenKind.NUMBER:
+        raise cursor.fail("a number of MB per second is expected")
+    rate = float(cursor.advance().raw)
+    if rate != 0 and not low <= rate <= high:
+        raise cursor.fail(f"SINK_RATE is from {low:g} to {high:g} MB per second, or 0 for no limit", token)
+    return rate
+
+
 def parse_create_stream(cursor: Cursor, start: int) -> Statement:
     """Parses what follows CREATE STREAM; `start` is where CREATE is."""
     if_not_exists = take_if_not_exists(cursor)
     name = cursor.name("a stream name")
+    options_start = cursor.token.start
     options = _OptionReader(cursor).read()
+    options_place = (options_start - start, cursor.token.start - start)
     if not cursor.at("INTO"):
         raise cursor.fail("a stream option or INTO is expected")
     cursor.advance()
@@ -143,7 +182,7 @@ def parse_create_stream(cursor: Cursor, start: int) -> Statement:
     if cursor.at("NOTIFY"):
         token = cursor.token
         raise NotSupportedError("NOTIFY is not supported", position=position(cursor.text, token.start, len(token.raw)))
-    return CreateStream(name, options, target, query, if_not_exists, cursor.source(start))
+    return CreateStream(name, options, target, query, if_not_exists, cursor.source(start), options_place)
 
 
 def _parse_target(cursor: Cursor) -> StreamTarget:
@@ -182,6 +221,53 @@ def parse_drop_stream(cursor: Cursor) -> Statement:
     """Parses what follows DROP STREAM."""
     if_exists = take_if_exists(cursor)
     return DropStream(cursor.name("a stream name"), if_exists)
+
+
+def parse_alter_stream(cursor: Cursor) -> Statement:
+    """Parses what follows ALTER STREAM."""
+    if_exists = take_if_exists(cursor)
+    name = cursor.name("a stream name")
+    cursor.expect("SET")
+    options = _OptionReader(cursor).read()
+    if options == StreamOptions():
+        raise cursor.fail("a stream option is expected")
+    return AlterStream(name, options, if_exists)
+
+
+def parse_checkpoint_stream(cursor: Cursor) -> Statement:
+    """Parses what follows CHECKPOINT STREAM."""
+    if_exists = take_if_exists(cursor)
+    return CheckpointStream(cursor.name("a stream name"), if_exists)
+
+
+def parse_stop_stream(cursor: Cursor) -> Statement:
+    """Parses what follows STOP STREAM."""
+    if_exists = take_if_exists(cursor)
+    name = cursor.name("a stream name")
+    return StopStream(name, if_exists, _savepoint(cursor) if cursor.take("WITH", "SAVEPOINT") else None)
+
+
+def parse_start_stream(cursor: Cursor) -> Statement:
+    """Parses what follows START STREAM."""
+    if_exists = take_if_exists(cursor)
+    name = cursor.name("a stream name")
+    return StartStream(name, if_exists, _savepoint(cursor) if cursor.take("FROM", "SAVEPOINT") else None)
+
+
+def parse_drop_savepoint(cursor: Cursor) -> Statement:
+    """Parses what follows DROP SAVEPOINT."""
+    if_exists = take_if_exists(cursor)
+    savepoint = _savepoint(cursor)
+    cursor.expect("FOR")
+    return DropSavepoint(savepoint, cursor.name("a stream name"), if_exists)
+
+
+def _savepoint(cursor: Cursor) -> str:
+    token = cursor.token
+    name = cursor.string("the name of a savepoint")
+    if not name.strip() or not name.isprintable() or len(name.encode()) > MAX_SAVEPOINT_BYTES:
+        raise cursor.fail(f"the name of a savepoint has 1 to {MAX_SAVEPOINT_BYTES} bytes, all printable", token)
+    return name
 
 
 def parse_pause(cursor: Cursor) -> Statement:

@@ -24,14 +24,19 @@ from penstock.sql.parse_insert import parse_delete, parse_insert
 from penstock.sql.parse_query import at_query, parse_query
 from penstock.sql.parse_show import parse_describe, parse_show
 from penstock.sql.parse_stream import (
+    parse_alter_stream,
+    parse_checkpoint_stream,
     parse_create_snode,
     parse_create_stream,
+    parse_drop_savepoint,
     parse_drop_snode,
     parse_drop_stream,
     parse_dry_run,
     parse_pause,
     parse_recalculate,
     parse_resume,
+    parse_start_stream,
+    parse_stop_stream,
 )
 from penstock.sql.statements import Explain, Statement
 
@@ -144,10 +149,15 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("ALTER", "DATABASE"): _plain(parse_alter_database),
     ("ALTER", "TABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=False),
     ("ALTER", "STABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=True),
+    ("ALTER", "STREAM"): _plain(parse_alter_stream),
+    ("CHECKPOINT", "STREAM"): _plain(parse_checkpoint_stream),
+    ("STOP", "STREAM"): _plain(parse_stop_stream),
+    ("START", "STREAM"): _plain(parse_start_stream),
     ("DROP", "DATABASE"): _plain(parse_drop_database),
     ("DROP", "TABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=False),
     ("DROP", "STABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=True),
     ("DROP", "STREAM"): _plain(parse_drop_stream),
+    ("DROP", "SAVEPOINT"): _plain(parse_drop_savepoint),
     ("DROP", "SNODE"): _plain(parse_drop_snode),
     ("DROP", "FUNCTION"): _plain(parse_drop_function),
     ("PAUSE",): _plain(parse_pause),

@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -47,7 +46,7 @@ class AggTask(BaseTask):
         self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
         self._agg = plan.agg
         self._units_per_second = UNITS_PER_SECOND[plan.source.precision]
-        self._inbox = Inbox(self.input)
+        self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._table = self._open_table(len(upstream))
         self._upstream = tuple(upstream)
@@ -69,7 +68,7 @@ class AggTask(BaseTask):
         self._late_kept = 0
         self._rows_in = 0
         self._bytes_in = 0
-        meta = self._store.restore(deployment.checkpoint_id)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
 
@@ -277,13 +276,14 @@ class AggTask(BaseTask):
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        gids = self._destinations.learn(results)
-        sinks = {gid: self._destinations.sink_of(gid, len(channels)) for gid in set(gids)}
-        places = np.array([sinks[gid] for gid in gids])
+        sinks = self._destinations.sinks_of(self._destinations.learn(results), len(channels))
         for n, channel in enumerate(channels):
-            self._outbox.send(channel, results.filter(pa.array(places == n)))
+            self._outbox.send(channel, results.filter(pa.array(sinks == n)))
 
     # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        self._inbox.abandon(checkpoint_id)
 
     def _state(self) -> Mapping[str, Any]:
         self._forget_old_windows()
@@ -303,7 +303,7 @@ class AggTask(BaseTask):
         # How long the engine was down isn't known: quiet vnodes are quiet from now on.
         self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
         self._hold_back()
-        self._late_kept = meta["late_kept"]
+        self._late_kept = meta.get("late_kept", 0)
         self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
         now = self._clock.monotonic()

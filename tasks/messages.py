@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -99,9 +100,10 @@ class StartCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
-    """To all tasks: this checkpoint is valid; older state may be folded."""
+    """To all tasks: this checkpoint is valid. Of older ones only `kept` may still be gone back to."""
 
     checkpoint_id: int
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,14 @@ class Recalculate:
     last_ts: int
 
 
-TaskEvent = StartCheckpoint | CheckpointCommitted | Pause | Resume | Recalculate
+@dataclass(frozen=True, slots=True)
+class CheckpointAbandoned:
+    """To all tasks: this checkpoint will never be valid; nobody waits for its barriers any more."""
+
+    checkpoint_id: int
+
+
+TaskEvent = StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,8 @@ class TaskCheckpoint:
     """A task's acknowledgement: its state for `checkpoint_id` is durable.
 
     `version` is the source task's WAL position (the last processed version), None for the other levels.
-    `digest` is a checksum over what was written, kept in the commit record.
+    `digest` is a checksum over what was written, kept in the commit record. `rows`: all rows that a source task has
+    read since the stream was created, None for the other levels.
     """
 
     task: TaskId
@@ -141,6 +151,7 @@ class TaskCheckpoint:
     duration_ms: float
     version: int | None = None
     digest: str = ""
+    rows: int | None = None
 
 
 # --- results: what a sink task asks the dnode to write -----------------------------------------------------------
@@ -160,15 +171,16 @@ class ResultWrite:
 
     `rows` has `_child` int32 (index into `children`), `_op` uint8 (0 upsert, 1 delete everything at this time,
     2 upsert as the only row of its time), then the target's columns by name, the primary timestamp first (for deletes
-    only that counts). `attempt` fences: the dnode refuses
-    attempts older than the newest it knows for the stream (`StaleAttemptError`).
+    only that counts). `children` are all that the task has had so far: one list for all of its writes, which grows and
+    never changes otherwise, so that each child has to be sent and looked up only once. `attempt` fences: the dnode
+    refuses attempts older than the newest it knows for the stream (`StaleAttemptError`).
     """
 
     stream_id: int
     attempt: int
     task: TaskId
     target_uid: int
-    children: tuple[ResultChild, ...]
+    children: Sequence[ResultChild]
     rows: pa.RecordBatch
 
 
@@ -246,6 +258,7 @@ class HistoryProgress:
 class TaskStatus:
     """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level.
 
+    `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error. `late_rows`: came too late and are left out; `late_kept`: came after their window had closed and changed its
     result; `future_rows`: too far in the future. `left_out`: the last of those left out (None: as in the status
@@ -268,6 +281,7 @@ class TaskStatus:
     bytes_in: int = 0
     bytes_out: int = 0
     processed_version: int | None = None
+    rows_total: int | None = None
     wal_version: int | None = None
     watermark: int | None = None
     max_event_time: int | None = None

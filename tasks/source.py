@@ -81,7 +81,6 @@ class SourceTask(BaseSourceTask):
         self._quiet_since = self._clock.monotonic()
         self._ledger = TimeLedger()
         self._table_times = TableTimes()
-        self._rows_in = 0
         self._bytes_in = 0
         self._history = None if plan.history is None else HistoryReader(
             plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
@@ -92,7 +91,7 @@ class SourceTask(BaseSourceTask):
         self._grid = (grid_of(agg.window, agg.precision, agg.time_zone)
                       if agg is not None and agg.window is not None else None)
         self._unseen: list[tuple[int, int]] = [(0, self._version)] if plan.history is None else []
-        meta = self._store.restore(deployment.checkpoint_id)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
         self._quarantine = Quarantine(self._store)
@@ -451,8 +450,9 @@ class SourceTask(BaseSourceTask):
         self._unseen = [(first, last) for first, last in meta["unseen"]]
         self._version, self._max_ts = meta["version"], meta["max_ts"]
         self._idle = meta["idle"]
-        self._ledger.restore(meta["ledger"], self._store)
-        self._table_times.restore(meta["table_times"])
+        if "ledger" in meta:  # checkpoints of older versions have none
+            self._ledger.restore(meta["ledger"], self._store)
+            self._table_times.restore(meta["table_times"])
         self._ranges.restore(meta["ranges"])
         if self._history is not None:
             self._history.restore(meta["history"])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.common.clock import Clock, SystemClock
-from penstock.common.errors import InternalError, UnavailableError
+from penstock.common.errors import CheckpointDamagedError, InternalError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_stderr_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
@@ -202,7 +202,8 @@ class Worker:
         trace = "".join(traceback.format_exception(error))
         _log.error("stream %s, task %s: %s", deployment.name, task, error)
         text = str(error) or type(error).__name__
-        self._send(Failed(deployment.stream_id, deployment.attempt, task, text, trace))
+        damaged = isinstance(error, CheckpointDamagedError)
+        self._send(Failed(deployment.stream_id, deployment.attempt, task, text, trace, damaged))
 
     def _stopped(self, stream: _HostedStream) -> None:
         deployment = stream.deployment

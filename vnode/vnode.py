@@ -38,7 +38,7 @@ from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to
 from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
 from penstock.wal.retention import RetentionPolicy, deletable, segment_infos
-from penstock.wal.segment import segment_name
+from penstock.wal.segment import list_segments, segment_name
 from penstock.wal.writer import Recovery, WalWriter
 
 _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stored at every flush
@@ -471,6 +471,11 @@ class Vnode:
                             runs=table.runs(), parts=table.parts, tombstones=table.tombstones,
                             index=table.tombstone_index if current else None, cache=self._cache)
 
+    @property
+    def oldest_version(self) -> int:
+        """The first version that the log still has."""
+        return min(list_segments(self._fs, self._directory / "wal"), default=1)
+
     # Pins
 
     def set_pin(self, owner: str, version: int) -> None:
@@ -561,6 +566,10 @@ class Vnode:
             for result in results:
                 self._publish_tombstones(result.table)
             self._flushes += 1
+
+    def sync(self) -> None:
+        """Makes everything acknowledged durable. Raises StorageError; then the log takes no writes any more."""
+        self._wal.sync()
 
     def _times_to_store(self, table: TableState) -> dict[int, int] | None:
         """Returns the newest times when they shall be stored: always for few tables, else only now and then."""
