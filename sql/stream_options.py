@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from penstock.sql.dialect import quote_string
 from penstock.sql.statements import CreateStream, StreamOptions
 
-ALTERABLE = ("max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate", "guarantee")
+ALTERABLE = (
+    "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate", "guarantee")
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
 
