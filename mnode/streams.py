@@ -295,7 +295,8 @@ class Streams:
         plan = self._plans.get(stream.id)
         if plan is None or self._controller is None or stream.id in self._failed:
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
-        if plan.force is not None or (plan.agg is not None and plan.agg.window is None):
+        by_arrival = plan.force is not None or plan.time.clock != "event"
+        if by_arrival or (plan.agg is not None and plan.agg.window is None):
             raise NotSupportedError("RECALCULATE STREAM works for INTERVAL windows by event time only, and for streams "
                                     "without windows")
         first = instant(statement.first, plan.source.precision, session)

@@ -24,6 +24,7 @@ from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
+    ARRIVAL_COLUMN,
     AggPlan,
     Field,
     FillPlan,
@@ -32,6 +33,7 @@ from penstock.planner.stream import (
     SourceColumn,
     SourcePlan,
     StreamPlan,
+    TimePlan,
     Trigger,
 )
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
@@ -195,7 +197,9 @@ class _Planner:
                                         hint="only the start of a window tells which result is to be replaced")
             self.partials.update({(name,): (name, partial)
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
-        source = self._source_plan(marks or window, condition, casts, trigger.ignore_expired)
+        if time.clock != "event":
+            trigger = replace(trigger, ignore_expired=False, ignore_update=True)
+        source = self._source_plan(marks or window, condition, casts, time, trigger.ignore_expired)
         agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
             source_database=self.table.database, source_table=self.table.name, trigger=trigger.mode,
@@ -590,9 +594,12 @@ class _Planner:
     # -- SQL of the tasks --------------------------------------------------------------------------------------
 
     def _source_plan(
-        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], ignore_expired: bool
+        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], time: TimePlan,
+        ignore_expired: bool,
     ) -> SourcePlan:
         ts = self.row_key().ts
+        if time.clock != "event":
+            ts = quoted(ARRIVAL_COLUMN)
         by_table = any(key.partitions and key.sql == "tbname" for key in self.keys) or self.table.kind != "super"
         partition = [key for key in self.keys if key.partitions]
         if self.table.kind != "super" and not partition:

@@ -39,6 +39,7 @@ from penstock.sql.statements import (
 )
 
 _DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW")
+_CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
 _FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
 _SINK_RATE_RANGE = (0.1, 5.0)
@@ -94,6 +95,12 @@ class _OptionReader:
         token = cursor.token
         if cursor.take("TIMEZONE"):
             self._set(token, "timezone", token.word, cursor.string("a time zone"))
+            return True
+        if cursor.take("TIME"):
+            word = cursor.take_any(*_CLOCKS)
+            if word is None:
+                raise cursor.fail("EVENT, INGESTION or PROCESSING is expected", hint=cursor.guess())
+            self._set(token, "time", token.word, word.lower())
             return True
         for option in _FLAGS:
             if cursor.take(option):

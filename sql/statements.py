@@ -379,6 +379,7 @@ class Delete(Statement):
 
 # --- streams --------------------------------------------------------------------------------------------------
 
+TimeWord = Literal["event", "ingestion", "processing"]
 Guarantee = Literal["exactly_once", "at_least_once"]
 TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
@@ -400,6 +401,7 @@ class StreamOptions:
     fill_history: bool | None = None
     fill_history_async: bool = False
     timezone: str | None = None
+    time: TimeWord | None = None
     allowed_lateness: Duration | None = None
     idle_timeout: Duration | None = None
     close_when_idle: bool | None = None

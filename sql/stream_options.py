@@ -7,7 +7,8 @@ from dataclasses import fields, replace
 from penstock.sql.dialect import quote_string
 from penstock.sql.statements import CreateStream, StreamOptions
 
-ALTERABLE = ("max_delay", "recalculate", "delete_mark", "idle_timeout", "checkpoint_interval", "sink_rate", "guarantee")
+ALTERABLE = (
+    "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate", "guarantee")
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
 
@@ -31,6 +32,8 @@ def options_sql(options: StreamOptions) -> str:
         words.append(f"DELETE_MARK {options.delete_mark}")
     if options.fill_history is not None:
         words.append(f"FILL_HISTORY {options.fill_history:d}{' ASYNC' if options.fill_history_async else ''}")
+    if options.time is not None:
+        words.append(f"TIME {options.time.upper()}")
     if options.timezone is not None:
         words.append(f"TIMEZONE {quote_string(options.timezone)}")
     if options.allowed_lateness is not None:
@@ -39,6 +42,10 @@ def options_sql(options: StreamOptions) -> str:
         words.append(f"IDLE_TIMEOUT {options.idle_timeout}")
     if options.close_when_idle is not None:
         words.append(f"CLOSE_WHEN_IDLE {options.close_when_idle:d}")
+    if options.max_future is not None:
+        words.append(f"MAX_FUTURE {options.max_future}")
+    if options.max_skew is not None:
+        words.append(f"MAX_SKEW {options.max_skew}")
     if options.checkpoint_interval is not None:
         words.append(f"CHECKPOINT_INTERVAL {options.checkpoint_interval}")
     if options.sink_rate is not None:

@@ -304,7 +304,7 @@ class AggTask(BaseTask):
         # How long the engine was down isn't known: quiet vnodes are quiet from now on.
         self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
         self._hold_back()
-        self._late_kept = meta["late_kept"]
+        self._late_kept = meta.get("late_kept", 0)
         self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
         now = self._clock.monotonic()

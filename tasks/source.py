@@ -94,14 +94,7 @@ class SourceTask(BaseSourceTask):
         self._unseen: list[tuple[int, int]] = [(0, self._version)] if plan.history is None else []
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
-            self._unseen = [(first, last) for first, last in meta["unseen"]]
-            self._version, self._max_ts = meta["version"], meta["max_ts"]
-            self._idle = meta["idle"]
-            self._ledger.restore(meta["ledger"], self._store)
-            self._table_times.restore(meta["table_times"])
-            self._ranges.restore(meta["ranges"])
-            if self._history is not None:
-                self._history.restore(meta["history"])
+            self._restore(meta)
         self._quarantine = Quarantine(self._store)
         self._open_wal()
         if plan.agg is not None:
@@ -454,6 +447,17 @@ class SourceTask(BaseSourceTask):
                 "ledger": self._ledger.save(self._store), "table_times": self._table_times.save(),
                 "unseen": self._unseen, "history": None if self._history is None else self._history.save(),
                 "ranges": self._ranges.save()}
+
+    def _restore(self, meta: Mapping[str, Any]) -> None:
+        self._unseen = [(first, last) for first, last in meta["unseen"]]
+        self._version, self._max_ts = meta["version"], meta["max_ts"]
+        self._idle = meta["idle"]
+        if "ledger" in meta:  # checkpoints of older versions have none
+            self._ledger.restore(meta["ledger"], self._store)
+            self._table_times.restore(meta["table_times"])
+        self._ranges.restore(meta["ranges"])
+        if self._history is not None:
+            self._history.restore(meta["history"])
 
     def _needed_version(self) -> int:
         """Returns the version that WAL and store must still be readable from for a restart from now."""
