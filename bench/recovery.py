@@ -45,9 +45,10 @@ def worker_killed(
             node.insert(f"{DATABASE}.{shape.source}", tick.rows)
             if killed_ns is None and tick.number * schedule.tick_ms >= kill_after_s * 1000:
                 attempt = max((write.attempt for _, write in node.results.writes()), default=0)
-                (workers,) = node.controller.worker_pids().values()
+                (worker,) = node.status().workers
+                assert worker.pid is not None
                 killed_ns = time.monotonic_ns()
-                os.kill(workers[0], signal.SIGKILL)
+                os.kill(worker.pid, signal.SIGKILL)
         sender.join()
         _finish(node, query, shape)
         phase.end()

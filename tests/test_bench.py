@@ -174,7 +174,7 @@ def test_a_wrong_answer_is_refused() -> None:
 def test_streams_give_the_answers_of_their_batch_queries(query: Query, tmp_path: Path) -> None:
     """Both forms of each query mean the same: the profile of a stream checks its answer."""
     shape = query.of(Shape(20, 4000, accounts=50))
-    found = profile(query, shape, "WINDOW_CLOSE", tmp_path / "data", batch_rows=300, config={"stateMapSize": "64MiB"})
+    found = profile(query, shape, "WINDOW_CLOSE", tmp_path / "data", batch_rows=300, config={"stateMapSize": "256MiB"})
     assert found["result_rows"] == expected(query, shape, "WINDOW_CLOSE").num_rows > 0
 
 
