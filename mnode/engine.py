@@ -30,6 +30,7 @@ from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.queries import Queries
 from penstock.mnode.records import CommitRecords
+from penstock.mnode.replacements import Replacements
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
@@ -149,11 +150,14 @@ class Engine:
             undo.callback(self.results.close)
             undo.callback(self._ingest.close)
             undo.callback(self._stop_service)
+            undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
             if self._surroundings.threaded:
                 self._dnode.start()
                 self._views.start()
+            self.replacements.clean()
             self._streams.start_all()
+            self._watch_replacements()
             self._undo = undo.pop_all()
 
     def _connect_parts(self) -> None:
@@ -166,6 +170,8 @@ class Engine:
         self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
         self._streams = Streams(
             catalog, storage, self.results, self.records, self.paths, self.config, clock, self._start_controller)
+        self.replacements = Replacements(
+            catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
@@ -246,7 +252,9 @@ class Engine:
             case Delete():
                 return self._deletes.delete(statement, text, session)
             case CreateStream():
-                return self._streams.create(statement, session, self._ddl)
+                result = self._streams.create(statement, session, self._ddl)
+                self._watch_replacements()
+                return result
             case DropStream():
                 return self._streams.drop(statement)
             case PauseStream():
@@ -338,6 +346,11 @@ class Engine:
             return text_result("Query Plan", explain_stream(plan, source.vgroup_ids))
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
+
+    def _watch_replacements(self) -> None:
+        """Starts the thread that waits for new versions of streams, except where streams work when told to only."""
+        if self._controller_factory is None:
+            self.replacements.watch()
 
     def _start_controller(self) -> Controller:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""

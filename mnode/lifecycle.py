@@ -186,7 +186,7 @@ class Lifecycle:
             option = refused.upper().replace("IGNORE_", "IGNORE ").replace("_ASYNC", "")
             raise InvalidStreamError(
                 f"{option} of a stream can't be changed: its results so far were made by the old one",
-                hint="drop the stream and create it again with FILL_HISTORY 1; options that can be changed are "
+                hint="CREATE OR REPLACE STREAM computes them again; options that can be changed are "
                      "CHECKPOINT_INTERVAL, SINK_RATE, GUARANTEE, DELETE_MARK, IDLE_TIMEOUT and the time of its TRIGGER")
         text = altered(statement, changes)
         self._streams.plan_again(replace(stream, text=text))  # refuses what CREATE STREAM would refuse

@@ -17,6 +17,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import (
     AlreadyExistsError,
+    InUseError,
     InvalidStatementError,
     InvalidStreamError,
     NotFoundError,
@@ -54,6 +55,7 @@ from penstock.sql.statements import (
     ResumeStream,
     StreamOptions,
 )
+from penstock.sql.stream_options import altered
 from penstock.tasks.build import task_edges
 from penstock.tasks.messages import TaskStatus
 from penstock.tasks.task import TaskSettings
@@ -67,6 +69,7 @@ _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
+REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
@@ -102,16 +105,22 @@ class Streams:
 
     # --- statements --------------------------------------------------------------------------------------------
 
-    def plan(self, statement: CreateStream, session: Session) -> StreamPlan:
-        """Returns what CREATE STREAM would run, having checked everything; changes nothing."""
+    def plan(self, statement: CreateStream, session: Session, replaced: StreamRecord | None = None) -> StreamPlan:
+        """Returns what CREATE STREAM would run, having checked everything; changes nothing.
+
+        `replaced`: as if this stream and its result table weren't there.
+        """
         check_name(statement.name, "stream")
         target = find_table(statement.target.name, session, self._catalog, statement.text)
+        view: CatalogView = self._catalog
+        if replaced is not None:
+            view = self._without_replaced(replaced, target)
         for stream in self._catalog.streams():
-            if target is not None and stream.target_uid == target.uid:
+            if target is not None and stream.target_uid == target.uid and stream != replaced:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
-        plan = plan_stream(statement, self._catalog, session, stream_defaults(self._config))
+        plan = plan_stream(statement, view, session, stream_defaults(self._config))
         source_database = require_database(plan.source_database, self._catalog)
         sources = [self._catalog.table_by_uid(stream.source_uid) for stream in self._catalog.streams()]
         count = sum(source is not None and source.database == source_database.name for source in sources)
@@ -124,6 +133,23 @@ class Streams:
             if len(plan.sink.columns) > 1:
                 check_columns(plan.sink.columns, plan.sink.tags)
         return plan
+
+    def _without_replaced(self, replaced: StreamRecord, target: Table | None) -> CatalogView:
+        """Returns the catalog as it was before a stream that is to be replaced made its result table."""
+        known = self._catalog.table_by_uid(replaced.target_uid)
+        if not replaced.created_target or known is None:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into a table that it didn't create", code=_TARGET_TAKEN,
+                hint="its other rows would be lost: drop the stream and create it again")
+        if target is None or target.uid != known.uid:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
+                hint="to write elsewhere, drop the stream and create it again")
+        for stream in self._catalog.streams():
+            if stream.source_uid == known.uid:
+                raise InUseError(f"stream {stream.name} reads {known.name}, and would lose its place",
+                                 hint=f"drop {stream.name} first")
+        return _Without(self._catalog, known)
 
     def _refuse_cycle(self, plan: StreamPlan) -> None:
         """Refuses a stream whose results would come back to its source: it would feed itself for ever."""
@@ -143,11 +169,17 @@ class Streams:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._config.disable_stream:
             raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
-        if self._catalog.stream(statement.name) is not None:
+        replaced = self._catalog.stream(statement.name)
+        if replaced is not None and not statement.or_replace:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"stream {statement.name} already exists", code=_EXISTS)
-        plan = self.plan(statement, session)
+        if statement.or_replace:
+            statement = self._replacing(statement, replaced)
+        plan = self.plan(statement, session, replaced)
+        if replaced is not None:
+            for pending in self._replacements_of(replaced):
+                self.drop_record(pending)
         source_database = require_database(plan.source_database, self._catalog)
         source = self._catalog.table(plan.source_database, plan.source_table)
         assert source is not None
@@ -156,24 +188,26 @@ class Streams:
         for vgroup_id, version in self._storage.acknowledged(source_database.vgroup_ids):
             self._storage.vnode(vgroup_id).set_pin(hold, version)
         try:
-            return self._create(statement, session, ddl, plan, source, source_database)
+            return self._create(statement, session, ddl, plan, source, source_database, replaced)
         finally:
             for vgroup_id in source_database.vgroup_ids:
                 self._storage.vnode(vgroup_id).release_pin(hold)
 
     def _create(
         self, statement: CreateStream, session: Session, ddl: Ddl, plan: StreamPlan, source: Table,
-        source_database: Database,
+        source_database: Database, replaced: StreamRecord | None,
     ) -> Result:
         target_uid = plan.sink.target_uid
         if plan.sink.create:
             target_database = require_database(plan.sink.database, self._catalog)
             target_uid = ddl.create_table_of(
-                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True).uid
+                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
+                replaces=None if replaced is None else replaced.target_uid).uid
         try:
             record = self._catalog.create_stream(StreamRecord(
                 id=0,
-                name=statement.name,
+                name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
+                replaces=None if replaced is None else replaced.id,
                 text=statement.text,
                 database=session.database,
                 time_zone=session.time_zone,
@@ -210,9 +244,50 @@ class Streams:
         return Result()
 
     def drop_record(self, stream: StreamRecord) -> None:
-        """Ends a stream and forgets it."""
+        """Ends a stream and forgets it, and with it a stream that was to replace it."""
+        if self._catalog.stream_by_id(stream.id) is None:
+            return  # went with the stream that it was to replace
+        for pending in self._replacements_of(stream):
+            self.drop_record(pending)
         self._results.forget(stream.id)
         self._catalog.drop_stream(stream.id)
+        self.end_for_good(stream)
+        target = self._catalog.table_by_uid(stream.target_uid)
+        if stream.replaces is not None and target is not None:
+            self._catalog.drop_table(target.uid)
+            self._storage.drop_table(require_database(target.database, self._catalog), target)
+
+    def _replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:
+        return [other for other in self._catalog.streams() if other.replaces == stream.id]
+
+    def _replacing(self, statement: CreateStream, replaced: StreamRecord | None) -> CreateStream:
+        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes what the old stream had computed too."""
+        options = statement.options
+        if replaced is not None:
+            if options.fill_history is False:
+                raise InvalidStreamError("a stream that replaces another computes its history",
+                                         hint="leave out FILL_HISTORY 0")
+            options = replace(options, fill_history=True)
+        written = parse_one(altered(statement, options))
+        assert isinstance(written, CreateStream)
+        return written
+
+    def progress(self, stream: StreamRecord) -> dict[int, int] | None:
+        """Returns up to which version each source task has got, or None while one isn't there or reads history."""
+        plan = self._plans.get(stream.id)
+        if plan is None or self._controller is None:
+            return None
+        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        reached: dict[int, int] = {}
+        for status in self._controller.statuses():
+            if status.task.stream_id == stream.id and status.task.level == "source":
+                filling = status.history is not None and not status.history.done
+                if not filling and status.processed_version is not None:
+                    reached[vgroup_ids[status.task.index]] = status.processed_version
+        return reached if len(reached) == len(vgroup_ids) else None
+
+    def end_for_good(self, stream: StreamRecord) -> None:
+        """Ends the tasks of a stream that isn't in the catalog any more, and removes what was kept for it."""
         self._plans.pop(stream.id, None)
         self._options.pop(stream.id, None)
         self._failed.pop(stream.id, None)
@@ -374,6 +449,9 @@ class Streams:
         assert isinstance(statement, CreateStream)
         target = self._catalog.table_by_uid(stream.target_uid)
         view: CatalogView = self._catalog
+        if stream.replaces is not None:
+            replaced = self._catalog.stream_by_id(stream.replaces)
+            target = None if replaced is None else self._catalog.table_by_uid(replaced.target_uid)
         if stream.created_target and target is not None:
             # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
             view = _Without(self._catalog, target)
