@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config
-from penstock.common.errors import CorruptionError, NotSupportedError, UnavailableError
+from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
@@ -25,6 +25,7 @@ from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
 from penstock.mnode.ddl import Ddl
 from penstock.mnode.deletes import Deletes
+from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
@@ -83,8 +84,6 @@ from penstock.sql.statements import (
 from penstock.tasks.explain import explain_stream
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
-FORMAT_VERSION = 1
-
 _log = logger(__name__)
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
@@ -135,7 +134,7 @@ class Engine:
         with ExitStack() as undo:
             self._lock = lock_data_directory(self.paths)
             undo.callback(self._lock.release)
-            self._check_format()
+            ensure_format(self.fs, self.paths)
             self._log_handler = configure_file_logging(config, path)
             undo.callback(stop_logging, self._log_handler)
             self.catalog = Catalog(self.paths.catalog)
@@ -367,19 +366,6 @@ class Engine:
     def _stop_service(self) -> None:
         if self._service is not None:
             self._service.shutdown()
-
-    def _check_format(self) -> None:
-        path = self.paths.format
-        if not path.exists():
-            self.fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
-            return
-        text = self.fs.read(path).decode(errors="replace").strip()
-        if not text.isdigit():
-            raise CorruptionError(f"{path} holds {text[:20]!r} instead of a format version")
-        if int(text) > FORMAT_VERSION:
-            raise CorruptionError(
-                f"the data directory {self.paths.root} has format {text}; this version of Penstock knows formats up "
-                f"to {FORMAT_VERSION}", hint="use the newer version that wrote it")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -5,7 +5,7 @@ The directory must belong to no engine; it is locked meanwhile. Checking changes
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.formats import check_format
-from penstock.mnode.records import CommitRecords
+from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.storage import storage_schema
 from penstock.sql.schema import Database
 from penstock.tasks.state_check import check_state
@@ -28,11 +28,12 @@ Advanced = Callable[[str, int], None]
 """Called with what is being read, and how many bytes of it were read since the last call."""
 
 _ASIDE = "damaged"
+_BEFORE = "nothing: the checkpoint before it is used, and what came since is computed again"
 
 
 @dataclass(slots=True)
 class Report:
-    """What `fsck` found and did. `records`, `parts`, `checkpoints`: how many were read; `notes`: harmless finds."""
+    """What `fsck` found and did. `records`, `parts`, `checkpoints`, `catalog_entries`: how many were read."""
 
     damages: list[Damage] = field(default_factory=list)
     repairs: list[Repair] = field(default_factory=list)
@@ -70,9 +71,6 @@ class Fsck:
             lock.release()
         return self._report
 
-    def total_bytes(self) -> int:
-        """Returns how much there is to read, roughly."""
-        return sum(path.stat().st_size for path in self._paths.root.rglob("*") if path.is_file())
 
     def _check_all(self) -> None:
         report = self._report
@@ -126,51 +124,55 @@ class Fsck:
     # --- streams -----------------------------------------------------------------------------------------------
 
     def _check_stream(self, stream: StreamRecord) -> None:
-        """Reads commit records and task states. A damaged state counts for nothing: the stream goes back behind it."""
-        report, records = self._report, CommitRecords(self._paths, self._fs)
-        intact: list[int] = []
-        for checkpoint_id in records.ids(stream.id):
-            report.checkpoints += 1
-            path = records.path(stream.id, checkpoint_id)
-            self._advanced(f"stream {stream.name}", 0)
-            try:
-                records.read(stream.id, checkpoint_id)
-            except CorruptionError as error:
-                damage = Damage(
-                    "commit_record", path, error.message, f"checkpoint {checkpoint_id} of stream {stream.name} doesn't "
-                    "count", "nothing: the checkpoint before it is used, and rows since are computed again",
-                    stream_id=stream.id)
-                report.damages.append(damage)
-                if self._repair:
-                    aside = self._set_aside(path)
-                    report.repairs.append(Repair(path, f"it was set aside as {aside}; the checkpoint before it counts"))
-            else:
-                intact.append(checkpoint_id)
-        if intact:
-            self._check_states(stream, records, intact)
-
-    def _check_states(self, stream: StreamRecord, records: CommitRecords, intact: list[int]) -> None:
-        """Checks the state of every task as of the intact checkpoints, newest first."""
+        """Reads commit records, and the state of every task as of each of them."""
         report = self._report
-        newest = records.read(stream.id, intact[0])
+        usable: list[int] = []
+        stored = CommitRecords(self._paths, self._fs).all(stream.id)
         damages: list[Damage] = []
-        for task in newest.tasks:
-            folder = self._paths.state(stream.id, task.task)
-            problem = check_state(folder, intact[0])
-            if folder.is_dir():
-                self._advanced(f"stream {stream.name}", sum(path.stat().st_size for path in folder.iterdir()))
-            if problem is not None:
+        for one in stored:
+            report.checkpoints += 1
+            path = self._paths.checkpoints(stream.id) / f"{one.checkpoint_id}.json"
+            if one.record is None:
                 damages.append(Damage(
-                    "state", folder, problem, f"stream {stream.name} cannot go on from checkpoint {intact[0]}",
-                    "repair: the stream computes from its beginning again, if the log reaches back so far; else drop it "
-                    "and create it again", stream_id=stream.id))
+                    "commit_record", path, one.damage, f"checkpoint {one.checkpoint_id} of stream {stream.name} doesn't "
+                    "count", _BEFORE, stream_id=stream.id))
+                continue
+            found = list(self._damaged_states(stream, one.record))
+            damages += found
+            if not found:
+                usable.append(one.checkpoint_id)
         report.damages += damages
-        if damages and self._repair:
+        if not damages or not self._repair:
+            return
+        if usable:
+            self._drop_checkpoints(stream, [one.checkpoint_id for one in stored if one.checkpoint_id not in usable],
+                                   usable[0])
+        elif stored:
             aside = self._set_aside(self._paths.stream(stream.id))
             report.repairs.append(Repair(
-                self._paths.stream(stream.id), f"all checkpoints of stream {stream.name} were set aside as {aside}; it "
-                "starts from its beginning again", "rows that the log has given up since: the stream is FAILED then, "
-                "and must be created again with FILL_HISTORY 1"))
+                self._paths.stream(stream.id), f"no checkpoint of stream {stream.name} is intact: all were set aside as "
+                f"{aside}; it starts from its beginning again",
+                "what the log has given up since the stream was created: the stream fails then with the reason, and "
+                "must be created again with FILL_HISTORY 1"))
+
+    def _damaged_states(self, stream: StreamRecord, record: CommitRecord) -> Iterator[Damage]:
+        for task in record.tasks:
+            folder = self._paths.state(stream.id, task.task)
+            problem = check_state(folder, record.checkpoint_id)
+            data = folder / "data.mdb"
+            self._advanced(f"stream {stream.name}", data.stat().st_size if data.exists() else 0)
+            if problem is not None:
+                yield Damage("state", data, problem,
+                             f"stream {stream.name} cannot go on from checkpoint {record.checkpoint_id}", _BEFORE,
+                             stream_id=stream.id)
+
+    def _drop_checkpoints(self, stream: StreamRecord, ids: list[int], used: int) -> None:
+        for checkpoint_id in ids:
+            path = self._paths.checkpoints(stream.id) / f"{checkpoint_id}.json"
+            aside = self._set_aside(path)
+            self._report.repairs.append(Repair(
+                path, f"it was set aside as {aside}; stream {stream.name} goes on from checkpoint {used}, and computes "
+                "what came since again"))
 
     # --- repair ------------------------------------------------------------------------------------------------
 

@@ -85,7 +85,7 @@ class StateStore:
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Returns the newest value of each key, or None; raises CorruptionError for one that fails its checksum."""
         layers = self._layers()  # before the transaction: it would not see handles opened later
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             return [self._find(transaction, layers, key) for key in keys]
 
     def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
@@ -112,7 +112,7 @@ class StateStore:
         """Returns the greatest key below `end` that starts with `prefix`, with its newest value, or None."""
         self._spill_if_many()
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             while True:
                 keys = [key for cursor in cursors if (key := _key_before(cursor, end)) is not None]
@@ -131,7 +131,7 @@ class StateStore:
 
     def _scan(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             cursors = [cursor for cursor in cursors if cursor.set_range(first)]
             while cursors:
@@ -147,7 +147,7 @@ class StateStore:
         `key` itself need not exist. Keys that `put_many` took since the last `flush` or checkpoint are not seen.
         """
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             step: type[_Forward] | type[_Backward] = _Forward if forward else _Backward
             cursors = [cursor for cursor in cursors if step.start(cursor, key)]
@@ -242,6 +242,16 @@ class StateStore:
         assert isinstance(meta, dict)
         return meta
 
+    def verify(self, checkpoint_id: int) -> None:
+        """Reads everything that a checkpoint consists of. Raises CorruptionError, CheckpointDamagedError; changes nothing."""
+        if all(delta.checkpoint_id != checkpoint_id for delta in self._deltas):
+            raise CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory}")
+        self._verify([delta for delta in self._deltas if delta.checkpoint_id <= checkpoint_id])
+        with self._reading() as transaction:
+            for key, stored in transaction.cursor(db=self._base):
+                if bytes(stored) != _DELETED:
+                    self._checked(bytes(key), bytes(stored))
+
     def reserve(self, number: int) -> int:
         """Notes durably, for whoever opens this store next, that the task may get as far as `number`; returns it."""
         with self._writing() as transaction:
@@ -252,7 +262,7 @@ class StateStore:
     @property
     def reserved(self) -> int | None:
         """The number noted last, in any attempt and whatever was restored, or None."""
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             stored = transaction.get(_RESERVED, db=self._meta)
         return None if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_RESERVED, bytes(stored)))[0])
 
@@ -316,12 +326,20 @@ class StateStore:
     def _verify(self, deltas: Iterable[_Delta]) -> None:
         """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""
         known = [(delta, self._handle(delta.sequence, create=False)) for delta in deltas if delta.digest]
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             for delta, handle in known:
                 found = 0 if handle is None else _digest_of(transaction, handle)
                 if f"{found:08x}" != delta.digest:
                     raise CheckpointDamagedError(
                         f"checkpoint {delta.checkpoint_id} in {self._directory} is damaged: its checksum differs")
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        try:
+            with self._env.begin() as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise CorruptionError(f"the task state in {self._directory} is damaged: {error}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
@@ -373,7 +391,7 @@ class StateStore:
         return max((delta.sequence for delta in self._deltas), default=0) + 1
 
     def _load_directory(self) -> None:
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             stored = transaction.get(b"checkpoints", db=self._meta)
         if stored is None:
             with self._writing() as transaction:

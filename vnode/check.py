@@ -121,7 +121,8 @@ def check_log(fs: Fs, directory: Path, vgroup_id: int, progress: Progress) -> Lo
     if end is not None and end > last and not any(damage.kind.startswith("log") for damage in damages):
         damages.append(Damage(
             "log_end", directory / END_NAME, f"records up to version {end} were synced, but the log ends at {last}",
-            f"versions {last + 1} to {end} are gone", "restore the segments from a copy, or repair: what is left counts",
+            f"versions {last + 1} to {end} are gone",
+            "restore the segments from a copy, or --repair: what is left counts",
             vgroup_id=vgroup_id, version=last + 1))
     return LogReport(first, last, records, tuple(damages))
 
@@ -217,8 +218,11 @@ def _part_damage(store: Path, table: TableManifest, part: PartInfo, problem: str
 def _check_last_times(fs: Fs, store: Path, table: TableManifest, times: LastTimes, vgroup_id: int) -> list[Damage]:
     path = store / "last" / times.name
     try:
-        pq.read_table(pa.BufferReader(fs.read(path)))
-    except (FileNotFoundError, OSError, pa.ArrowInvalid) as error:
+        data = fs.read(path)
+        if times.crc not in (None, crc32c(data)):
+            raise OSError("its checksum does not fit")
+        pq.read_table(pa.BufferReader(data))
+    except (OSError, pa.ArrowInvalid) as error:
         return [Damage("last_times", path, f"it cannot be read: {error}",
                        f"the newest time per child table of table {table.table_uid} is not known",
                        "--repair has them read from the parts again: nothing is lost", vgroup_id=vgroup_id,

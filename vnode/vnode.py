@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -239,8 +238,12 @@ class Vnode:
         known = 0
         if table.last_times is not None:
             path = self._store / "last" / table.last_times.name
+            content = self._fs.read(path)
+            if table.last_times.crc not in (None, crc32c(content)):
+                raise CorruptionError(f"{path} is damaged: its checksum does not fit",
+                                      hint="penstock fsck --repair has it made again from the parts")
             try:
-                stored = pq.read_table(path)
+                stored = pq.read_table(pa.BufferReader(content))
             except (OSError, pa.ArrowInvalid) as error:
                 raise CorruptionError(f"{path} is damaged: {error}") from error
             stored = stored.sort_by("tuid")
@@ -608,8 +611,9 @@ class Vnode:
 
     def _write_times(self, table: TableState, times: pa.Table, version: int) -> LastTimes:
         name = f"{table.uid}-{version:020d}.parquet"
-        self._fs.write_atomic(self._store / "last" / name, parquet_bytes(times))
-        return LastTimes(name, version)
+        content = parquet_bytes(times)
+        self._fs.write_atomic(self._store / "last" / name, content)
+        return LastTimes(name, version, crc32c(content))
 
     def _install(self, persisted: int, generation: int, results: Sequence[_Flushed]) -> None:
         """Makes the result of a flush valid, in the MANIFEST and in memory."""

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from simulation.run import Outcome, run_seeds
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from simulation.disk import ProcessDied
-from simulation.world import World
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
@@ -36,6 +34,8 @@ from penstock.tasks.task import StreamDeployment, StreamTask
 from penstock.tasks.worker import WorkerSpec
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.reader import WalReader
+from simulation.disk import ProcessDied
+from simulation.world import World
 
 T = TypeVar("T")
 

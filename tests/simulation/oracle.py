@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+
 from simulation.library_seams import shared_duckdb
 
 Key = tuple[str, int]
@@ -38,7 +39,7 @@ def kind(name: str, query: str, batch: str, *, into: str = "", result: str, trig
                       closed_only, width)
 
 
-_MS = "(ts // {w}) * {w}".format(w=WINDOW)
+_MS = f"(ts // {WINDOW}) * {WINDOW}"
 KINDS = (
     kind("per_table", "SELECT _wstart ts, count(*) c, sum(v) s, max(v) m FROM d.m PARTITION BY tbname tn "
          "INTERVAL(10s)",

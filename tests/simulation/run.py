@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import lmdb
-from simulation.cluster import Cluster, EngineProcess, NetworkFaults
-from simulation.disk import PowerLost, ProcessDied
-from simulation.oracle import KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown
-from simulation.world import SimulationError, World
 
 from penstock.common.config import load_config
 from penstock.common.errors import CorruptionError, InternalError, PenstockError, StorageError, UnavailableError
 from penstock.mnode.controller import ControllerSettings
 from penstock.tasks.messages import TaskState
+from simulation.cluster import Cluster, EngineProcess, NetworkFaults
+from simulation.disk import PowerLost, ProcessDied
+from simulation.oracle import KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown
+from simulation.world import SimulationError, World
 
 T0 = 1_700_000_000_000
 TABLES = 5
@@ -346,7 +346,8 @@ class Run:
         host = self._host()
         if host.engine.catalog.stream(stream.name) is None and host.engine.catalog.table("d", f"out_{stream.name}"):
             # A crash in the middle of CREATE STREAM may leave its empty result table.
-            self._do(f"DROP TABLE d.out_{stream.name}")
+            if not self._do(f"DROP TABLE d.out_{stream.name}"):
+                return
         text = (f"CREATE STREAM {stream.name} {stream.options} FILL_HISTORY 1 INTO d.out_{stream.name} {stream.into} "
                 f"AS {stream.query}")
         if self._do(text):
@@ -533,7 +534,7 @@ class Run:
                     if status.state not in _STATES:
                         raise SimulationError(f"{task.id} is in the state {status.state}")
                     task.input.validate()
-                    if status.state != "IDLE" or not task.input.is_empty():
+                    if status.state not in ("IDLE", "ALIGNING") or not task.input.is_empty():
                         return False
                     if task.output is not None and not task.output.is_empty():
                         return False
