@@ -78,6 +78,7 @@ class StreamRecord:
     wanted: WantedState = "running"
     functions: tuple[str, ...] = ()
     defaults: dict[str, Any] = field(default_factory=dict)
+    dlq: tuple[str, str] | None = None
     savepoints: tuple[Savepoint, ...] = ()
     last_checkpoint_id: int = 0
     replaces: int | None = None
@@ -693,6 +694,7 @@ class Catalog:
                 value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
                 value["source_columns"] = tuple(value["source_columns"])
                 value["functions"] = tuple(value.get("functions", ()))
+                value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
                 value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
                 self._streams[value["id"]] = StreamRecord(**value)
             for _, value in read.items(_SNODES):

@@ -33,6 +33,7 @@ from penstock.tasks.messages import (
     CheckpointCommitted,
     Pause,
     Recalculate,
+    Replay,
     Resume,
     StartCheckpoint,
     TaskEvent,
@@ -278,12 +279,13 @@ class StreamController:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
         self._ask(lambda: self._resume(stream_id, skip_to_end))
 
-    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None:
-        """Has a running stream compute a range of time again; returns once a checkpoint holds the order.
+    def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
+        """Has a running stream compute a range of time, or rows that it left out, again.
 
-        If that takes long the order stands all the same. Raises NotFoundError, or UnavailableError if it doesn't run.
+        Returns once a checkpoint holds the order. If that takes long the order stands all the same. Raises
+        NotFoundError, or UnavailableError if it doesn't run.
         """
-        future = self._ask(lambda: self._recalculate(stream_id, first_ts, last_ts))
+        future = self._ask(lambda: self._recalculate(stream_id, order))
         try:
             self._surroundings.result(future, _ORDER_TIMEOUT_S)
         except FutureTimeoutError:
@@ -487,12 +489,12 @@ class StreamController:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
             self._handle_checkpoint(checkpoints.Request(stream_id))
 
-    def _recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> Future[CommitRecord]:
+    def _recalculate(self, stream_id: int, order: Recalculate | Replay) -> Future[CommitRecord]:
         stream = self._machine.stream(stream_id)
         self._entry(stream_id)
         if stream is None or stream.state is not StreamState.RUNNING:
             raise UnavailableError(f"stream {stream_id:x} isn't running", hint="try again once SHOW STREAMS says so")
-        self._post_event(stream_id, Recalculate(first_ts, last_ts))
+        self._post_event(stream_id, order)
         return self._request_checkpoint(stream_id)
 
     def _request_checkpoint(self, stream_id: int) -> Future[CommitRecord]:

@@ -24,6 +24,7 @@ from penstock.mnode.controller import ControllerSettings, Runtime, StreamControl
 from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
 from penstock.mnode.ddl import Ddl
+from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
 from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
@@ -71,6 +72,7 @@ from penstock.sql.statements import (
     Insert,
     PauseStream,
     RecalculateStream,
+    ReplayDlq,
     ResumeStream,
     Select,
     SetOperation,
@@ -178,6 +180,7 @@ class Engine:
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
+        self._replays = Replays(catalog, storage, self._queries, self._streams)
         self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run,
                               self._surroundings.pool("penstock-insert", 4))
         self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
@@ -264,6 +267,8 @@ class Engine:
                 return self._lifecycle.start(statement)
             case DropSavepoint():
                 return self._lifecycle.drop_savepoint(statement)
+            case ReplayDlq():
+                return self._replays.replay(statement, session)
             case RecalculateStream():
                 return self._streams.recalculate(statement, session)
             case CreateFunction():

@@ -7,7 +7,7 @@ from typing import cast
 
 from penstock.common.config import Config
 from penstock.common.paths import DataPaths
-from penstock.planner.stream import TimeClock
+from penstock.planner.stream import OnError, TimeClock
 from penstock.planner.stream_planner import StreamDefaults
 from penstock.planner.stream_time import TimeDefaults
 from penstock.tasks.task import TaskSettings
@@ -42,4 +42,5 @@ def stream_defaults(config: Config) -> StreamDefaults:
         close_when_idle=config.close_when_idle,
         max_future_s=config.max_future,
         max_skew_s=config.max_skew,
+        on_error=cast(OnError, config.on_error),
     ))

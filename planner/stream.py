@@ -219,6 +219,24 @@ class TimePlan:
     created: int = 0
 
 
+OnError = Literal["null", "fail", "skip", "dlq"]
+
+
+@dataclass(frozen=True, slots=True)
+class DlqPlan:
+    """The table for rows that a stream leaves out: those that come `late`, or `errors` and those from the future.
+
+    `target_uid` is 0 until it is created. `columns` are all that a row of the source has.
+    """
+
+    database: str
+    table: str
+    target_uid: int
+    columns: tuple[SourceColumn, ...]
+    late: bool
+    errors: bool
+
+
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One planned stream.
@@ -228,6 +246,8 @@ class StreamPlan:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
     `functions` are the users' functions that the SQL texts call. `guarantee`: how often a row counts after a failure.
+    `on_error`: what becomes of rows that can't be computed; null is TDengine's way: functions give NULL, and what else
+    fails ends the attempt.
     """
 
     source_database: str
@@ -250,6 +270,8 @@ class StreamPlan:
     force: ForcePlan | None = None
     functions: tuple[UserCall, ...] = ()
     time: TimePlan = TimePlan()
+    on_error: OnError = "null"
+    dlq: DlqPlan | None = None
     guarantee: Guarantee = "exactly_once"
 
     @property

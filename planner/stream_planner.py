@@ -19,6 +19,7 @@ from penstock.common.errors import (
 )
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.bounds import time_bounds, time_constant
+from penstock.planner.dead_letters import plan_dlq, plan_errors
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.partials import Partial, RowKey, picked, split
@@ -171,6 +172,7 @@ class _Planner:
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
         time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
+        on_error = plan_errors(self.statement, trigger.mode, self.defaults.time.on_error)
         if trigger.mode == "force_window_close":
             return plan_force(self, condition)
         if window is None:
@@ -207,7 +209,8 @@ class _Planner:
             time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
             colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
-            history=self._history(), delete_mark=self._delete_mark(), time=time,
+            history=self._history(), delete_mark=self._delete_mark(), time=time, on_error=on_error,
+            dlq=plan_dlq(options, self.table, self.precision, self.catalog, self.session),
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -731,6 +734,8 @@ class _Planner:
             *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
             ("watermark", f"{plan.watermark}{self.precision}"), *described(plan.time, self.precision),
             *((("timezone", plan.time_zone),) if self.statement.options.timezone is not None else ()),
+            *((("on error", plan.on_error),) if plan.on_error != "null" else ()),
+            *((("dlq", f"{plan.dlq.database}.{plan.dlq.table}"),) if plan.dlq is not None else ()),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock.common.errors import InvalidStreamError, InvalidValueError
-from penstock.planner.stream import TimeClock, TimePlan
+from penstock.planner.stream import OnError, TimeClock, TimePlan
 from penstock.sql.literals import zone
 from penstock.sql.schema import Session
 from penstock.sql.statements import CreateStream, Duration, IntervalWindow, StreamOptions
@@ -21,6 +21,7 @@ class TimeDefaults:
     close_when_idle: bool = False
     max_future_s: float = 36_500 * 86_400.0
     max_skew_s: float = 0.0
+    on_error: OnError = "null"
 
 
 # Each option about event time by the field of `StreamOptions` that holds it.

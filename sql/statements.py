@@ -379,6 +379,8 @@ class Delete(Statement):
 
 # --- streams --------------------------------------------------------------------------------------------------
 
+OnErrorWord = Literal["fail", "skip", "dlq"]
+LateWord = Literal["drop", "recalc", "dlq"]
 TimeWord = Literal["event", "ingestion", "processing"]
 Guarantee = Literal["exactly_once", "at_least_once"]
 TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
@@ -407,6 +409,9 @@ class StreamOptions:
     close_when_idle: bool | None = None
     max_future: Duration | None = None
     max_skew: Duration | None = None
+    on_error: OnErrorWord | None = None
+    late: LateWord | None = None
+    dlq: Name | None = None
     checkpoint_interval: Duration | None = None
     sink_rate: float | None = None
     guarantee: Guarantee | None = None
@@ -512,6 +517,15 @@ class RecalculateStream(Statement):
     first: exp.Expression
     last: exp.Expression | None = None
     if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayDlq(Statement):
+    """REPLAY DLQ name [WHERE ...]: tries rows of a dead letter queue once more; without WHERE those that are dead."""
+
+    name: Name
+    where: exp.Expression | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -121,6 +121,19 @@ def never_late(rows: pa.Table, time_column: str, as_of: int) -> Judged:
     return Judged(rows, ts, None, np.full(len(ts), NEVER, np.int64), None, (len(ts),), (as_of,), (0,))
 
 
+def without_rows(judged: Judged, rows: Sequence[int]) -> Judged | None:
+    """Returns the rows of a block but for some, by their numbers; None if none is left."""
+    kept = np.ones(len(judged.ts), bool)
+    kept[rows] = False
+    if not kept.any():
+        return None
+    counts = np.cumsum(kept)
+    return Judged(
+        judged.rows.filter(pa.array(kept)), judged.ts[kept], None if judged.change is None else judged.change[kept],
+        judged.limit[kept], None if judged.last is None else judged.last[kept],
+        tuple(int(counts[end - 1]) for end in judged.ends), judged.versions, judged.ingest_times_ms)
+
+
 def suspects(judged: Judged) -> pa.Table | None:
     """Returns the rows with `_row`, `_limit` and `_last` if any of them may be expired, else None."""
     if judged.change is None or judged.last is None:
