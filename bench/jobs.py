@@ -21,14 +21,14 @@ class Options:
     """What the command line may change."""
 
     queries: Sequence[str]
-    rows: int = 4_000_000
+    rows: int = 3_000_000
     tables: int = 1000
     vgroups: int = 2
     batch_rows: int = 20_000
     accounts: int = 100_000
     streams: Sequence[int] = (10, 50)
     rates: Sequence[int] = (20_000, 200_000)
-    seconds: int = 15
+    seconds: int = 12
     scale: float = 0.002
     flink_python: Path | None = None
 

@@ -48,14 +48,14 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m bench.streams", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("queries", nargs="*", metavar="QUERY", help=f"some of {', '.join(QUERIES)}; default: all")
     parser.add_argument("--parts", type=_names, default=list(PARTS), help=f"some of {','.join(PARTS)}")
-    parser.add_argument("--rows", type=int, help="rows to catch up with (4,000,000; 1,000,000 with --profile)")
+    parser.add_argument("--rows", type=int, help="rows to catch up with (3,000,000; 1,000,000 with --profile)")
     parser.add_argument("--tables", type=int, default=1000)
     parser.add_argument("--vgroups", type=int, help="2 by default, 1 with --profile")
     parser.add_argument("--batch-rows", type=int, default=20_000, help="rows per INSERT")
     parser.add_argument("--accounts", type=int, default=100_000, help="groups of the query `accounts`")
     parser.add_argument("--streams", type=_numbers, default=[10, 50], help="how many at once, in the part `streams`")
     parser.add_argument("--rates", type=_numbers, default=[20_000, 200_000], help="rows/s of the part `latency`")
-    parser.add_argument("--seconds", type=int, default=15, help="how long each latency is measured")
+    parser.add_argument("--seconds", type=int, default=12, help="how long each latency is measured")
     parser.add_argument("--scale", type=float, default=0.002, help="part of 10,000 x 100,000 rows, in `history`")
     parser.add_argument("--flink-python", type=Path, help="a Python that has apache-flink; without: no Flink")
     parser.add_argument("--directory", type=Path, help="where data goes (default: a temporary directory)")
@@ -72,7 +72,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _measurements(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     chosen = Options(
-        queries=options.queries or list(QUERIES), rows=options.rows or 4_000_000, tables=options.tables,
+        queries=options.queries or list(QUERIES), rows=options.rows or 3_000_000, tables=options.tables,
         vgroups=options.vgroups or 2, batch_rows=options.batch_rows, accounts=options.accounts,
         streams=options.streams, rates=options.rates, seconds=options.seconds, scale=options.scale,
         flink_python=options.flink_python)
