@@ -18,6 +18,8 @@ from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
 from penstock.mnode.activity import Activity
+from penstock.mnode.backup_store import open_backup_store
+from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
@@ -156,7 +158,11 @@ class Engine:
             if self._surroundings.threaded:
                 self._dnode.start()
                 self._views.start()
+            undo.callback(self.backups.close)
+            self.backups.clean()
             self.replacements.clean()
+            if self._controller_factory is None:
+                self.backups.watch()
             self._streams.start_all()
             self._watch_replacements()
             self._undo = undo.pop_all()
@@ -169,8 +175,13 @@ class Engine:
         self.results = ResultStore(
             catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
         self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
+        location = self.config.checkpoint_backup_dir
+        self.backups = Backups(
+            open_backup_store(location) if location else None, self.config.checkpoint_backup_interval, self.paths,
+            self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
         self._streams = Streams(
-            catalog, storage, self.results, self.records, self.paths, self.config, clock, self._start_controller)
+            catalog, storage, self.results, self.records, self.backups, self.paths, self.config, clock,
+            self._start_controller)
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
@@ -352,7 +363,7 @@ class Engine:
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 
     def _watch_replacements(self) -> None:
-        """Starts the thread that waits for new versions of streams, except where streams work when told to only."""
+        """Starts what waits for new versions of streams, except where streams work only when told to."""
         if self._controller_factory is None:
             self.replacements.watch()
 

@@ -154,7 +154,7 @@ class Replacements:
             self._views.children_changed(stream.target_uid)
             self._views.schema_changed()
             self._streams.end_for_good(old)
-        _log.info("stream %s was replaced", old.name)
+        self._streams.tell(stream.id, f"takes the place of its old version 0x{old.id:x}")
 
     def _remove(self, table: Table) -> None:
         try:

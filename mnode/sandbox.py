@@ -67,6 +67,7 @@ class Sandbox:
             self._controller.run()
             self.engine.replacements.poll()
             self._controller.run()
+            self.engine.backups.poll()
 
     def advance(self, seconds: float) -> None:
         """Lets time pass."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
@@ -27,6 +28,7 @@ from penstock.common.errors import (
 )
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.controller import RunningStream
@@ -67,6 +69,7 @@ MAX_STREAMS_PER_DATABASE = 61
 
 _EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
 _STOP_TIMEOUT_S = 1.5
+_EVENTS_KEPT = 200
 _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
@@ -85,6 +88,7 @@ class Streams:
         storage: Storage,
         results: ResultStore,
         records: CommitRecords,
+        backups: Backups,
         paths: DataPaths,
         config: Config,
         clock: Clock,
@@ -94,6 +98,8 @@ class Streams:
         self._storage = storage
         self._results = results
         self._records = records
+        self._backups = backups
+        self._events: deque[EventInfo] = deque(maxlen=_EVENTS_KEPT)
         self._paths = paths
         self._config = config
         self._clock = clock
@@ -300,6 +306,7 @@ class Streams:
         self._options.pop(stream.id, None)
         self._failed.pop(stream.id, None)
         self._records.forget(stream.id)
+        self._backups.forget(stream.id)
         if self._end_tasks(stream, _STOP_TIMEOUT_S):
             shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
         else:
@@ -519,6 +526,7 @@ class Streams:
         """Lets go of the WAL up to a committed checkpoint."""
         if self._catalog.stream_by_id(stream_id) is None:
             return  # dropped meanwhile: its pins are released already
+        self._backups.offer(stream_id)
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
 
@@ -535,6 +543,11 @@ class Streams:
         for name in dict.fromkeys(table.database for table in tables if table is not None):
             for vgroup_id in require_database(name, self._catalog).vgroup_ids:
                 self._storage.vnode(vgroup_id).sync()
+
+    def tell(self, stream_id: int, text: str) -> None:
+        """Notes something that people should hear of; see `ins_stream_events`."""
+        _log.info("stream %x: %s", stream_id, text)
+        self._events.append(EventInfo(self._clock.now_ms(), stream_id, text))
 
     # --- what is shown -----------------------------------------------------------------------------------------
 
@@ -565,6 +578,7 @@ class Streams:
             infos[stream.id] = judged(info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
+        events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
 
     def _with_silent_tasks(
@@ -592,7 +606,7 @@ class Streams:
             interval = options.checkpoint_interval
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-                           sink_rate=options.sink_rate)
+                           sink_rate=options.sink_rate, backup=self._backup_text(stream.id))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -643,6 +657,7 @@ class Streams:
             paused=stream.wanted == "paused",
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
+            recover=lambda: self._backups.restore(stream.id),
             last_checkpoint_id=stream.last_checkpoint_id,
         ))
 
@@ -655,7 +670,16 @@ class Streams:
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:
         stream = self._catalog.stream_by_id(stream_id)
-        return frozenset() if stream is None else frozenset(one.checkpoint_id for one in stream.savepoints)
+        if stream is None:
+            return frozenset()
+        return self._backups.held(stream_id).union(one.checkpoint_id for one in stream.savepoints)
+
+    def _backup_text(self, stream_id: int) -> str:
+        info = self._backups.info(stream_id)
+        if info is None:
+            return "none"
+        copied = "nothing yet" if info.checkpoint_id is None else f"checkpoint {info.checkpoint_id}"
+        return f"{copied}; failed: {info.problem}" if info.problem else copied
 
     def _next_attempt(self, stream_id: int) -> int:
         attempt = self._catalog.next_attempt(stream_id).attempt
