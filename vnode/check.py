@@ -97,7 +97,7 @@ def check_log(fs: Fs, directory: Path, vgroup_id: int, progress: Progress) -> Lo
         progress(len(data))
         at, version, crc = 0, start - 1, 0
         try:
-            header, crc = decode_segment_header(data)
+            header, crc = decode_segment_header(data, path)
             if header.vgroup_id != vgroup_id or header.first_version != start:
                 raise DamagedRecordError(
                     f"it belongs to vgroup {header.vgroup_id}, version {header.first_version}")

@@ -52,8 +52,8 @@ class SegmentHeader:
         return body + _CRC.pack(crc), crc
 
 
-def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
-    """Returns the header and its checksum. Raises DamagedRecordError."""
+def decode_segment_header(data: bytes, path: Path) -> tuple[SegmentHeader, int]:
+    """Returns the header and its checksum. Raises DamagedRecordError; CorruptionError if `path` has a newer format."""
     if len(data) < SEGMENT_HEADER_SIZE:
         raise DamagedRecordError("the segment's header is cut off")
     body = data[:_SEGMENT.size]
@@ -61,6 +61,9 @@ def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
     if crc32c(body) != crc:
         raise DamagedRecordError("the checksum of the segment's header does not fit")
     magic, version, vgroup_id, first, created, previous_first, previous_crc = _SEGMENT.unpack(body)
+    if magic == SEGMENT_MAGIC and version > FORMAT:
+        raise CorruptionError(f"write-ahead log segment {path} has format {version}; this version of Penstock knows "
+                              f"formats up to {FORMAT}", hint="use the newer version that wrote it")
     if magic != SEGMENT_MAGIC or version != FORMAT:
         raise DamagedRecordError(f"not a segment of format {FORMAT}")
     return SegmentHeader(vgroup_id, first, created, previous_first, previous_crc), crc

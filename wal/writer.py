@@ -389,7 +389,7 @@ def _recover(directory: Path, fs: Fs, vgroup_id: int, promised: int | None) -> t
         path = directory / segment_name(first)
         data = fs.read(path)
         try:
-            header, crc = decode_segment_header(data)
+            header, crc = decode_segment_header(data, path)
         except DamagedRecordError as error:
             # A crash while the segment was being created leaves a file without records.
             if good_record_behind(data, 0) is not None and (promised is None or first <= promised):
@@ -417,7 +417,7 @@ def _check_chain(fs: Fs, directory: Path, segments: list[int], last: SegmentHead
             raise CorruptionError(f"write-ahead log segment {directory / segment_name(expected)} is missing")
         file = fs.open_read(path)
         try:
-            header, _ = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            header, _ = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE), path)
         except DamagedRecordError as error:
             raise damaged(path, 0, error) from error
         finally:
