@@ -18,7 +18,7 @@ from penstock.mnode.formats import check_format
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.storage import storage_schema
 from penstock.sql.schema import Database
-from penstock.tasks.state_check import check_state
+from penstock.tasks.state_check import check_states
 from penstock.vnode.check import Damage, LogReport, check_log, check_store
 from penstock.vnode.dnode import lock_data_directory
 from penstock.vnode.manifest import Manifest
@@ -84,11 +84,16 @@ class Fsck:
             catalog = Catalog(self._paths.catalog)
         except CorruptionError as error:
             report.damages.append(Damage(
-                "catalog", self._paths.catalog, error.message, "databases, tables and streams are not known: the engine "
-                "doesn't start", "restore the folder catalog from a copy"))
+                "catalog", self._paths.catalog, error.message, "databases, tables and streams are not known: the "
+                "engine doesn't start", "restore the folder catalog from a copy"))
             return
         try:
             report.catalog_entries = (len(catalog.databases()) + len(catalog.streams()) + len(catalog.functions()))
+            for stream_id, problem in catalog.damaged_streams.items():
+                report.damages.append(Damage(
+                    "catalog", self._paths.catalog, problem, f"stream {stream_id:x} is not known any more; its state "
+                    "and results are kept, everything else works", "restore the folder catalog from a copy, or create "
+                    "the stream again", stream_id=stream_id))
             for database in catalog.databases():
                 for vgroup_id in database.vgroup_ids:
                     self._check_vnode(catalog, database, vgroup_id)
@@ -134,8 +139,8 @@ class Fsck:
             path = self._paths.checkpoints(stream.id) / f"{one.checkpoint_id}.json"
             if one.record is None:
                 damages.append(Damage(
-                    "commit_record", path, one.damage, f"checkpoint {one.checkpoint_id} of stream {stream.name} doesn't "
-                    "count", _BEFORE, stream_id=stream.id))
+                    "commit_record", path, one.damage, f"checkpoint {one.checkpoint_id} of stream {stream.name} "
+                    "doesn't count", _BEFORE, stream_id=stream.id))
                 continue
             found = list(self._damaged_states(stream, one.record))
             damages += found
@@ -150,15 +155,15 @@ class Fsck:
         elif stored:
             aside = self._set_aside(self._paths.stream(stream.id))
             report.repairs.append(Repair(
-                self._paths.stream(stream.id), f"no checkpoint of stream {stream.name} is intact: all were set aside as "
-                f"{aside}; it starts from its beginning again",
+                self._paths.stream(stream.id), f"no checkpoint of stream {stream.name} is intact: all were set aside "
+                f"as {aside}; it starts from its beginning again",
                 "what the log has given up since the stream was created: the stream fails then with the reason, and "
                 "must be created again with FILL_HISTORY 1"))
 
     def _damaged_states(self, stream: StreamRecord, record: CommitRecord) -> Iterator[Damage]:
-        for task in record.tasks:
-            folder = self._paths.state(stream.id, task.task)
-            problem = check_state(folder, record.checkpoint_id)
+        folders = [self._paths.state(stream.id, task.task) for task in record.tasks]
+        problems = check_states([(folder, record.checkpoint_id) for folder in folders])
+        for folder, problem in zip(folders, problems, strict=True):
             data = folder / "data.mdb"
             self._advanced(f"stream {stream.name}", data.stat().st_size if data.exists() else 0)
             if problem is not None:

@@ -496,12 +496,15 @@ class Streams:
 
     def start_all(self) -> None:
         """Starts every stream of the catalog again. One that cannot be planned is FAILED, and the others run."""
-        known = {f"{stream.id:x}" for stream in self._catalog.streams()}
+        for stream_id, problem in self._catalog.damaged_streams.items():
+            _log.error("stream %x is set aside: %s", stream_id, problem)
+        ids = {*(stream.id for stream in self._catalog.streams()), *self._catalog.damaged_streams}
+        known = {f"{stream_id:x}" for stream_id in ids}
         root = self._paths.root / "streams"
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
-        self._release_stale_pins({_pin(stream.id) for stream in self._catalog.streams()})
+        self._release_stale_pins({_pin(stream_id) for stream_id in ids})
         for stream in self._catalog.streams():
             self.begin(stream)
 

@@ -82,6 +82,8 @@ def _add_engine_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     parser.add_argument("--conf", metavar="FILE", default=default(None), help="configuration file")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=default([]), dest="settings",
                         help="set one configuration key; may be repeated")
+    parser.add_argument("--safe-mode", action="store_true", default=default(False),
+                        help="start no stream and no Spark, to look at everything and repair it (disableStream = true)")
     parser.add_argument("--debug", action="store_true", default=default(False),
                         help="show where in the code an error comes from")
 
@@ -96,7 +98,8 @@ def _add_shell_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    return load_config(options.conf, dict(map(parse_assignment, options.settings)))
+    settings = dict(map(parse_assignment, options.settings))
+    return load_config(options.conf, {**settings, "disableStream": "true"} if options.safe_mode else settings)
 
 
 def _complain(error: Exception, debug: bool) -> None:
@@ -135,7 +138,10 @@ def _run_shell(options: argparse.Namespace) -> int:
 def _run_interactively(session: ShellSession, config: Config, data: str) -> int:
     from penstock.shell.repl import run_prompt
 
-    session.screen.write(f"Penstock {__version__}, data in {data}. Statements end with ;  .help lists commands.\n\n")
+    session.screen.write(f"Penstock {__version__}, data in {data}. Statements end with ;  .help lists commands.\n")
+    if config.disable_stream:
+        session.screen.write("Safe mode: no stream runs (disableStream). SHOW STREAMS and .tasks tell what would.\n")
+    session.screen.write("\n")
     run_prompt(session, config.history_file)
     return DONE
 

@@ -90,13 +90,14 @@ def check_log(fs: Fs, directory: Path, vgroup_id: int, progress: Progress) -> Lo
     segments = list_segments(fs, directory)
     first = last = records = 0
     previous: tuple[int, int] | None = None
+    end = _end(fs, directory)
     for place, start in enumerate(segments):
         path, newest = directory / segment_name(start), place == len(segments) - 1
         data = fs.read(path)
         progress(len(data))
         at, version, crc = 0, start - 1, 0
         try:
-            header, crc = decode_segment_header(data)
+            header, crc = decode_segment_header(data, path)
             if header.vgroup_id != vgroup_id or header.first_version != start:
                 raise DamagedRecordError(
                     f"it belongs to vgroup {header.vgroup_id}, version {header.first_version}")
@@ -104,6 +105,7 @@ def check_log(fs: Fs, directory: Path, vgroup_id: int, progress: Progress) -> Lo
                 raise DamagedRecordError("it doesn't follow the segment before it: one is missing, or was changed")
             at = SEGMENT_HEADER_SIZE
             first = first or start
+            last = max(last, start - 1)  # a segment that has no records yet tells where the next one goes
             for offset, found, record in read_segment(data, crc):
                 at = offset
                 if record is not None:
@@ -113,11 +115,10 @@ def check_log(fs: Fs, directory: Path, vgroup_id: int, progress: Progress) -> Lo
                     records += 1
                 at, crc = offset + found.total_size, found.crc
         except DamagedRecordError as error:
-            damages.append(_log_damage(path, data, at, error, version, vgroup_id, newest=newest))
+            damages.append(_log_damage(path, data, at, error, version, vgroup_id, end if newest else -1))
             previous = None
             continue
         previous = (start, crc)
-    end = _end(fs, directory)
     if end is not None and end > last and not any(damage.kind.startswith("log") for damage in damages):
         damages.append(Damage(
             "log_end", directory / END_NAME, f"records up to version {end} were synced, but the log ends at {last}",
@@ -127,9 +128,11 @@ def check_log(fs: Fs, directory: Path, vgroup_id: int, progress: Progress) -> Lo
     return LogReport(first, last, records, tuple(damages))
 
 
-def _log_damage(path: Path, data: bytes, offset: int, error: DamagedRecordError, version: int, vgroup_id: int, *,
-                newest: bool) -> Damage:
-    if newest and good_record_behind(data, offset) is None:
+def _log_damage(path: Path, data: bytes, offset: int, error: DamagedRecordError, version: int, vgroup_id: int,
+                synced: int | None) -> Damage:
+    """`synced`: the last version that was synced for sure, None if unknown, -1 if this isn't the newest segment."""
+    unsynced = synced is not None and 0 <= synced <= version
+    if synced != -1 and (unsynced or good_record_behind(data, offset) is None):
         return Damage(
             "torn_tail", path, f"{len(data) - offset} bytes at its end are no record ({error})",
             "the last write was cut off by a crash; nothing that was acknowledged and synced is concerned",

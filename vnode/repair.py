@@ -142,8 +142,9 @@ class VnodeRepair:
             behind = segments[place + 1] if place + 1 < len(segments) else None
             if start > last or (behind is not None and behind <= first):
                 continue
-            data = self._fs.read(self._wal / segment_name(start))
-            _, crc = decode_segment_header(data)
+            path = self._wal / segment_name(start)
+            data = self._fs.read(path)
+            _, crc = decode_segment_header(data, path)
             for _, header, record in read_segment(data, crc):
                 if record is not None and first <= header.version <= last:
                     if header.version != expected:

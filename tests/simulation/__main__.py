@@ -76,8 +76,7 @@ def _until_ended(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
     try:
         yield from outcomes
     except KeyboardInterrupt:
-        for child in multiprocessing.active_children():
-            child.kill()
+        return
 
 
 def play(seeds: range, jobs: int, directory: Path) -> Iterator[Outcome]:
@@ -87,13 +86,18 @@ def play(seeds: range, jobs: int, directory: Path) -> Iterator[Outcome]:
     chunks = iter([seeds[at:at + _CHUNK] for at in range(0, len(seeds), _CHUNK)])
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=200) as pool:
         running = {pool.submit(run_seeds, chunk, directory) for chunk, _ in zip(chunks, range(_PENDING), strict=False)}
-        while running:
-            ended = next(as_completed(running))
-            running.remove(ended)
-            chunk = next(chunks, None)
-            if chunk is not None:
-                running.add(pool.submit(run_seeds, chunk, directory))
-            yield from ended.result()
+        try:
+            while running:
+                ended = next(as_completed(running))
+                running.remove(ended)
+                chunk = next(chunks, None)
+                if chunk is not None:
+                    running.add(pool.submit(run_seeds, chunk, directory))
+                yield from ended.result()
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
 
 
 def commit() -> str:

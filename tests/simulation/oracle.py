@@ -102,13 +102,14 @@ class Model:
             self.shaken.update(self._maybe)
         self._recent.clear()
 
-    def keys(self) -> Iterable[Key]:
+    def touched(self) -> Iterable[Key]:
+        """Returns the keys of all rows that were ever asked for."""
         return {**dict.fromkeys(self._sure), **dict.fromkeys(self._maybe)}
 
     def problems(self, found: dict[Key, Row]) -> list[str]:
         """Returns what is there that nobody wrote, and what is missing that was acknowledged."""
         texts = []
-        for key in {**dict.fromkeys(self.keys()), **dict.fromkeys(found)}:
+        for key in {**dict.fromkeys(self.touched()), **dict.fromkeys(found)}:
             allowed = [self._sure.get(key), *self._maybe.get(key, [])]
             if found.get(key) not in allowed:
                 texts.append(f"source {key} is {found.get(key)}, allowed: {allowed}")

@@ -161,7 +161,7 @@ class Run:
             logging.getLogger("penstock").removeHandler(self.defects)
             if collected:
                 gc.enable()
-        return Outcome(world.seed, problem, world.digest, world.events, len(list(self.model.keys())), self.counts,
+        return Outcome(world.seed, problem, world.digest, world.events, len(list(self.model.touched())), self.counts,
                        tuple(world.trace) if problem else ())
 
     def _play(self) -> None:
@@ -332,7 +332,7 @@ class Run:
         last = first + chance.choice([0, 2_000, 15_000])
         table = f"t{chance.randrange(TABLES)}" if chance.random() < 0.7 else None
         gone: dict[Key, Row | None] = {
-            key: None for key in self.model.keys() if first <= key[1] <= last and table in (None, key[0])}
+            key: None for key in self.model.touched() if first <= key[1] <= last and table in (None, key[0])}
         self._write(f"DELETE FROM d.{table or 'm'} WHERE ts >= {first} AND ts <= {last}", gone)
 
     def _write(self, text: str, rows: dict[Key, Row | None]) -> None:
@@ -551,7 +551,8 @@ class Run:
                      for report in host.controller.stream_states().values()]
         for worker in self.cluster.living_workers():
             for hosted in worker.hosted.values():
-                texts.append(f"{worker.process}, attempt {hosted.deployment.attempt}, started {hosted.started}: " + " ".join(
+                head = f"{worker.process}, attempt {hosted.deployment.attempt}, started {hosted.started}: "
+                texts.append(head + " ".join(
                     f"{status.task} {status.state} ({status.reason}) {status.processed_version}/{status.wal_version} "
                     f"holds {status.input_bytes}+{status.output_bytes}"
                     for status in (task.status() for task in hosted.tasks)))
