@@ -25,6 +25,7 @@ from penstock.mnode.children import Children
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
 from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
+from penstock.mnode.cuts import Cuts
 from penstock.mnode.ddl import Ddl
 from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
@@ -191,6 +192,7 @@ class Engine:
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
+        self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
         self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run,
                               self._surroundings.pool("penstock-insert", 4))

@@ -33,6 +33,7 @@ from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
+from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
 from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
 from penstock.mnode.monitor import TaskReport
@@ -516,7 +517,7 @@ class Streams:
                     continue
                 vnode = self._storage.vnode(vgroup_id)
                 for owner in vnode.stats().pins:
-                    if owner.startswith((_PIN_PREFIX, _HOLD)) and owner not in known:
+                    if owner.startswith((_PIN_PREFIX, _HOLD, READER_PIN_PREFIX)) and owner not in known:
                         vnode.release_pin(owner)
 
     def close(self) -> None:

@@ -154,6 +154,8 @@ class _Planner:
         source = self.query.source
         if not isinstance(source, TableSource):
             raise InvalidStreamError("a stream reads exactly one table: no join, sub-query or UNION")
+        if source.cuts is not None:
+            raise InvalidStreamError("a stream reads what comes after its creation: BETWEEN CUT is for queries")
         table = resolve_table(source.name, self.catalog, self.session, self.statement.text)
         if table.kind == "system":
             raise InvalidStreamError(f"{source.name} is a system table: a stream cannot read it")

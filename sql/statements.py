@@ -141,8 +141,11 @@ class OrderItem:
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
+    """`cuts`: BETWEEN CUT first AND last, only the rows that were written between two positions, as text."""
+
     name: Name
     alias: str | None = None
+    cuts: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
