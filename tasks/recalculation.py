@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from penstock.planner.stream import StreamPlan
 from penstock.planner.windows import end_of, grid_of
-from penstock.tasks.compute import GROUP, WINDOW_START, Computer
+from penstock.tasks.compute import GROUP, WINDOW_START
+from penstock.tasks.first_stage import FirstStage
 from penstock.wal.record import DeleteRecord
 
 WINDOWS_PER_READ = 1_000
@@ -42,10 +43,12 @@ class Change:
 class Recalculation:
     """Answers, for one vnode, which parts of the results a change invalidates, and what they are now."""
 
-    def __init__(self, plan: StreamPlan, schema: pa.Schema, computer: Computer, read_rows: ReadRows) -> None:
+    def __init__(
+        self, plan: StreamPlan, first_stage: FirstStage, schema: pa.Schema, read_rows: ReadRows
+    ) -> None:
         self._plan = plan
+        self._first_stage = first_stage
         self._schema = schema
-        self._computer = computer
         self._read_rows = read_rows
         self._time = plan.source.time_column
         self._grid = (grid_of(plan.agg.window, plan.agg.precision, plan.agg.time_zone)
@@ -169,9 +172,7 @@ class Recalculation:
         return runs
 
     def _partials(self, rows: pa.Table) -> pa.RecordBatch:
-        if rows.num_rows == 0:
-            return pa.RecordBatch.from_pylist([], schema=self._schema)
-        return self._computer.run(self._plan.source.sql, self._schema, rows=rows)
+        return self._first_stage.compute(rows)
 
     def _emptied(self, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
         """Returns partials that say: nothing of this vnode is left in these windows."""
@@ -209,6 +210,3 @@ def _only(partials: pa.RecordBatch, windows: Iterable[tuple[int, int]]) -> pa.Re
 def _without(partials: pa.RecordBatch, windows: Iterable[tuple[int, int]]) -> pa.RecordBatch:
     unwanted = set(windows)
     return partials.filter(pa.array([window not in unwanted for window in _windows_of(partials)], pa.bool_()))
-
-
-

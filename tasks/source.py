@@ -24,6 +24,7 @@ from penstock.tasks.compute import (
     result_schema,
     with_operation,
 )
+from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.history import HistoryReader
 from penstock.tasks.messages import (
     Barrier,
@@ -152,7 +153,8 @@ class SourceTask:
         else:
             scalar = result_schema(plan.keys, plan.result_fields)
             self._schema = pa.schema([pa.field("_row", pa.uint64()), *list(scalar)[1:]])
-        self._recalculation = Recalculation(plan, self._schema, self._computer, self._read_rows)
+        self._first_stage = FirstStage(plan, self._schema, self._computer, self._children)
+        self._recalculation = Recalculation(plan, self._first_stage, self._schema, self._read_rows)
         self._windower: Windower | None = None
         self._reserved = 0
         # Up to here an earlier attempt may have come; without its store, no one knows how far it did.
@@ -285,8 +287,7 @@ class SourceTask:
         self._tracker.enter("RUNNING", "reads the history of its vnode")
         rows = history.read()
         if rows is not None and rows.num_rows:
-            if self._source.needs_children:
-                self._computer.register("children", self._children.table())
+            self._first_stage.register_children()
             self._rows_in += rows.num_rows
             self._bytes_in += rows.nbytes
             rows = rows.sort_by(self._source.time_column)
@@ -305,9 +306,7 @@ class SourceTask:
         piece = self._ranges.next(self._version, self._max_ts)
         if piece is None:
             return True
-        if self._source.needs_children:
-            self._computer.register("children", self._children.table())
-        fresh = self._computer.run(self._source.sql, self._schema, rows=piece.rows)
+        fresh = self._first_stage.compute(piece.rows)
         if self._plan.agg is None:
             self._send(ADD, fresh)
         else:
@@ -346,8 +345,7 @@ class SourceTask:
                     deletes.append(record)
         if not rows and not deletes:
             return
-        if self._source.needs_children:
-            self._computer.register("children", self._children.table())
+        self._first_stage.register_children()
         judged = self._judge(rows) if rows else None
         if judged is not None and len(judged.ts) == 0:
             judged = None
@@ -484,7 +482,7 @@ class SourceTask:
 
     def _compute(self, judged: Judged, suspects: pa.Table | None) -> pa.RecordBatch:
         if suspects is None:
-            return self._computer.run(self._source.sql, self._schema, rows=judged.rows)
+            return self._first_stage.compute(judged.rows)
         assert self._source.late_sql is not None
         return self._computer.run(self._source.late_sql, self._schema, rows=suspects)
 
