@@ -40,7 +40,7 @@ _BITS = {Kind.TINYINT: 8, Kind.SMALLINT: 16, Kind.INT: 32, Kind.BIGINT: 64,
          Kind.UTINYINT: 8, Kind.USMALLINT: 16, Kind.UINT: 32, Kind.UBIGINT: 64}
 
 
-class _TooComplex(Exception):  # noqa: N818
+class _TooComplex(Exception):
     """The SQL is for DuckDB alone."""
 
 

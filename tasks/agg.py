@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -10,39 +9,24 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.stream import StreamPlan
 from penstock.tasks.accumulators import Slots
-from penstock.tasks.compute import OPERATION, WINDOW_START, Computer, result_schema
+from penstock.tasks.base_task import BaseTask
+from penstock.tasks.compute import OPERATION, WINDOW_START, result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.inbox import Inbox
-from penstock.tasks.messages import (
-    Barrier,
-    Block,
-    CheckpointCommitted,
-    Cleared,
-    End,
-    Settled,
-    TaskCheckpoint,
-    TaskEvent,
-    TaskId,
-    TaskStatus,
-    Watermark,
-)
+from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.result_index import ResultIndex
-from penstock.tasks.state_store import StateStore
-from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.watermarks import Watermarks
 from penstock.tasks.window_table import WindowTable
 
 
-class AggTask:
+class AggTask(BaseTask):
     """One agg task of a windowed stream. `upstream` are its source tasks, `downstream` the sink tasks it may feed."""
 
     def __init__(
@@ -53,19 +37,12 @@ class AggTask:
         downstream: Sequence[TaskId],
         environment: TaskEnvironment,
     ) -> None:
+        super().__init__(TaskId(deployment.stream_id, "agg", index), deployment, environment)
         plan, settings = deployment.plan, deployment.settings
         assert plan.agg is not None
-        self.id = TaskId(deployment.stream_id, "agg", index)
-        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
+        self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
-        self._plan: StreamPlan = plan
         self._agg = plan.agg
-        self._settings = settings
-        self._environment = environment
-        self._clock = environment.clock
-        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
-        self._computer = Computer(self._functions)
         self._inbox = Inbox(self.input)
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._table = self._open_table(len(upstream))
@@ -73,8 +50,6 @@ class AggTask:
         self._watermarks = Watermarks(len(upstream))
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._schema = result_schema(plan.keys, plan.result_fields)
-        self._tracker = StateTracker(self._clock)
-        self._events: deque[TaskEvent] = deque()
         self._open: set[int] = set()
         self._held = HeldWindows()
         self._delayed = Delayed(plan.period_ms / 1000)
@@ -85,17 +60,11 @@ class AggTask:
                                   self._computer, self._results_of)
         self._rows_in = 0
         self._bytes_in = 0
-        self._checkpoint_id = deployment.checkpoint_id
-        self._checkpoint_time_ms: int | None = None
         meta = self._store.restore(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
-
-    def post(self, event: TaskEvent) -> None:
-        self._events.append(event)
-        self._environment.wake()
 
     def step(self) -> bool:
         progressed = self._handle_events()
@@ -129,7 +98,7 @@ class AggTask:
                     self._close_windows()
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
-                    self._checkpoint(checkpoint_id)
+                    self._checkpoint(checkpoint_id, self._outbox)
             case Cleared(first, last):
                 source = self._inputs[channel]
                 self._held.clear(source, first, last, self._table.clear(first, last, source))
@@ -144,22 +113,10 @@ class AggTask:
         return self._delayed.deadline if self._outbox.blocked_channel is None else None
 
     def status(self) -> TaskStatus:
-        state = self._tracker.current
-        return TaskStatus(
-            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
-            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
-            input_peak=self.input.peak_bytes, output_bytes=self.output.used_bytes,
-            output_capacity=self.output.capacity_bytes, output_peak=self.output.peak_bytes,
-            rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
+        return self._status(
+            self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
             bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
-            windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes,
-            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
-            udf_errors=self._functions.errors, udf_report=self._functions.report,
-        )
-
-    def close(self) -> None:
-        self._computer.close()
-        self._store.close()
+            windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes)
 
     # -- windows ---------------------------------------------------------------------------------------------
 
@@ -246,28 +203,11 @@ class AggTask:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def _handle_events(self) -> bool:
-        handled = False
-        while self._events:
-            handled = True
-            match self._events.popleft():
-                case CheckpointCommitted(checkpoint_id):
-                    self._store.committed(checkpoint_id)
-                    self._checkpoint_id = checkpoint_id
-                    self._checkpoint_time_ms = self._clock.now_ms()
-        return handled
-
-    def _checkpoint(self, checkpoint_id: int) -> None:
-        started = time.perf_counter()
+    def _state(self) -> Mapping[str, Any]:
         self._forget_old_windows()
         if self._filler is not None:
             self._filler.save()
-        meta = {"table": self._table.save(), "watermarks": self._watermarks.save(), "late": self._late()}
-        stored = self._store.checkpoint(checkpoint_id, meta)
-        self._outbox.signal(Barrier(checkpoint_id))
-        duration_ms = (time.perf_counter() - started) * 1000
-        self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, None, stored.digest))
+        return {"table": self._table.save(), "watermarks": self._watermarks.save(), "late": self._late()}
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""

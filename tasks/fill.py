@@ -82,7 +82,7 @@ class Filler:
             (gap.gid, start) for gap in gaps if gap.filled for start in (gap.first, gap.last)} - rows.keys())
         pool = results
         if missing:
-            pool = pa.Table.from_batches([results, self._results(missing)]).combine_chunks().to_batches()[0]
+            pool = pa.concat_batches([results, self._results(missing)])
             rows.update((window, results.num_rows + n) for n, window in enumerate(missing))
         members = {gid: row for (gid, _), row in rows.items()}
         return self._chunks(gaps, pool, rows, members)

@@ -7,46 +7,32 @@ window that is computed later (after PAUSE, or a restart) gives what it would ha
 from __future__ import annotations
 
 import pickle
-import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.stream import FIRST_INSTANT, LAST_INSTANT, StreamPlan
+from penstock.planner.stream import FIRST_INSTANT, LAST_INSTANT
 from penstock.planner.windows import end_of, grid_of, window_bounds
 from penstock.sql.types import UNITS_PER_SECOND
-from penstock.tasks.children import Children
-from penstock.tasks.compute import GROUP, Computer, result_schema
+from penstock.tasks.base_task import BaseSourceTask
+from penstock.tasks.compute import GROUP, result_schema
 from penstock.tasks.fill import GapRows, filled_rows, gap_schema
-from penstock.tasks.messages import (
-    Barrier,
-    CheckpointCommitted,
-    Pause,
-    Resume,
-    StartCheckpoint,
-    TaskCheckpoint,
-    TaskEvent,
-    TaskId,
-    TaskStatus,
-)
+from penstock.tasks.judging import source_rows
+from penstock.tasks.messages import TaskId, TaskStatus
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.source import source_rows
-from penstock.tasks.state_store import StateStore
-from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.user_functions import UserFunctions
 from penstock.wal.record import DeleteRecord, MetaRecord, Record
 
 WINDOWS_PER_RUN = 500
 _GROUPS_KEY, _ROWS_KEY = b"groups", b"rows"
 
 
-class ForceSourceTask:
+class ForceSourceTask(BaseSourceTask):
     """One vnode's source task of a stream that runs by the clock; its output goes to the sink task.
 
     It follows the WAL to know the child tables, and where in it each window ended; rows are read from the store.
@@ -55,37 +41,19 @@ class ForceSourceTask:
     def __init__(
         self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
+        super().__init__(index, deployment, environment)
         plan, settings = deployment.plan, deployment.settings
         assert plan.force is not None
-        self.id = TaskId(deployment.stream_id, "source", index)
-        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, [self.id], environment.wake)
         output = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
         self.output: ChannelQueue[TaskId] | None = output
         self._queue: ChannelQueue[TaskId] = output
-        self._plan: StreamPlan = plan
         self._force = plan.force
-        self._source = plan.source
-        self._settings = settings
-        self._environment = environment
-        self._clock = environment.clock
-        self._vgroup_id = deployment.vgroup_ids[index]
-        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
-        self._computer = Computer(self._functions)
         self._outbox = Outbox(output, settings.block_bytes_max)
-        self._children = Children(plan.source, deployment.children[index])
-        self._tracker = StateTracker(self._clock)
-        self._events: deque[TaskEvent] = deque()
-        self._checkpoints: deque[int] = deque()
-        self._paused = deployment.paused
         self._records: deque[Record] = deque()
         self._rows_in = 0
-        self._checkpoint_id = deployment.checkpoint_id
-        self._checkpoint_time_ms: int | None = None
         self._grid = grid_of(self._force.window, self._force.precision, self._force.time_zone)
         self._schema = result_schema(plan.keys, plan.result_fields)
         self._keys = len(plan.keys)
-        self._version = deployment.start_versions[index]
         self._next = self._window_of(self._force.created)
         # Per group that ever had data: its keys and its newest results.
         self._groups: dict[int, tuple[Any, ...]] = {}
@@ -93,13 +61,9 @@ class ForceSourceTask:
         meta = self._store.restore(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
-        self._wal = environment.open_wal(self._vgroup_id, self._version)
+        self._open_wal()
 
     # -- what the runtime calls ------------------------------------------------------------------------------
-
-    def post(self, event: TaskEvent) -> None:
-        self._events.append(event)
-        self._environment.wake()
 
     def step(self) -> bool:
         progressed = self._handle_events()
@@ -107,7 +71,7 @@ class ForceSourceTask:
             self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
             return progressed
         if self._checkpoints:
-            self._checkpoint(self._checkpoints.popleft())
+            self._checkpoint(self._checkpoints.popleft(), self._outbox, self._version)
             return True
         if self._paused:
             self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
@@ -131,43 +95,11 @@ class ForceSourceTask:
         return self._clock.monotonic() + max(0, self._end_ms(self._next) - self._clock.now_ms()) / 1000
 
     def status(self) -> TaskStatus:
-        state = self._tracker.current
-        return TaskStatus(
-            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
-            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
-            input_peak=self.input.peak_bytes, output_bytes=self._queue.used_bytes,
-            output_capacity=self._queue.capacity_bytes, output_peak=self._queue.peak_bytes,
-            rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_out=self._outbox.bytes_out,
-            processed_version=self._version, wal_version=self._wal.acknowledged_version, watermark=self._next,
-            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
-            state_bytes=self._store.used_bytes, udf_errors=self._functions.errors, udf_report=self._functions.report,
-        )
-
-    def close(self) -> None:
-        self._wal.close()
-        self._computer.close()
-        self._store.close()
+        return self._status(
+            self._queue, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_out=self._outbox.bytes_out,
+            processed_version=self._version, wal_version=self._wal.acknowledged_version, watermark=self._next)
 
     # -- the WAL ---------------------------------------------------------------------------------------------
-
-    def _handle_events(self) -> bool:
-        handled = False
-        while self._events:
-            handled = True
-            match self._events.popleft():
-                case StartCheckpoint(checkpoint_id):
-                    self._checkpoints.append(checkpoint_id)
-                case CheckpointCommitted(checkpoint_id):
-                    self._store.committed(checkpoint_id)
-                    self._checkpoint_id = checkpoint_id
-                    self._checkpoint_time_ms = self._clock.now_ms()
-                case Pause():
-                    self._paused = True
-                case Resume(skip_to_end):
-                    self._paused = False
-                    if skip_to_end:
-                        self._skip_to_end()
-        return handled
 
     def _skip_to_end(self) -> None:
         """Leaves out the windows that have ended meanwhile."""
@@ -275,8 +207,7 @@ class ForceSourceTask:
                 batches.append(self._absent(absent, start))
             for row in found.get(start, ()):
                 self._groups[gids[row]] = values[row]
-        return pa.Table.from_batches(batches).combine_chunks().to_batches()[0] if any(
-            batch.num_rows for batch in batches) else results
+        return pa.concat_batches(batches)
 
     def _absent(self, groups: Sequence[tuple[int, tuple[Any, ...]]], start: int) -> pa.RecordBatch:
         fill = self._plan.fill
@@ -292,18 +223,12 @@ class ForceSourceTask:
 
     # -- checkpoints -----------------------------------------------------------------------------------------
 
-    def _checkpoint(self, checkpoint_id: int) -> None:
-        started = time.perf_counter()
+    def _state(self) -> Mapping[str, Any]:
         if self._groups:
             self._store.put_many([(_GROUPS_KEY, pickle.dumps(self._groups, protocol=5))])
         if self._kept is not None:
             self._store.put_many([(_ROWS_KEY, _to_ipc(self._kept))])
-        stored = self._store.checkpoint(checkpoint_id, {"version": self._version, "next": self._next})
-        self._outbox.signal(Barrier(checkpoint_id))
-        self._outbox.flush()
-        duration_ms = (time.perf_counter() - started) * 1000
-        self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, self._version, stored.digest))
+        return {"version": self._version, "next": self._next}
 
     def _restore(self, meta: dict[str, Any]) -> None:
         self._version, self._next = meta["version"], meta["next"]

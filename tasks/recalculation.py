@@ -89,7 +89,10 @@ class Recalculation:
     def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
         """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written."""
         # An earlier attempt may have read the block in pieces, and written versions of a key that are over by its end.
-        old = _joined(self._partials(self.old_rows(change)), self._touched(change))
+        old = self._partials(self.old_rows(change))
+        touched = self.changed_rows(change)
+        if touched is not None:
+            old = pa.concat_batches([old, self._partials(touched)])
         new = self._partials(self._current_rows(change))
         kept = set(_keys_of(new))
         # With a composite key a delete takes all rows of its time along; `new` has those that stay.
@@ -124,10 +127,6 @@ class Recalculation:
                 inside &= np.isin(tuids, np.array(delete.tuids, np.uint64))
             chosen |= inside
         return change.rows.filter(pa.array(chosen)) if chosen.any() else None
-
-    def _touched(self, change: Change) -> pa.RecordBatch | None:
-        touched = self.changed_rows(change)
-        return None if touched is None else self._partials(touched)
 
     def old_rows(self, change: Change) -> pa.Table:
         """Returns the rows, as of before the block, whose key it rewrites or that lie in a delete's range."""
@@ -183,12 +182,6 @@ class Recalculation:
         columns.append(pa.repeat(pa.scalar(0, pa.int64()), count))
         columns += [pa.nulls(count, field.type) for field in list(self._schema)[width:]]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
-
-
-def _joined(first: pa.RecordBatch, second: pa.RecordBatch | None) -> pa.RecordBatch:
-    if second is None or not second.num_rows:
-        return first
-    return pa.Table.from_batches([first, second]).combine_chunks().to_batches()[0]
 
 
 def _windows_of(partials: pa.RecordBatch) -> list[tuple[int, int]]:

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InternalError
-from penstock.planner.stream import StreamPlan
-from penstock.tasks.compute import GROUP, OPERATION, Computer
+from penstock.tasks.base_task import BaseTask
+from penstock.tasks.compute import GROUP, OPERATION
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.inbox import Inbox
-from penstock.tasks.messages import (
-    Barrier,
-    Block,
-    CheckpointCommitted,
-    ResultChild,
-    ResultWrite,
-    TaskCheckpoint,
-    TaskEvent,
-    TaskId,
-    TaskStatus,
-    Watermark,
-)
+from penstock.tasks.messages import Barrier, Block, ResultChild, ResultWrite, TaskId, TaskStatus, Watermark
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.rate import TokenBucket
-from penstock.tasks.state_store import StateStore
-from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.user_functions import UserFunctions
 
 _SMALLEST_WRITE = 64 * 1024
 
 
-class SinkTask:
+class SinkTask(BaseTask):
     """One sink task. At most one write is under way; what waits for it stays in the bounded input queue.
 
     Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing.
@@ -46,18 +32,11 @@ class SinkTask:
     def __init__(
         self, deployment: StreamDeployment, index: int, upstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
+        super().__init__(TaskId(deployment.stream_id, "sink", index), deployment, environment)
         plan, settings = deployment.plan, deployment.settings
-        self.id = TaskId(deployment.stream_id, "sink", index)
-        self.input: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
+        self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] | None = None
-        self._plan: StreamPlan = plan
         self._attempt = deployment.attempt
-        self._settings = settings
-        self._environment = environment
-        self._clock = environment.clock
-        self._store = StateStore(environment.state_directory(self.id), settings.state_map_bytes)
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
-        self._computer = Computer(self._functions)
         self._inbox = Inbox(self.input)
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._writer = environment.result_writer(self.id)
@@ -68,8 +47,6 @@ class SinkTask:
         self._bytes = TokenBucket(rate, max(rate, 1.0), now)
         largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
         self._write_bytes_max = min(settings.block_bytes_max, largest)
-        self._tracker = StateTracker(self._clock)
-        self._events: deque[TaskEvent] = deque()
         self._ready: ResultWrite | None = None
         self._ready_bytes = 0
         self._writing: ResultWrite | None = None
@@ -80,17 +57,11 @@ class SinkTask:
         self._rows_out = 0
         self._bytes_out = 0
         self._writes = 0
-        self._checkpoint_id = deployment.checkpoint_id
-        self._checkpoint_time_ms: int | None = None
         meta = self._store.restore(deployment.checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
 
     # -- what the runtime calls ------------------------------------------------------------------------------
-
-    def post(self, event: TaskEvent) -> None:
-        self._events.append(event)
-        self._environment.wake()
 
     def step(self) -> bool:
         progressed = self._handle_events()
@@ -107,7 +78,8 @@ class SinkTask:
         if self._barriers:
             channel, barrier = self._barriers.popleft()
             if self._inbox.barrier(channel, barrier):
-                self._checkpoint(barrier.checkpoint_id)
+                # Everything before its barriers is written, and acknowledged by the dnode.
+                self._checkpoint(barrier.checkpoint_id, None)
             return True
         if not progressed:
             if self._inbox.aligning:
@@ -121,19 +93,8 @@ class SinkTask:
         return self._allowed_at
 
     def status(self) -> TaskStatus:
-        state = self._tracker.current
-        return TaskStatus(
-            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
-            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
-            input_peak=self.input.peak_bytes, rows_in=self._rows_in, rows_out=self._rows_out,
-            bytes_in=self._bytes_in, bytes_out=self._bytes_out, state_bytes=self._store.used_bytes,
-            checkpoint_id=self._checkpoint_id, checkpoint_time_ms=self._checkpoint_time_ms,
-            udf_errors=self._functions.errors, udf_report=self._functions.report,
-        )
-
-    def close(self) -> None:
-        self._computer.close()
-        self._store.close()
+        return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
+                            bytes_out=self._bytes_out)
 
     # -- gathering and writing -------------------------------------------------------------------------------
 
@@ -164,7 +125,7 @@ class SinkTask:
         return taken_any
 
     def _write_of(self, blocks: list[pa.RecordBatch]) -> ResultWrite:
-        batch = blocks[0] if len(blocks) == 1 else _merged(blocks)
+        batch = blocks[0] if len(blocks) == 1 else pa.concat_batches(blocks)
         batch = self._newest(batch)
         gids = self._destinations.learn(batch)
         places: dict[int, int] = {}
@@ -228,31 +189,8 @@ class SinkTask:
         self._writing = None
         self._tracker.enter("RUNNING")
 
-    # -- checkpoints -----------------------------------------------------------------------------------------
-
-    def _handle_events(self) -> bool:
-        handled = False
-        while self._events:
-            handled = True
-            match self._events.popleft():
-                case CheckpointCommitted(checkpoint_id):
-                    self._store.committed(checkpoint_id)
-                    self._checkpoint_id = checkpoint_id
-                    self._checkpoint_time_ms = self._clock.now_ms()
-        return handled
-
-    def _checkpoint(self, checkpoint_id: int) -> None:
-        """Acknowledges a checkpoint: everything before its barriers is written and acknowledged by the dnode."""
-        started = time.perf_counter()
-        stored = self._store.checkpoint(checkpoint_id, {"writes": self._writes})
-        duration_ms = (time.perf_counter() - started) * 1000
-        self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, None, stored.digest))
-
-
-def _merged(blocks: list[pa.RecordBatch]) -> pa.RecordBatch:
-    table = pa.Table.from_batches(blocks).combine_chunks()
-    return table.to_batches()[0]
+    def _state(self) -> Mapping[str, Any]:
+        return {"writes": self._writes}
 
 
 def _newest_per_key(batch: pa.RecordBatch) -> pa.RecordBatch:

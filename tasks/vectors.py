@@ -168,7 +168,7 @@ def _arithmetic(expression: Expr, left: Vector, right: Vector) -> Vector:
 def _small(values: Any) -> bool:
     if not isinstance(values, np.ndarray):
         return -_SAFE < values < _SAFE
-    return not len(values) or (-_SAFE < int(values.min()) and int(values.max()) < _SAFE)
+    return not len(values) or (int(values.min()) > -_SAFE and int(values.max()) < _SAFE)
 
 
 def _greatest(left: Vector, right: Vector) -> Vector:

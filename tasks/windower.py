@@ -12,7 +12,6 @@ import pickle
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +21,7 @@ import pyarrow.compute as pc
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_row_windows import LAST_ROW
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, Computer
+from penstock.tasks.judging import LATE, UPDATED, Judged
 from penstock.tasks.recalculation import Change, ReadRows, Recalculation
 from penstock.tasks.segments import (
     GROUP_COLUMN,
@@ -39,11 +39,7 @@ from penstock.tasks.segments import (
 from penstock.tasks.state_store import StateStore
 from penstock.wal.record import DeleteRecord
 
-if TYPE_CHECKING:
-    from penstock.tasks.source import Judged
-
 ROW_COLUMN = "#row"
-LATE, UPDATED = 1, 2
 DOUBTFUL = -1
 TS_MIN, TS_MAX = -(2**63), 2**63 - 1
 _CARRY, _EXPIRED, _OLDEST = b"c", b"x", b"o"

@@ -1,0 +1,141 @@
+"""What source, agg and sink tasks have in common: events, a store with checkpoints, and the plain part of a status."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+from penstock.planner.stream import StreamPlan
+from penstock.tasks.children import Children
+from penstock.tasks.compute import Computer
+from penstock.tasks.messages import (
+    Barrier,
+    CheckpointCommitted,
+    Pause,
+    Resume,
+    StartCheckpoint,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+)
+from penstock.tasks.outbox import Outbox
+from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.state_store import StateStore
+from penstock.tasks.status import StateTracker
+from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.user_functions import UserFunctions
+
+
+class BaseTask:
+    """A task of any level. Subclasses set up their queues, do their work in `step` and say what their state is."""
+
+    input: ChannelQueue[TaskId]
+
+    def __init__(self, task: TaskId, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
+        plan, settings = deployment.plan, deployment.settings
+        self.id = task
+        self._plan: StreamPlan = plan
+        self._settings = settings
+        self._environment = environment
+        self._clock = environment.clock
+        self._store = StateStore(environment.state_directory(task), settings.state_map_bytes)
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        self._computer = Computer(self._functions)
+        self._tracker = StateTracker(self._clock)
+        self._events: deque[TaskEvent] = deque()
+        self._checkpoint_id = deployment.checkpoint_id
+        self._checkpoint_time_ms: int | None = None
+
+    def post(self, event: TaskEvent) -> None:
+        self._events.append(event)
+        self._environment.wake()
+
+    def close(self) -> None:
+        self._computer.close()
+        self._store.close()
+
+    def _handle_events(self) -> bool:
+        """Handles what was posted; returns whether there was anything."""
+        handled = False
+        while self._events:
+            handled = True
+            self._handle(self._events.popleft())
+        return handled
+
+    def _handle(self, event: TaskEvent) -> None:
+        """Handles one event; events that don't concern a level are left alone."""
+        if isinstance(event, CheckpointCommitted):
+            self._store.committed(event.checkpoint_id)
+            self._checkpoint_id = event.checkpoint_id
+            self._checkpoint_time_ms = self._clock.now_ms()
+
+    def _state(self) -> Mapping[str, Any]:
+        """Hands what changed to the store; returns the rest of what a restart needs, as JSON can hold it."""
+        raise NotImplementedError
+
+    def _checkpoint(self, checkpoint_id: int, outbox: Outbox | None, version: int | None = None) -> None:
+        """Makes the state durable, passes the barrier on and acknowledges; `version` is a source's place in its WAL."""
+        started = time.perf_counter()
+        stored = self._store.checkpoint(checkpoint_id, dict(self._state()))
+        if outbox is not None:
+            outbox.signal(Barrier(checkpoint_id))
+            outbox.flush()
+        duration_ms = (time.perf_counter() - started) * 1000
+        self._environment.acknowledge(TaskCheckpoint(
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest))
+
+    def _status(self, output: ChannelQueue[TaskId] | None, **more: Any) -> TaskStatus:
+        """Returns what every task reports, and `more` fields of `TaskStatus`."""
+        state = self._tracker.current
+        if output is not None:
+            more |= {"output_bytes": output.used_bytes, "output_capacity": output.capacity_bytes,
+                     "output_peak": output.peak_bytes}
+        more.setdefault("state_bytes", self._store.used_bytes)
+        return TaskStatus(
+            task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
+            input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
+            input_peak=self.input.peak_bytes, checkpoint_id=self._checkpoint_id,
+            checkpoint_time_ms=self._checkpoint_time_ms, udf_errors=self._functions.errors,
+            udf_report=self._functions.report, **more)
+
+
+class BaseSourceTask(BaseTask):
+    """A task that follows one vnode's WAL, and may be paused. Subclasses open `_wal` once they know from where on."""
+
+    def __init__(self, index: int, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
+        super().__init__(TaskId(deployment.stream_id, "source", index), deployment, environment)
+        self.input = ChannelQueue(self._settings.queue_bytes, [self.id], environment.wake)
+        self._source = self._plan.source
+        self._vgroup_id = deployment.vgroup_ids[index]
+        self._children = Children(self._source, deployment.children[index])
+        self._checkpoints: deque[int] = deque()
+        self._paused = deployment.paused
+        self._version = deployment.start_versions[index]
+
+    def _handle(self, event: TaskEvent) -> None:
+        match event:
+            case StartCheckpoint(checkpoint_id):
+                self._checkpoints.append(checkpoint_id)
+            case Pause():
+                self._paused = True
+            case Resume(skip_to_end):
+                self._paused = False
+                if skip_to_end:
+                    self._skip_to_end()
+            case _:
+                super()._handle(event)
+
+    def _skip_to_end(self) -> None:
+        """Leaves out what is in the WAL and wasn't processed."""
+        raise NotImplementedError
+
+    def _open_wal(self) -> None:
+        """Follows the WAL from the version that was processed last."""
+        self._wal = self._environment.open_wal(self._vgroup_id, self._version)
+
+    def close(self) -> None:
+        self._wal.close()
+        super().close()
