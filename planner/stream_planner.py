@@ -652,7 +652,8 @@ class _Planner:
         if window is not None and panes is None:
             return None
         types = {"_tuid": Kind.UBIGINT, "tbname": Kind.VARCHAR,
-                 **{column.name: column.type.kind for column in (*self.table.tags, *self.used.values())}}
+                 **{tag.name: tag.type.kind for tag in self.table.tags},
+                 **{column.name: column.type.kind for column in self.used.values()}}
         return source_kernel(
             condition=condition, groups_sql=groups_sql,
             partials=[partial for _, partial in self.partials.values()], projections=projections,
@@ -691,7 +692,7 @@ class _Planner:
 
     def _source(
         self, needs_children: bool, gid: str, sql: str, late_sql: str | None, expired_sql: str | None,
-        kernel: SourceKernel | None,
+        kernel: SourceKernel | None = None,
     ) -> SourcePlan:
         return SourcePlan(
             storage_uid=self.table.storage_uid,

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
-from penstock.tasks.agg import AggTask
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.messages import TaskId
 from penstock.tasks.segment_agg import SegmentAggTask
 from penstock.tasks.sink import SinkTask
 from penstock.tasks.source import SourceTask
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.window_agg import WindowAggTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvir
             case "source":
                 tasks.append(SourceTask(deployment, index, edges.downstream, environment))
             case "agg":
-                kind = AggTask if deployment.plan.source.row_window is None else SegmentAggTask
+                kind = WindowAggTask if deployment.plan.source.row_window is None else SegmentAggTask
                 tasks.append(kind(deployment, index, edges.upstream, edges.downstream, environment))
             case "sink":
                 tasks.append(SinkTask(deployment, index, edges.upstream, environment))

@@ -34,9 +34,11 @@ class IdIndex:
         """Returns the place of each id, -1 for unknown ones."""
         if self._order is None:
             # Ids below the least one wrap to huge numbers; both ends end up at the spare place.
-            return self._places[np.minimum(ids - self._low, np.uint64(self._span)).astype(np.int64)]
+            found: npt.NDArray[np.int64] = self._places[
+                np.minimum(ids - self._low, np.uint64(self._span)).astype(np.int64)]
+            return found
         places = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
-        found: npt.NDArray[np.int64] = np.where(self._sorted[places] == ids, self._order[places], -1)
+        found = np.where(self._sorted[places] == ids, self._order[places], -1)
         return found
 
 

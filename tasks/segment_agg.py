@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pyarrow as pa
 
 from penstock.tasks.agg import AggTask
-from penstock.tasks.compute import OPERATION
+from penstock.tasks.compute import OPERATION, REPLAYED
 from penstock.tasks.segment_table import SegmentTable
-from penstock.tasks.window_table import REPLAYED
+from penstock.tasks.window_state import WindowState
 
 
 class SegmentAggTask(AggTask):
@@ -15,11 +18,11 @@ class SegmentAggTask(AggTask):
 
     _table: SegmentTable
 
-    def _open_table(self, inputs: int) -> SegmentTable:
+    def _set_up(self, inputs: int) -> None:
         window = self._plan.source.row_window
         assert window is not None
-        return SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
-                            self._functions)
+        self._table = SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
+                                   self._functions)
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         until = self._watermarks.current
@@ -39,6 +42,14 @@ class SegmentAggTask(AggTask):
         self._write_results(self._table.close_until(until))
         self._table.spill(self._settings.state_memory_bytes, until)
 
-    def _write_results(self, state: pa.Table | None) -> None:
+    def _write_results(self, state: WindowState | None) -> None:
         if state is not None:
-            self._route(self._computer.run(self._agg.final_sql, self._schema, state=state))
+            self._route(self._final.compute(state))
+
+    def _state(self) -> Mapping[str, Any]:
+        return {"table": self._table.save(), "watermarks": self._watermarks.save()}
+
+    def _restore(self, meta: dict[str, Any]) -> None:
+        self._table.restore(meta["table"], self._watermarks.current)
+        if self._table.has_changed:
+            self._delayed.touch(0, None, self._clock.monotonic())

@@ -20,10 +20,12 @@ import pyarrow as pa
 from penstock.planner.stream import AggPlan, Field, RowWindow, Trigger
 from penstock.planner.stream_row_windows import END_ROWS, LAST_ROW
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
-from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
+from penstock.tasks.compute import GROUP, ROWS, WINDOW_START
+from penstock.tasks.group_index import GROUP_PREFIX
+from penstock.tasks.slot_table import SlotTable, codec_of
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.user_functions import UserFunctions
-from penstock.tasks.window_table import WindowTable, codec_of
+from penstock.tasks.window_state import WindowState
 
 _PREFIX = b"w"
 _KEY = struct.Struct(">HQQ")
@@ -38,7 +40,7 @@ class _Window:
     slots: tuple[int, ...]
 
 
-class SegmentTable(WindowTable):
+class SegmentTable(SlotTable):
     """All segments of one agg task; `windows` is how many inputs' segments may make up one.
 
     Of each (input, group) the newest segments are in memory, from a floor on (no floor: all), and maybe others; what is
@@ -68,7 +70,7 @@ class SegmentTable(WindowTable):
 
     def apply(
         self, partials: pa.RecordBatch, input: int, until: int | None, *, replayed: bool
-    ) -> pa.Table | None:
+    ) -> WindowState | None:
         """Takes partials of one input and returns the results that change: the relation `state`, or None.
 
         A partial without rows makes the segments of its group from `_wstart` to `_wlast` void, one with less than none
@@ -83,7 +85,7 @@ class SegmentTable(WindowTable):
             partials = partials.filter(pa.array(counted >= 0))
             counted = counted[counted >= 0]
             starts = doubtful.column(WINDOW_START.name).to_pylist()
-            withdrawn.update(zip(self._groups(doubtful).tolist(), starts, strict=True))
+            withdrawn.update(zip(self.groups.learn(doubtful).tolist(), starts, strict=True))
         void = counted == 0
         if self._window.kind == "session":
             touched = self._apply_sessions(partials, void, input, withdrawn)
@@ -98,7 +100,7 @@ class SegmentTable(WindowTable):
             withdrawn.update((window.group, int(self._window_of[slot])) for window in touched for slot in window.slots)
         return self._changes(touched, withdrawn, until)
 
-    def close_until(self, until: int) -> pa.Table | None:
+    def close_until(self, until: int) -> WindowState | None:
         """Returns the results of the windows that the new watermark closes: the relation `state`, or None."""
         windows: dict[tuple[int, int], _Window] = {}
         while self._closing and self._closing[0][0] < until:
@@ -113,15 +115,12 @@ class SegmentTable(WindowTable):
                 windows[group, window.start] = window
         return self._changes(list(windows.values()), set(), until)
 
-    def forget(self, until: int) -> None:
-        """Keeps everything: where a window of rows ends is only known until a late row comes, so none is ever old."""
-
     @property
     def has_changed(self) -> bool:
         """Whether a window has changed since its result was shown last (MAX_DELAY)."""
         return bool(self._changed)
 
-    def overdue(self) -> pa.Table | None:
+    def overdue(self) -> WindowState | None:
         """Returns the results of all windows that changed since they were shown, closed or not (MAX_DELAY)."""
         windows: dict[tuple[int, int], _Window] = {}
         for group, start in sorted(self._changed):
@@ -149,14 +148,13 @@ class SegmentTable(WindowTable):
         """Loads the groups, the segments that may still grow, and the newest one of each group and input."""
         self._newest_stored = meta["newest_stored"]
         last_of_line: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-        for key, value in self._store.items():
-            if not key.startswith(_PREFIX):
-                self._restore_group(key, value)
+        self.groups.restore([(key, value) for key, value in self._store.items(GROUP_PREFIX)
+                             if key.startswith(GROUP_PREFIX)])
         for key, value in self._store.items(_PREFIX):
             if not key.startswith(_PREFIX):
                 break
             input, gid, start = _unpack(key)
-            group = self._group_index[gid]
+            group = self.groups.number(gid)
             slot = self._adopted(key, value)
             if (closed_until is None or int(self._last_of.data[slot]) >= closed_until) and not self._at_once:
                 self._wait(group, start, int(self._last_of.data[slot]))
@@ -167,7 +165,6 @@ class SegmentTable(WindowTable):
                 last_of_line[input, group] = key, value
                 if previous is not None:
                     self._forget(previous[0])
-        self._new_groups = []
 
     def validate(self) -> None:
         super().validate()
@@ -181,14 +178,14 @@ class SegmentTable(WindowTable):
         """Adds partials to the segments that start where they do."""
         if not partials.num_rows:
             return []
-        groups = self._groups(partials)
+        groups = self.groups.learn(partials)
         slots = self._find(groups, partials.column(WINDOW_START.name).to_numpy(), input)
         self._combine(slots, partials, slice(None))
         return [_Window(group, int(self._window_of[slot]), (slot,))
                 for group, slot in zip(groups.tolist(), slots.tolist(), strict=True)]
 
     def _combine(self, slots: Slots, partials: pa.RecordBatch, rows: Slots | slice) -> None:
-        first_field = 3 + len(self._key_fields)
+        first_field = 3 + len(self.groups.key_fields)
         source = [Values.of(column) for column in partials.columns[first_field:]]
         self._rows[slots] += partials.column(ROWS.name).to_numpy()[rows]
         self._combine_columns(self._columns, slots, source, rows)
@@ -206,8 +203,8 @@ class SegmentTable(WindowTable):
     def _stretches(self, voids: pa.RecordBatch) -> list[tuple[int, int, int]]:
         """Returns (group, first, last) of partials without rows; groups that never had any are left out."""
         columns = (voids.column(name).to_pylist() for name in (GROUP.name, WINDOW_START.name, LAST_ROW))
-        return [(self._group_index[gid], first, last) for gid, first, last in zip(*columns, strict=True)
-                if gid in self._group_index]
+        return [(self.groups.number(gid), first, last) for gid, first, last in zip(*columns, strict=True)
+                if gid in self.groups]
 
     def _remove(self, input: int, group: int, first: int, last: int, withdrawn: set[tuple[int, int]]) -> None:
         """Removes the segments that start in a stretch; those whose result is out go to `withdrawn`."""
@@ -242,7 +239,7 @@ class SegmentTable(WindowTable):
     def _add_sessions(self, added: pa.RecordBatch, input: int, touched: dict[int, list[tuple[int, int]]],
                       withdrawn: set[tuple[int, int]]) -> None:
         """Adds segments, merging those of this input that they bring within the gap of each other."""
-        groups = self._groups(added).tolist()
+        groups = self.groups.learn(added).tolist()
         starts = added.column(WINDOW_START.name).to_pylist()
         lasts = added.column(LAST_ROW).to_pylist()
         targets = np.empty(len(groups), np.int64)
@@ -285,7 +282,7 @@ class SegmentTable(WindowTable):
         floor = self._floors[input].get(group)
         if floor is None or (place and starts[place - 1] >= floor):
             return self._slots[input][group, starts[place - 1]] if place else None
-        prefix = _PREFIX + struct.pack(">HQ", input, self._group_ids[group])
+        prefix = _PREFIX + struct.pack(">HQ", input, self.groups.id(group))
         stored = self._store.last_before(self._key(min(before, floor), input, group), prefix)
         if stored is None:
             if before >= floor:
@@ -315,13 +312,8 @@ class SegmentTable(WindowTable):
         self._store.put_many([(self._slot_key(slot), None)])
         self._unlist(slot)
         del self._slots[input][group, old]
-        members = self._windows[old]
-        members.discard(slot)
-        if not members:
-            del self._windows[old]
         self._slots[input][group, start] = slot
         self._window_of[slot] = start
-        self._windows.setdefault(start, set()).add(slot)
         self._list(slot)
         self._dirty[slot] = True
 
@@ -377,7 +369,7 @@ class SegmentTable(WindowTable):
 
     def _changes(
         self, windows: Sequence[_Window], withdrawn: set[tuple[int, int]], until: int | None
-    ) -> pa.Table | None:
+    ) -> WindowState | None:
         """Returns the relation `state` of touched windows whose results are to be written or deleted."""
         shown: list[_Window] = []
         for window in windows:
@@ -429,14 +421,9 @@ class SegmentTable(WindowTable):
             slots = np.array([windows[n].slots[rank] for n in places.tolist()], np.int64)
             rows[places] += self._rows[slots]
             self._combine_columns(columns, places, self._columns, slots)
-        groups = [window.group for window in windows] + [group for group, _ in gone]
-        starts = [window.start for window in windows] + [start for _, start in gone]
-        arrays = [pa.array([self._group_ids[group] for group in groups], pa.uint64())]
-        keys = fields_schema(self._key_fields)
-        arrays += [pa.array([self._group_keys[group][n] for group in groups], key.type) for n, key in enumerate(keys)]
-        arrays += [pa.array(starts, pa.int64()), pa.array(rows), *(column.arrow() for column in columns)]
-        schema = pa.schema([GROUP, *keys, WINDOW_START, ROWS, *fields_schema(self._fields)])
-        return pa.Table.from_arrays(arrays, schema=schema)
+        groups = np.array([window.group for window in windows] + [group for group, _ in gone], np.int64)
+        starts = np.array([window.start for window in windows] + [start for _, start in gone], np.int64)
+        return WindowState(self.groups, groups, starts, rows, self._fields, columns)
 
     # -- slots and the store -----------------------------------------------------------------------------------
 
@@ -454,7 +441,7 @@ class SegmentTable(WindowTable):
     def _adopted(self, key: bytes, value: bytes) -> int:
         """Returns the slot of a stored segment; if it is in memory already that counts."""
         input, gid, start = _unpack(key)
-        group = self._group_index[gid]
+        group = self.groups.number(gid)
         slot = self._slots[input].get((group, start))
         if slot is None:
             slot = self._new_slot(group, start, input)
@@ -464,7 +451,7 @@ class SegmentTable(WindowTable):
     def _forget(self, key: bytes) -> None:
         """Leaves a segment that was just loaded to the store."""
         input, gid, start = _unpack(key)
-        group = self._group_index[gid]
+        group = self.groups.number(gid)
         self._release(self._slots[input][group, start])
         floors = self._floors[input]
         floors[group] = max(floors.get(group, _LEAST), start + 1)
@@ -487,7 +474,7 @@ class SegmentTable(WindowTable):
         del starts[bisect_left(starts, int(self._window_of[slot]))]
 
     def _key(self, start: int, input: int, group: int) -> bytes:
-        return _PREFIX + _KEY.pack(input, self._group_ids[group], start + _SIGN)
+        return _PREFIX + _KEY.pack(input, self.groups.id(group), start + _SIGN)
 
 
 def _unpack(key: bytes) -> tuple[int, int, int]:

@@ -14,7 +14,10 @@ import pyarrow.compute as pc
 from penstock.planner.windows import end_of, grid_of
 from penstock.tasks.base_task import BaseSourceTask
 from penstock.tasks.compute import (
+    ADD,
     GROUP,
+    REPLACE,
+    REPLAYED,
     ROWS,
     WINDOW_START,
     partial_schema,
@@ -39,7 +42,6 @@ from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
 from penstock.tasks.windower import Windower
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord

@@ -132,7 +132,8 @@ def mask_of(expression: Expr, columns: Columns, count: int) -> Bools:
         values = np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), bool)
     elif not isinstance(values, np.ndarray):
         values = np.full(count, bool(values))
-    return values if found.valid is None else values & found.valid
+    mask: Bools = values if found.valid is None else values & found.valid
+    return mask
 
 
 def _both(left: Bools | None, right: Bools | None) -> Bools | None:
@@ -167,7 +168,7 @@ def _arithmetic(expression: Expr, left: Vector, right: Vector) -> Vector:
 
 def _small(values: Any) -> bool:
     if not isinstance(values, np.ndarray):
-        return -_SAFE < values < _SAFE
+        return -_SAFE < int(values) < _SAFE
     return not len(values) or (int(values.min()) > -_SAFE and int(values.max()) < _SAFE)
 
 
