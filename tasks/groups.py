@@ -17,28 +17,38 @@ _ALWAYS_DENSE = 65_536
 
 
 class IdIndex:
-    """Finds the places of 64-bit ids in an array of distinct ones."""
+    """Finds a number for each of some distinct 64-bit ids: `numbers`, or their places (None)."""
 
-    def __init__(self, ids: npt.NDArray[np.uint64]) -> None:
-        self._order: npt.NDArray[np.int64] | None = None
-        self._low = np.uint64(ids.min()) if len(ids) else np.uint64(0)
-        self._span = int(ids.max()) - int(self._low) + 1 if len(ids) else 0
+    def __init__(self, ids: npt.NDArray[np.uint64], numbers: npt.NDArray[np.int64] | None = None) -> None:
+        numbers = np.arange(len(ids)) if numbers is None else numbers
+        self._sorted: npt.NDArray[np.uint64] | None = None
+        self._low = ids.min() if len(ids) else np.uint64(0)
+        self._span = int(ids.max()) - int(self._low) + 1 if len(ids) else 1
         if self._span <= max(_ALWAYS_DENSE, _SPARSE * len(ids)):
-            self._places = np.full(self._span + 1, -1)
-            self._places[(ids - self._low).astype(np.int64)] = np.arange(len(ids))
+            self._numbers = np.full(self._span, -1)
+            self._numbers[(ids - self._low).view(np.int64)] = numbers
         else:
-            self._order = np.argsort(ids)
-            self._sorted = ids[self._order]
+            order = np.argsort(ids)
+            self._sorted, self._numbers = ids[order], numbers[order]
 
     def find(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Returns the place of each id, -1 for unknown ones."""
-        if self._order is None:
-            # Ids below the least one wrap to huge numbers; both ends end up at the spare place.
-            found: npt.NDArray[np.int64] = self._places[
-                np.minimum(ids - self._low, np.uint64(self._span)).astype(np.int64)]
-            return found
-        places = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
-        found = np.where(self._sorted[places] == ids, self._order[places], -1)
+        """Returns the number of each id; raises NotInKernelError for unknown ones."""
+        found: npt.NDArray[np.int64]
+        if not len(ids):
+            return np.zeros(0, np.int64)
+        if self._sorted is None:
+            # Ids below the least one wrap to huge numbers.
+            places = ids - self._low
+            if int(places.max()) >= self._span:
+                raise NotInKernelError
+            found = self._numbers[places.view(np.int64)]
+        else:
+            at = np.minimum(np.searchsorted(self._sorted, ids), len(self._sorted) - 1)
+            if (self._sorted[at] != ids).any():
+                raise NotInKernelError
+            found = self._numbers[at]
+        if int(found.min()) < 0:
+            raise NotInKernelError
         return found
 
 
@@ -61,26 +71,18 @@ class Groups:
         found = computer.run(sql, schema)
         self.gids, first, group_of = np.unique(
             found.column(GROUP.name).to_numpy(), return_index=True, return_inverse=True)
-        self._tuids = found.column("_tuid").to_numpy()
-        self._tables_of_sql = IdIndex(self._tuids)
-        self._group_of = group_of.astype(np.int64)
+        self._group_of = IdIndex(found.column("_tuid").to_numpy(), group_of.astype(np.int64))
         self.keys = [column.take(pa.array(first)) for column in found.columns[2:]]
 
     def of(self, tuids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
         """Returns the group number of each row, given their tables; raises NotInKernelError for unknown tables."""
         if self._sql is None:
             return np.zeros(len(tuids), np.int64)
-        places = self._tables_of_sql.find(tuids)
-        if len(places) and places.min() < 0:
-            raise NotInKernelError
-        return self._group_of[places]
+        return self._group_of.find(tuids)
 
     def column(self, name: str, tuids: npt.NDArray[np.uint64]) -> Vector:
         """Returns `tbname` or a tag of each row."""
         vector = self._vectors.get(name)
         if vector is None:
             vector = self._vectors[name] = vector_of(self._children.column(name))
-        places = self._tables.find(tuids)
-        if len(places) and places.min() < 0:
-            raise NotInKernelError
-        return vector.take(places)
+        return vector.take(self._tables.find(tuids))

@@ -21,16 +21,18 @@ NEVER = int(np.iinfo(np.int64).min)
 class Judged:
     """Rows of one block with what is known of their time.
 
-    `rows`: the relation `rows` of `SourcePlan`. `change`: per row append, late or update (None: all appends).
-    `limit`: per row the newest event time of the vnode before the row's record, minus the watermark.
-    `last`: per row the newest event time of its table before the record (None: all appends).
+    `rows`: the relation `rows` of `SourcePlan`. `newest`: the greatest of their times. For blocks in which not all
+    rows are appends, else None: `change`: per row append, late or update; `limit`: per row the newest event time of
+    the vnode before the row's record, minus the watermark; `last`: per row the newest event time of its table before
+    the record.
     """
 
     rows: pa.Table
     ts: npt.NDArray[np.int64]
-    change: npt.NDArray[np.uint8] | None
-    limit: npt.NDArray[np.int64]
-    last: npt.NDArray[np.int64] | None
+    newest: int
+    change: npt.NDArray[np.uint8] | None = None
+    limit: npt.NDArray[np.int64] | None = None
+    last: npt.NDArray[np.int64] | None = None
 
 
 def judge(records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None) -> Judged | None:
@@ -39,42 +41,43 @@ def judge(records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None) -
     Each row comes with what its vnode and its table had seen before its record; `newest`: what the vnode had seen
     before all of them.
     """
-    keep_tuid = plan.source.keep_tuid
-    time_name = records[0].batch.schema.names[1]
-    tables, limits, changes, lasts = [], [], [], []
-    for record in records:
-        batch = record.batch
-        if keep_tuid is not None:
-            batch = batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(keep_tuid, pa.uint64())))
-        if batch.num_rows == 0:
-            continue
-        ts = _as_int64(batch.column(time_name))
-        limits.append(np.full(len(ts), NEVER if newest is None else newest - plan.watermark, np.int64))
-        highest = pc.max(ts).as_py()
-        newest = highest if newest is None else max(newest, highest)
-        changes.append(_verdict(batch, CHANGE_COLUMN))
-        lasts.append(_verdict(batch, LAST_COLUMN))
-        tables.append(pa.Table.from_batches([batch]))
-    if not tables:
+    batches = [record.batch for record in records]
+    if plan.source.keep_tuid is not None:
+        kept = pa.scalar(plan.source.keep_tuid, pa.uint64())
+        batches = [batch.filter(pc.equal(batch.column("_tuid"), kept)) for batch in batches]
+    batches = [batch for batch in batches if batch.num_rows]
+    if not batches:
         return None
-    merged = pa.concat_tables(tables, promote_options="default")
-    ts = _as_int64(merged.column(time_name).combine_chunks()).to_numpy()
-    change = np.concatenate(changes).astype(np.uint8)
-    plain = not change.any()
-    return Judged(source_rows(merged, plan), ts, None if plain else change, np.concatenate(limits),
-                  None if plain else np.concatenate(lasts))
+    time_name = batches[0].schema.names[1]
+    merged = _joined(batches)
+    ts = _int64_of(merged.column(time_name))
+    rows = source_rows(merged, plan, ts)
+    highest = int(ts.max())
+    if not any(CHANGE_COLUMN in batch.schema.names for batch in batches):
+        return Judged(rows, ts, highest)
+    change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)
+    if not change.any():
+        return Judged(rows, ts, highest)
+    sizes = np.array([batch.num_rows for batch in batches])
+    first = np.cumsum(sizes) - sizes
+    seen = np.maximum.accumulate(np.maximum.reduceat(ts, first))
+    if newest is not None:
+        seen = np.maximum(seen, newest)
+    limits = np.concatenate([[NEVER if newest is None else newest - plan.watermark], seen[:-1] - plan.watermark])
+    last = np.concatenate([_verdict(batch, LAST_COLUMN) for batch in batches])
+    return Judged(rows, ts, highest, change, np.repeat(limits, sizes), last)
 
 
 def never_late(rows: pa.Table, time_column: str) -> Judged:
     """Returns rows of the relation `rows` as ones that are neither late nor rewritten, sorted by time."""
     rows = rows.sort_by(time_column)
     ts = rows.column(time_column).to_numpy()
-    return Judged(rows, ts, None, np.full(len(ts), NEVER, np.int64), None)
+    return Judged(rows, ts, int(ts[-1]))
 
 
 def suspects(judged: Judged) -> pa.Table | None:
     """Returns the rows with `_row`, `_limit` and `_last` if any of them may be expired, else None."""
-    if judged.change is None or judged.last is None:
+    if judged.change is None or judged.limit is None or judged.last is None:
         return None
     if not bool(((judged.change != 0) & (judged.ts < judged.limit)).any()):
         return None
@@ -101,11 +104,16 @@ def updated(judged: Judged, expired: Collection[tuple[int, int]] | None) -> npt.
     return found if found.any() else None
 
 
-def source_rows(table: pa.Table, plan: StreamPlan) -> pa.Table:
-    """Returns stored rows as the relation `rows`: `_tuid` and the plan's columns by name, timestamps as int64."""
+def source_rows(table: pa.Table, plan: StreamPlan, ts: npt.NDArray[np.int64] | None = None) -> pa.Table:
+    """Returns stored rows as the relation `rows`: `_tuid` and the plan's columns by name, timestamps as int64.
+
+    `ts`: the values of the primary timestamp, if they are at hand.
+    """
     names, columns = ["_tuid"], [table.column("_tuid")]
     for column in plan.source.columns:
-        if column.physical in table.column_names:
+        if ts is not None and column.name == plan.source.time_column:
+            stored = pa.chunked_array([pa.array(ts)])
+        elif column.physical in table.column_names:
             stored = table.column(column.physical)
         else:
             stored = pa.nulls(table.num_rows, column.type.arrow())
@@ -116,8 +124,18 @@ def source_rows(table: pa.Table, plan: StreamPlan) -> pa.Table:
     return pa.table(dict(zip(names, columns, strict=True)))
 
 
-def _as_int64(array: pa.Array) -> pa.Array:
-    return array.view(pa.int64()) if isinstance(array, pa.Array) else array.cast(pa.int64())
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Returns batches of one table as one; columns may have been added between them."""
+    schema = batches[0].schema
+    if all(batch.schema is schema or batch.schema.equals(schema) for batch in batches):
+        return pa.Table.from_batches(batches)
+    return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
+
+
+def _int64_of(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
+    """Returns timestamps without NULL as integers, copied at most once."""
+    values: npt.NDArray[np.int64] = column.to_numpy().view(np.int64)
+    return values
 
 
 def _verdict(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

@@ -192,10 +192,11 @@ class SourceTask(BaseSourceTask):
         if self._read is None:
             if not self.input.fits(self.id, self._settings.block_bytes_max):
                 return False
+            before = self._wal.bytes_read
             records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
             if not records:
                 return False
-            size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
+            size = self._wal.bytes_read - before
             # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
             self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
             self._bytes_in += size
@@ -214,7 +215,7 @@ class SourceTask(BaseSourceTask):
             self._bytes_in += rows.nbytes
             judged = never_late(rows, self._source.time_column)
             self._emit(judged, (), history.as_of, history.as_of)
-            self._advance(int(judged.ts[-1]))
+            self._advance(judged.newest)
         self._quiet_since = self._clock.monotonic()
         self._outbox.flush()
         return True
@@ -271,7 +272,7 @@ class SourceTask(BaseSourceTask):
             self._rows_in += len(judged.ts)
         self._emit(judged, deletes, before=records[0].version - 1, after=records[-1].version)
         if judged is not None:
-            self._advance(int(judged.ts.max()))
+            self._advance(judged.newest)
 
     def _advance(self, newest: int) -> None:
         """Takes note of the greatest event time of rows that were sent."""
@@ -288,7 +289,7 @@ class SourceTask(BaseSourceTask):
         """
         if self._windower is not None:
             newest = self._max_ts if judged is None else max(
-                int(judged.ts.max()), NEVER if self._max_ts is None else self._max_ts)
+                judged.newest, NEVER if self._max_ts is None else self._max_ts)
             replayed = before < self._replayed_until
             if after > self._reserved:
                 self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)

@@ -148,9 +148,11 @@ class WindowTable:
         found = [index.line(line)[0] for index in self._index]
         return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
 
-    def drop_empty(self, starts: Iterable[int]) -> None:
+    def drop_empty(self, starts: Times) -> None:
         """Forgets the slots of windows that hold no rows any more."""
-        for start in self._emptied.intersection(starts):
+        if not self._emptied:
+            return
+        for start in self._emptied.intersection(np.unique(starts).tolist()):
             self._emptied.discard(start)
             line = self._line_of.get(start)
             if line is None:

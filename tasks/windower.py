@@ -169,7 +169,7 @@ class Windower:
 
     def _expired(self, judged: Judged) -> Bools | None:
         """Returns which rows are expired: older than their table's newest row and than the watermark."""
-        if not self._plan.ignore_expired or judged.change is None or judged.last is None:
+        if not self._plan.ignore_expired or judged.change is None or judged.limit is None or judged.last is None:
             return None
         expired: Bools = (judged.change != 0) & (judged.ts < judged.limit) & (judged.ts < judged.last)
         return expired if expired.any() else None
