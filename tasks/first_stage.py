@@ -11,8 +11,12 @@ from penstock.planner.stream import StreamPlan
 from penstock.tasks.children import Children
 from penstock.tasks.compute import Computer
 from penstock.tasks.groups import Groups
+from penstock.tasks.judging import Judged, expired_rows, suspects
+from penstock.tasks.keys import among
 from penstock.tasks.source_kernel import RowColumns, partials_batch, projected, window_partials
-from penstock.tasks.vectors import NotInKernelError
+from penstock.tasks.vectors import Bools, NotInKernelError, mask_of
+
+_KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
 
 
 class FirstStage:
@@ -46,6 +50,40 @@ class FirstStage:
         found = self._by_kernel(rows)
         return found if found is not None else self._computer.run(self._source.sql, self._schema, rows=rows)
 
+    def compute_timely(self, judged: Judged) -> tuple[list[pa.RecordBatch], Bools]:
+        """Returns the partials of rows some of which may be expired, without what is, and which rows are wholly.
+
+        Of those only the ones that WHERE lets through are named.
+        """
+        assert self._source.late_sql is not None
+        assert self._source.expired_sql is not None
+        self.register_children()
+        if self._kernel is not None and self._kernel.panes is not None:
+            expired, partly = expired_rows(judged, self._kernel.panes)
+            timely = self._by_kernel(judged.rows, ~(expired | partly))
+            if timely is not None:
+                batches = [timely]
+                if partly.any():
+                    doubtful = suspects(judged).filter(pa.array(partly))
+                    batches.append(self._computer.run(self._source.late_sql, self._schema, rows=doubtful))
+                return batches, self._counted(judged, expired)
+        doubtful = suspects(judged)
+        keys = self._computer.run(self._source.expired_sql, _KEYS, rows=doubtful)
+        late = among(judged.rows.column("_tuid").to_numpy(), judged.ts, keys.column(0).to_numpy(),
+                     keys.column(1).to_numpy())
+        assert judged.change is not None
+        return [self._computer.run(self._source.late_sql, self._schema, rows=doubtful)], late & (judged.change != 0)
+
+    def _counted(self, judged: Judged, expired: Bools) -> Bools:
+        """Returns which of the expired rows the stream would have read."""
+        assert self._kernel is not None
+        if self._kernel.condition is None or not expired.any():
+            return expired
+        rows = judged.rows.filter(pa.array(expired))
+        counted = expired.copy()
+        counted[expired] = mask_of(self._kernel.condition, RowColumns(rows, self.groups), rows.num_rows)
+        return counted
+
     @property
     def groups(self) -> Groups:
         """The groups of the tables that are known now."""
@@ -55,7 +93,7 @@ class FirstStage:
             self._groups = Groups(self._kernel.groups_sql, self._plan.keys, self._children.table(), self._computer)
         return self._groups
 
-    def _by_kernel(self, rows: pa.Table) -> pa.RecordBatch | None:
+    def _by_kernel(self, rows: pa.Table, keep: Bools | None = None) -> pa.RecordBatch | None:
         kernel, agg = self._kernel, self._plan.agg
         if kernel is None or self._source.row_window is not None:
             return None
@@ -65,7 +103,7 @@ class FirstStage:
             if agg is None:
                 return projected(kernel, columns, rows.num_rows, groups, self._schema)
             found = window_partials(
-                kernel, agg.accumulators, columns, rows.num_rows, groups, self._source.time_column)
+                kernel, agg.accumulators, columns, rows.num_rows, groups, self._source.time_column, keep)
         except NotInKernelError:
             return None
         return partials_batch(found, groups, self._schema)

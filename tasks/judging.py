@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.planner.kernel_spec import Panes
 from penstock.planner.stream import StreamPlan
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, RowsRecord
 
@@ -75,12 +76,16 @@ def never_late(rows: pa.Table, time_column: str) -> Judged:
     return Judged(rows, ts, int(ts[-1]))
 
 
-def suspects(judged: Judged) -> pa.Table | None:
-    """Returns the rows with `_row`, `_limit` and `_last` if any of them may be expired, else None."""
-    if judged.change is None or judged.limit is None or judged.last is None:
-        return None
-    if not bool(((judged.change != 0) & (judged.ts < judged.limit)).any()):
-        return None
+def may_be_late(judged: Judged) -> bool:
+    """Tells whether any of the rows may be expired."""
+    if judged.change is None or judged.limit is None:
+        return False
+    return bool(((judged.change != 0) & (judged.ts < judged.limit)).any())
+
+
+def suspects(judged: Judged) -> pa.Table:
+    """Returns rows that may be late with `_row`, `_limit` and `_last`."""
+    assert judged.change is not None
     # An append is the newest row of its table, so it never is expired: it gets no limit.
     appended = judged.change == 0
     limit = pa.array(judged.limit, mask=appended)
@@ -89,18 +94,34 @@ def suspects(judged: Judged) -> pa.Table | None:
     return rows.append_column("_limit", limit).append_column("_last", last)
 
 
-def updated(judged: Judged, expired: Collection[tuple[int, int]] | None) -> npt.NDArray[np.bool_] | None:
-    """Returns which rows rewrite a key that existed, or None if none do.
+def expired_rows(judged: Judged, panes: Panes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Returns which rows that may be late are expired for all their INTERVAL windows, and which for some only.
 
-    `expired`: (table id, time) of rows that came too late, which count for nothing.
+    A row is expired for a window that had ended by the watermark, unless its table had not come to a later one.
     """
+    assert judged.change is not None
+    assert judged.limit is not None
+    assert judged.last is not None
+    rows = np.flatnonzero((judged.change != 0) & (judged.ts < judged.limit))
+    ts, limit = judged.ts[rows], judged.limit[rows]
+    behind = (ts - panes.offset) % panes.step
+    newest_end = ts - behind + panes.width
+    oldest_end = newest_end - (-(-(panes.width - behind) // panes.step) - 1) * panes.step
+    last = judged.last[rows]
+    last_end = last - (last - panes.offset) % panes.step + panes.width
+    whole, some = np.zeros(len(judged.ts), bool), np.zeros(len(judged.ts), bool)
+    whole[rows] = (newest_end <= limit) & (newest_end < last_end)
+    some[rows] = ~whole[rows] & (oldest_end <= limit) & (oldest_end < last_end)
+    return whole, some
+
+
+def updated(judged: Judged, expired: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
+    """Returns which rows rewrite a key that existed, or None if none do. Rows that are `expired` count for nothing."""
     if judged.change is None:
         return None
-    found = judged.change == UPDATED
-    if expired:
-        tuids = judged.rows.column("_tuid").to_pylist()
-        for row in np.flatnonzero(found).tolist():
-            found[row] = (tuids[row], int(judged.ts[row])) not in expired
+    found: npt.NDArray[np.bool_] = judged.change == UPDATED
+    if expired is not None:
+        found &= ~expired
     return found if found.any() else None
 
 

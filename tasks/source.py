@@ -26,7 +26,7 @@ from penstock.tasks.compute import (
 )
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.history import HistoryReader
-from penstock.tasks.judging import NEVER, Judged, judge, never_late, source_rows, suspects, updated
+from penstock.tasks.judging import NEVER, Judged, judge, may_be_late, never_late, source_rows, updated
 from penstock.tasks.messages import (
     Block,
     Cleared,
@@ -42,12 +42,13 @@ from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.vectors import Bools
 from penstock.tasks.windower import Windower
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
 
 LATE_KEPT = 1_000
-_KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
+
 _RESERVED_VERSIONS = 10_000
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
@@ -298,25 +299,36 @@ class SourceTask(BaseSourceTask):
             if partials is not None:
                 self._send(REPLAYED if replayed else ADD, partials)
             return
-        doubtful = suspects(judged) if judged is not None and self._source.late_sql is not None else None
-        expired = self._expired_keys(doubtful) if doubtful is not None else None
+        added: list[pa.RecordBatch] = []
+        expired: Bools | None = None
+        if judged is not None and self._source.late_sql is not None and may_be_late(judged):
+            added, expired = self._first_stage.compute_timely(judged)
+            self._note_late(judged, expired)
+        elif judged is not None:
+            added = [self._first_stage.compute(judged.rows)]
         rewritten = updated(judged, expired) if judged is not None and not self._plan.ignore_update else None
-        added = self._compute(judged, doubtful) if judged is not None else None
         if rewritten is None and not deletes:
-            if added is not None:
-                self._send(ADD, self._remembered(added))
+            for batch in added:
+                self._send(ADD, self._remembered(batch))
             return
-        rows = doubtful if doubtful is not None else (judged.rows if judged is not None else None)
-        change = Change(rows, rewritten, tuple(deletes), before, after)
+        change = Change(judged.rows if judged is not None else None, rewritten, tuple(deletes), before, after)
         if self._plan.agg is None:
-            for operation, batch in self._recalculation.rows(change, added):
+            for operation, batch in self._recalculation.rows(change, added[0] if added else None):
                 self._send(operation, batch)
             return
         rest, replaced = self._recalculation.windows(change, added)
-        if rest is not None:
-            self._send(ADD, self._remembered(rest))
+        for batch in rest:
+            self._send(ADD, self._remembered(batch))
         for batch in replaced:
             self._send(REPLACE, self._remembered(batch, added=False))
+
+    def _note_late(self, judged: Judged, expired: Bools) -> None:
+        """Counts the rows that are expired for all their windows."""
+        rows = np.flatnonzero(expired)
+        self._late_rows += len(rows)
+        newest = rows[-LATE_KEPT:]
+        tuids = judged.rows.column("_tuid").take(pa.array(newest)).to_pylist()
+        self.late_sample.extend(zip(tuids, judged.ts[newest].tolist(), strict=True))
 
     def _remembered(self, partials: pa.RecordBatch, *, added: bool = True) -> pa.RecordBatch:
         """Returns the partials without those of windows that DELETE_MARK lets agg tasks forget.
@@ -334,21 +346,6 @@ class SourceTask(BaseSourceTask):
             self._late_rows += sum(
                 rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep)
         return partials.filter(pa.array(kept, pa.bool_()))
-
-    def _expired_keys(self, doubtful: pa.Table) -> set[tuple[int, int]]:
-        """Returns (table id, time) of the rows that are expired for all their windows, and counts them."""
-        assert self._source.expired_sql is not None
-        keys = self._computer.run(self._source.expired_sql, _KEYS, rows=doubtful)
-        self._late_rows += keys.num_rows
-        late = list(zip(keys.column(0).to_pylist(), keys.column(1).to_pylist(), strict=True))
-        self.late_sample.extend(late)
-        return set(late)
-
-    def _compute(self, judged: Judged, doubtful: pa.Table | None) -> pa.RecordBatch:
-        if doubtful is None:
-            return self._first_stage.compute(judged.rows)
-        assert self._source.late_sql is not None
-        return self._computer.run(self._source.late_sql, self._schema, rows=doubtful)
 
     def _read_rows(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         """Returns rows of the vnode's store as the relation `rows`, plus their key columns."""
