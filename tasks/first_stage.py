@@ -13,6 +13,7 @@ from penstock.tasks.compute import Computer
 from penstock.tasks.groups import Groups
 from penstock.tasks.judging import Judged, expired_rows, suspects
 from penstock.tasks.keys import among
+from penstock.tasks.segment_kernel import segment_partials, sorted_rows, sorted_schema
 from penstock.tasks.source_kernel import RowColumns, partials_batch, projected, window_partials
 from penstock.tasks.vectors import Bools, NotInKernelError, mask_of
 
@@ -73,6 +74,37 @@ class FirstStage:
                      keys.column(1).to_numpy())
         assert judged.change is not None
         return [self._computer.run(self._source.late_sql, self._schema, rows=doubtful)], late & (judged.change != 0)
+
+    def in_windows(self, rows: pa.Table, *, in_order: bool = False) -> pa.Table:
+        """Returns the rows that may be in row windows, sorted by group and time, with their marks.
+
+        `in_order`: those of each table are sorted by time already.
+        """
+        self.register_children()
+        kernel = self._kernel
+        if kernel is None:
+            return self._computer.table(self._source.rows_sql, rows=rows)
+        try:
+            return sorted_rows(kernel, rows, self.groups, self._source.time_column,
+                               in_order=in_order and self._source.group_is_table)
+        except NotInKernelError:
+            schema = sorted_schema(kernel, rows.schema)
+            found = self._computer.table(self._source.rows_sql, rows=rows)
+            return found.select(schema.names).cast(schema)
+
+    def segments(self, windowed: pa.Table) -> pa.RecordBatch:
+        """Returns the partials of rows from `in_windows`, each with the `_wstart` of its window."""
+        self.register_children()
+        kernel = self._kernel
+        if kernel is None:
+            return self._computer.run(self._source.sql, self._schema, windowed=windowed)
+        try:
+            return partials_batch(segment_partials(kernel, windowed, self.groups), self.groups, self._schema)
+        except NotInKernelError:
+            if not self._source.needs_children:
+                return self._computer.run(self._source.sql, self._schema, windowed=windowed)
+            joined = "SELECT r.*, c.* EXCLUDE (_tuid) FROM narrow r LEFT JOIN children c USING (_tuid)"
+            return self._computer.run(f"WITH windowed AS ({joined}) {self._source.sql}", self._schema, narrow=windowed)
 
     def _counted(self, judged: Judged, expired: Bools) -> Bools:
         """Returns which of the expired rows the stream would have read."""

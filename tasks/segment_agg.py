@@ -27,7 +27,8 @@ class SegmentAggTask(AggTask):
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         until = self._watermarks.current
         replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
-        self._write_results(self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed))
+        for state in self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed):
+            self._write_results(state)
         if self._table.has_changed:
             self._delayed.touch(0, None, self._clock.monotonic())
         self._table.spill(self._settings.state_memory_bytes, until)

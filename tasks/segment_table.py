@@ -63,6 +63,10 @@ class SegmentTable(SlotTable):
         self._codec = codec_of(self._columns)
         self._order: list[dict[int, list[int]]] = [{} for _ in range(inputs)]
         self._floors: list[dict[int, int]] = [{} for _ in range(inputs)]
+        #: in memory, but neither in `_slots` nor in `_order` yet: (groups, starts, slots)
+        self._unindexed: list[tuple[Slots, Slots, Slots]] = []
+        self._tails = np.full(64, -1)
+        self._alone = inputs == 1
         self._closing: list[tuple[int, int, int]] = []
         self._waiting: dict[tuple[int, int], int] = {}
 
@@ -70,14 +74,37 @@ class SegmentTable(SlotTable):
 
     def apply(
         self, partials: pa.RecordBatch, input: int, until: int | None, *, replayed: bool
-    ) -> WindowState | None:
-        """Takes partials of one input and returns the results that change: the relation `state`, or None.
+    ) -> list[WindowState]:
+        """Takes partials of one input and returns the results that change.
 
         A partial without rows makes the segments of its group from `_wstart` to `_wlast` void, one with less than none
         names a start of which an earlier attempt may have written a result. `replayed`: it may have done so for any
-        window that is touched. `until`: the watermark. In the returned relation `_rows` 0 says that the window's result
-        is to be deleted.
+        window that is touched. `until`: the watermark. In what is returned `rows` 0 says that the window's result is to
+        be deleted.
         """
+        if not self._alone or replayed or self._delays or self._window.kind == "count":
+            found = [self._apply(partials, input, until, replayed=replayed)]
+            if self._alone:
+                self._find_tails(partials)
+            return [state for state in found if state is not None]
+        gids = partials.column(GROUP.name).to_numpy()
+        void = partials.column(ROWS.name).to_numpy() == 0
+        plain = ~np.isin(gids, gids[void]) if void.any() else np.ones(len(gids), bool)
+        groups = self.groups.learn(_only(partials, plain))
+        appended = self._appended(_only(partials, plain), groups)
+        plain[plain] = appended
+        states = []
+        if appended.any():
+            states.append(self._append(_only(partials, plain), groups[appended], until))
+        if not plain.all():
+            others = _only(partials, ~plain)
+            states.append(self._apply(others, input, until, replayed=False))
+            self._find_tails(others)
+        return [state for state in states if state is not None]
+
+    def _apply(self, partials: pa.RecordBatch, input: int, until: int | None, *, replayed: bool) -> WindowState | None:
+        """Takes any partials, one by one."""
+        self._index_all()
         withdrawn: set[tuple[int, int]] = set()
         counted = partials.column(ROWS.name).to_numpy()
         if replayed:
@@ -102,6 +129,9 @@ class SegmentTable(SlotTable):
 
     def close_until(self, until: int) -> WindowState | None:
         """Returns the results of the windows that the new watermark closes: the relation `state`, or None."""
+        if self._alone and not self._delays:
+            return self._close_alone(until)
+        self._index_all()
         windows: dict[tuple[int, int], _Window] = {}
         while self._closing and self._closing[0][0] < until:
             last, group, start = heapq.heappop(self._closing)
@@ -122,6 +152,7 @@ class SegmentTable(SlotTable):
 
     def overdue(self) -> WindowState | None:
         """Returns the results of all windows that changed since they were shown, closed or not (MAX_DELAY)."""
+        self._index_all()
         windows: dict[tuple[int, int], _Window] = {}
         for group, start in sorted(self._changed):
             window = self._window_at(group, start)
@@ -135,6 +166,7 @@ class SegmentTable(SlotTable):
         """Moves the oldest segments out of memory until what stays is at most `bytes_max`, or less."""
         if self.memory_bytes <= bytes_max:
             return
+        self._index_all()
         slots = np.flatnonzero(self._used)
         kept = bytes_max * 3 // 4 // self._row_bytes
         evicted = slots[np.argsort(self._window_of[slots], kind="stable")][: len(slots) - kept]
@@ -165,12 +197,124 @@ class SegmentTable(SlotTable):
                 last_of_line[input, group] = key, value
                 if previous is not None:
                     self._forget(previous[0])
+        if self._alone:
+            self._find_tails(None)
 
     def validate(self) -> None:
+        self._index_all()
         super().validate()
         for input, lines in enumerate(self._order):
             for group, starts in lines.items():
                 assert starts == sorted(start for known, start in self._slots[input] if known == group)
+
+    # -- one input, in order -----------------------------------------------------------------------------------
+
+    def _appended(self, partials: pa.RecordBatch, groups: Slots) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Returns which partials extend the newest segment of their group or come behind it, as those of in-order rows.
+
+        A group's partials are all of this kind or none is. The newest segment must be in memory.
+        """
+        self._make_room(len(self.groups))
+        starts = partials.column(WINDOW_START.name).to_numpy()
+        head = np.ones(len(groups), bool)
+        head[1:] = groups[1:] != groups[:-1]
+        good = head.copy()
+        good[1:] |= starts[1:] > starts[:-1]
+        tails = self._tails[groups]
+        known = tails >= 0
+        begin, reach = self._window_of[tails], self._last_of.data[tails] + self._window.gap
+        good &= ~known | (starts >= begin)
+        if self._window.kind == "session":
+            # Behind the first, segments must stay apart from what the newest one reaches.
+            good &= ~known | head | (starts > reach)
+        if self._floors[0]:
+            floors = self._floors[0]
+            stored = np.array([group in floors for group in groups[head].tolist()])
+            good &= known | ~np.repeat(stored, np.diff(np.append(np.flatnonzero(head), len(groups))))
+        if good.all() and head.sum() == len(np.unique(groups[head])):
+            return good
+        bad = np.zeros(len(self.groups), bool)
+        bad[groups[~good]] = True
+        bad |= np.bincount(groups[head], minlength=len(bad)) > 1
+        return ~bad[groups]
+
+    def _append(self, partials: pa.RecordBatch, groups: Slots, until: int | None) -> WindowState | None:
+        """Takes partials that are `_appended`."""
+        starts = partials.column(WINDOW_START.name).to_numpy()
+        tails = self._tails[groups]
+        if self._window.kind == "session":
+            extends = (tails >= 0) & (starts <= self._last_of.data[tails] + self._window.gap)
+        else:
+            extends = (tails >= 0) & (starts == self._window_of[tails])
+        slots = np.where(extends, tails, -1)
+        fresh = np.flatnonzero(~extends)
+        if len(fresh):
+            slots[fresh] = self._take(groups[fresh], starts[fresh])
+            self._unindexed.append((groups[fresh], starts[fresh], slots[fresh]))
+        self._combine(slots, partials, slice(None))
+        self._tails[groups] = slots  # the last of a group's partials is the newest
+        last = self._last_of.data[slots]
+        out, counts = self._out.data[slots], self._all_count(slots)
+        shown = counts.copy() if self._at_once else counts & (last < until) if until is not None else np.zeros_like(out)
+        if not self._at_once:
+            self._open[slots] = True if until is None else last >= until
+        gone = out & ~shown
+        self._out.data[slots] = shown
+        self._out.valid[slots] = True
+        return self._state_of_slots(slots[shown], slots[gone]) if shown.any() or gone.any() else None
+
+    def _close_alone(self, until: int) -> WindowState | None:
+        """Does what `close_until` says where each segment is a window."""
+        slots = np.flatnonzero(self._open)
+        slots = slots[self._last_of.data[slots] < until]
+        self._open[slots] = False
+        shown = slots[self._all_count(slots) & ~self._out.data[slots]]
+        self._out.data[shown] = True
+        self._out.valid[shown] = True
+        self._dirty[shown] = True
+        return self._state_of_slots(shown, shown[:0]) if len(shown) else None
+
+    def _all_count(self, slots: Slots) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Returns which segments are complete (event) and long enough."""
+        counts: np.ndarray[Any, np.dtype[np.bool_]] = (
+            self._last_of.data[slots] - self._window_of[slots] >= self._window.least)
+        if self._ends_of is not None:
+            counts &= self._ends_of.data[slots] > 0
+        return counts
+
+    def _state_of_slots(self, shown: Slots, gone: Slots) -> WindowState:
+        """Returns the state of segments that are windows, then that of some whose results are to be deleted."""
+        slots = np.concatenate([shown, gone])
+        rows = self._rows[slots]
+        rows[len(shown):] = 0
+        columns = [column.take(slots) for column in self._columns[: len(self._fields)]]
+        return WindowState(self.groups, self._group_of[slots], self._window_of[slots], rows, self._fields, columns)
+
+    def _index_all(self) -> None:
+        """Enters what was appended into the indexes that late rows and spilling need."""
+        for groups, starts, slots in self._unindexed:
+            keys = list(zip(groups.tolist(), starts.tolist(), strict=True))
+            self._slots[0].update(zip(keys, slots.tolist(), strict=True))
+            for group, start in keys:
+                insort(self._order[0].setdefault(group, []), start)
+        self._unindexed = []
+
+    def _find_tails(self, partials: pa.RecordBatch | None) -> None:
+        """Looks up the newest segments of the groups of some partials, or of all (None)."""
+        self._make_room(len(self.groups))
+        groups: Iterable[int] = range(len(self.groups))
+        if partials is not None:
+            gids = np.unique(partials.column(GROUP.name).to_numpy()).tolist()
+            groups = [self.groups.number(gid) for gid in gids if gid in self.groups]
+        for group in groups:
+            starts = self._order[0].get(group)
+            floor = self._floors[0].get(group)
+            in_memory = starts and (floor is None or starts[-1] >= floor)
+            self._tails[group] = self._slots[0][group, starts[-1]] if starts and in_memory else -1
+
+    def _make_room(self, groups: int) -> None:
+        if groups > len(self._tails):
+            self._tails = np.concatenate([self._tails, np.full(max(groups, len(self._tails)), -1)])
 
     # -- segments ----------------------------------------------------------------------------------------------
 
@@ -400,6 +544,9 @@ class SegmentTable(SlotTable):
 
     def _wait(self, group: int, start: int, last: int) -> None:
         """Makes sure that the window is looked at when the watermark passes `last`; it may turn out to be longer."""
+        if self._alone and not self._delays:
+            self._open[self._slots[0][group, start]] = True
+            return
         known = self._waiting.get((group, start))
         if known is None or last < known:
             self._waiting[group, start] = last
@@ -462,6 +609,9 @@ class SegmentTable(SlotTable):
         return slot
 
     def _release(self, slot: int) -> None:
+        group = int(self._group_of[slot])
+        if group < len(self._tails) and self._tails[group] == slot:
+            self._tails[group] = -1
         self._unlist(slot)
         super()._release(slot)
 
@@ -475,6 +625,10 @@ class SegmentTable(SlotTable):
 
     def _key(self, start: int, input: int, group: int) -> bytes:
         return _PREFIX + _KEY.pack(input, self.groups.id(group), start + _SIGN)
+
+
+def _only(partials: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.RecordBatch:
+    return partials if chosen.all() else partials.filter(pa.array(chosen))
 
 
 def _unpack(key: bytes) -> tuple[int, int, int]:

@@ -47,6 +47,7 @@ class SlotTable:
         self._input_of: npt.NDArray[np.int64] = np.zeros(self._capacity, np.int64)
         self._dirty: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
         self._used: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
+        self._open: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
         self._free: list[int] = list(range(self._capacity - 1, -1, -1))
         self._slots: list[dict[tuple[int, int], int]] = [{} for _ in range(inputs)]
         self._newest_stored: int | None = None
@@ -101,11 +102,21 @@ class SlotTable:
         self._used[slot] = True
         return slot
 
+    def _take(self, groups: Slots, starts: npt.NDArray[np.int64]) -> Slots:
+        """Returns new slots of the first input, which are not indexed yet."""
+        while len(self._free) < len(groups):
+            self._grow()
+        slots = np.array(self._free[len(self._free) - len(groups):], np.int64)
+        del self._free[len(self._free) - len(groups):]
+        self._group_of[slots], self._window_of[slots], self._input_of[slots] = groups, starts, 0
+        self._used[slots] = True
+        return slots
+
     def _release(self, slot: int) -> None:
         start = int(self._window_of[slot])
         del self._slots[int(self._input_of[slot])][(int(self._group_of[slot]), start)]
         self._rows[slot] = 0
-        self._dirty[slot] = self._used[slot] = False
+        self._dirty[slot] = self._used[slot] = self._open[slot] = False
         index = np.array([slot])
         for column in self._columns:
             column.clear(index)
@@ -113,7 +124,7 @@ class SlotTable:
 
     def _grow(self) -> None:
         old, new = self._capacity, self._capacity * 2
-        for name in ("_rows", "_group_of", "_window_of", "_input_of", "_dirty", "_used"):
+        for name in ("_rows", "_group_of", "_window_of", "_input_of", "_dirty", "_used", "_open"):
             array = getattr(self, name)
             setattr(self, name, np.concatenate([array, np.zeros(old, array.dtype)]))
         for column in self._columns:

@@ -118,7 +118,7 @@ class SourceTask(BaseSourceTask):
             reserved = self._store.reserved
             self._replayed_until = self._wal.acknowledged_version if reserved is None else reserved
         if plan.source.row_window is not None:
-            self._windower = Windower(plan, self._schema, self._computer, self._recalculation, self._read_rows,
+            self._windower = Windower(plan, self._schema, self._first_stage, self._recalculation, self._read_rows,
                                       self._store)
             self._windower.restore()
 
