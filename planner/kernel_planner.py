@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+import numpy as np
 import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
@@ -270,6 +271,8 @@ def _cast(node: exp.Cast, types: Types) -> Expr:
     if target is Kind.DOUBLE:
         _need(value.type in (*INTEGERS, Kind.FLOAT, Kind.BOOL))
         return _as_double(value)
+    if target is Kind.FLOAT and value.op == "constant" and isinstance(value.value, int | float):
+        return Expr("constant", Kind.FLOAT, value=float(np.float32(value.value)))
     _need(value.type in INTEGERS and target in INTEGERS)
     if value.op == "constant":
         assert isinstance(value.value, int)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,6 +34,8 @@ _SIGN = 1 << 63
 _FIRST_CAPACITY = 1024
 _CHUNK_GROUPS = 4_096
 _NUMBERED_SPAN = 4
+
+_NOBODY = np.zeros(0, np.int64), np.zeros(0, np.int64)
 
 Times = npt.NDArray[np.int64]
 
@@ -83,6 +85,7 @@ class WindowTable:
         self._dirty: set[tuple[int, int, int]] = set()
         self._emptied: set[int] = set()
         self._newest_stored: int | None = None
+        self._codec = _codec_of(self._columns)
         self._row_bytes = 48 + sum(column.dtype.itemsize + 1 for column in self._columns)
 
     # -- combining -------------------------------------------------------------------------------------------
@@ -371,29 +374,70 @@ class WindowTable:
 
     def _write(self, chunks: Iterable[tuple[int, int, int]]) -> None:
         """Hands chunks to the store, in which those without groups cease to exist."""
+        keys: list[bytes] = []
+        members: list[tuple[Slots, Slots]] = []
+        gone: list[bytes] = []
         for start, input, chunk in chunks:
             self._dirty.discard((start, input, chunk))
             key = _PREFIX + _CHUNK_KEY.pack(start + _SIGN, input, chunk)
             line = self._line_of.get(start)
-            groups, slots = self._index[input].line(line) if line is not None else (None, None)
-            if groups is not None and slots is not None and len(self.groups) > _CHUNK_GROUPS:
+            groups, slots = self._index[input].line(line) if line is not None else _NOBODY
+            if len(self.groups) > _CHUNK_GROUPS:
                 inside = groups // _CHUNK_GROUPS == chunk
                 groups, slots = groups[inside], slots[inside]
-            if groups is None or slots is None or not len(groups):
-                self._store.put_many([(key, None)])
+            if not len(groups):
+                gone.append(key)
                 continue
-            content = (groups, self._rows[slots], [(column.data[slots], column.valid[slots])
-                                                   for column in self._columns])
-            self._store.put_many([(key, pickle.dumps(content, protocol=5))])
+            keys.append(key)
+            members.append((groups, slots))
             self._newest_stored = start if self._newest_stored is None else max(start, self._newest_stored)
+        self._store.put_many((key, None) for key in gone)
+        if keys:
+            self._store.put_many(zip(keys, self._encoded(members), strict=True))
+
+    def _encoded(self, members: Sequence[tuple[Slots, Slots]]) -> Iterator[bytes]:
+        """Yields the (groups, slots) of each chunk as bytes; all of them are gathered at once."""
+        if self._codec is None:
+            for groups, slots in members:
+                columns = [(column.data[slots], column.valid[slots]) for column in self._columns]
+                yield pickle.dumps((groups, self._rows[slots], columns), protocol=5)
+            return
+        every = np.concatenate([slots for _, slots in members])
+        records = np.empty(len(every), self._codec)
+        records["group"] = np.concatenate([groups for groups, _ in members])
+        records["rows"] = self._rows[every]
+        for n, column in enumerate(self._columns):
+            records[f"v{n}"] = column.data[every]
+            records[f"n{n}"] = column.valid[every]
+        content, size, place = memoryview(records.tobytes()), self._codec.itemsize, 0
+        for groups, _ in members:
+            end = place + len(groups) * size
+            yield bytes(content[place:end])
+            place = end
 
     def _load(self, line: int, input: int, value: bytes) -> None:
-        groups, rows, columns = pickle.loads(value)
+        if self._codec is None:
+            groups, rows, columns = pickle.loads(value)
+        else:
+            records = np.frombuffer(value, self._codec)
+            groups, rows = records["group"].astype(np.int64), records["rows"]
+            columns = [(records[f"v{n}"], records[f"n{n}"]) for n in range(len(self._columns))]
         slots = self._take(len(groups))
         self._index[input].put(np.full(len(groups), line), groups, slots)
         self._rows[slots] = rows
         for column, (data, valid) in zip(self._columns, columns, strict=True):
             column.data[slots], column.valid[slots] = data, valid
+
+
+def _codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
+    """Returns the dtype of a stored (group, window) if all its values have a fixed width, else None (then chunks are
+    pickled)."""
+    if any(column.dtype == np.dtype(object) for column in columns):
+        return None
+    fields: list[tuple[str, Any]] = [("group", np.int64), ("rows", np.int64)]
+    for n, column in enumerate(columns):
+        fields += [(f"v{n}", column.dtype), (f"n{n}", np.bool_)]
+    return np.dtype(fields)
 
 
 def _start_of(key: bytes) -> int:
