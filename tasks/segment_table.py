@@ -229,7 +229,7 @@ class SegmentTable(SlotTable):
             good &= ~known | head | (starts > reach)
         if self._floors[0]:
             floors = self._floors[0]
-            stored = np.array([group in floors for group in groups[head].tolist()])
+            stored = np.array([group in floors for group in groups[head].tolist()], bool)
             good &= known | ~np.repeat(stored, np.diff(np.append(np.flatnonzero(head), len(groups))))
         if good.all() and head.sum() == len(np.unique(groups[head])):
             return good
