@@ -3,7 +3,7 @@ READY := .venv/ready
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick check fuzz docs clean
+.PHONY: help demo solar test quick check nightly fuzz bench docs clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -13,6 +13,9 @@ $(READY): pyproject.toml scripts/setup
 
 demo: $(READY)  ## A year of flights through three streams, checked against batch answers.
 	@$(BIN)/python -m examples.flights $(ARGS)
+
+solar: $(READY)  ## Two weeks of solar trackers through four streams, checked in the same way.
+	@$(BIN)/python -m examples.solar $(ARGS)
 
 test: $(READY)  ## All tests.
 	$(BIN)/python -m pytest --durations=10 $(ARGS)
@@ -24,8 +27,14 @@ check: $(READY)  ## Style and types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
+nightly: $(READY)  ## 20,000 random streams against the batch; takes an hour or more.
+	PENSTOCK_TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s tests/test_random_streams.py $(ARGS)
+
 fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
 	$(BIN)/python tests/fuzz.py --minutes $(or $(MINUTES),10) $(ARGS)
+
+bench: $(READY)  ## Speed of streams beside peers, a quarter of an hour; lines go to bench.jsonl (see docs/performance.md).
+	$(BIN)/python -m bench.streams --output bench.jsonl $(ARGS)
 
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py

@@ -26,20 +26,25 @@ def source_relation(connection: duckdb.DuckDBPyConnection, shape: Shape) -> None
     connection.unregister("arrived")
 
 
-def batch_answer(connection: duckdb.DuckDBPyConnection, query: Query, shape: Shape, trigger: Trigger) -> pa.Table:
-    """Returns what the result table must hold once all rows are in: for WINDOW_CLOSE the closed windows."""
+def batch_answer(
+    connection: duckdb.DuckDBPyConnection, query: Query, shape: Shape, trigger: Trigger, hold_ms: int = 0
+) -> pa.Table:
+    """Returns what the result table must hold once all rows are in: for WINDOW_CLOSE the closed windows.
+
+    `hold_ms`: windows are closed so much later than ours are.
+    """
     closed = "true"
     if query.windowed and trigger == "WINDOW_CLOSE":
-        closed = f"ended <= {shape.last_ms - WATERMARK_MS}"
+        closed = f"ended <= {shape.last_ms - WATERMARK_MS - hold_ms}"
     columns = ", ".join((*query.keys, *query.values))
     return connection.sql(f"SELECT {columns} FROM ({query.batch}) WHERE {closed}").to_arrow_table()
 
 
-def expected(query: Query, shape: Shape, trigger: Trigger) -> pa.Table:
+def expected(query: Query, shape: Shape, trigger: Trigger, hold_ms: int = 0) -> pa.Table:
     """Returns `batch_answer` over the rows of a shape, made again."""
     with duckdb.connect() as connection:
         source_relation(connection, shape)
-        return batch_answer(connection, query, shape, trigger)
+        return batch_answer(connection, query, shape, trigger, hold_ms)
 
 
 def check(query: Query, found: pa.Table, wanted: pa.Table) -> None:

@@ -22,6 +22,7 @@ class Query:
 
     `select`: the stream's SELECT. `tags`: the result's tag, which is also its partition. `width_ms`: of its windows,
     where a row lies in exactly one of them; 0 otherwise. `takes_late`: else IGNORE EXPIRED must be 1.
+    `peer_hold_ms`: peers close the window so much later: their sessions end with the gap, not with the last row.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Query:
     windowed: bool = True
     width_ms: int = 0
     takes_late: bool = True
+    peer_hold_ms: int = 0
 
     def stream(self, name: str, target: str, trigger: Trigger, options: str = "") -> str:
         """Returns the CREATE STREAM statement; `options` go before INTO."""
@@ -99,7 +101,7 @@ Q4 = Query(
     _TABLE,
     f"SELECT tbname tn, min(ts) ts, count(*) c, max(ts) + 1 ended FROM {_numbered('ts - before > 5000')} "
     "GROUP BY tbname, number",
-    ("tn", "ts"), ("c",), pauses=True)
+    ("tn", "ts"), ("c",), pauses=True, peer_hold_ms=4999)
 
 Q5 = Query(
     "q5", "filter and projection",

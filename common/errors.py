@@ -124,6 +124,10 @@ class CorruptionError(PenstockError):
     actor = "operator"
 
 
+class CheckpointDamagedError(CorruptionError):
+    """A task's part of a checkpoint is missing or not as it was written; an older checkpoint may be intact."""
+
+
 class StaleAttemptError(PenstockError):
     """An older attempt of a stream tried to act; it was fenced off and must stop."""
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Literal
 
 from penstock.common.errors import InternalError
-from penstock.mnode.records import CommitRecord, TaskRecord
+from penstock.mnode.records import CommitRecord, commit_record
 from penstock.tasks.messages import TaskCheckpoint, TaskId
 
 _STORY_EVENTS_MAX = 20
@@ -33,13 +33,17 @@ class CheckpointSettings:
 
 @dataclass(frozen=True, slots=True)
 class AttemptRuns:
-    """An attempt of a stream runs; `tasks` are all of its tasks, `last_id` the highest checkpoint id used so far."""
+    """An attempt of a stream runs; `tasks` are all of its tasks, `last_id` the highest checkpoint id used so far.
+
+    `interval_s`: the stream's own interval, or None for the one of all.
+    """
 
     stream_id: int
     attempt: int
     tasks: frozenset[TaskId]
     vgroup_ids: tuple[int, ...]
     last_id: int
+    interval_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,14 @@ class Announce:
 
 
 @dataclass(frozen=True, slots=True)
+class CallOff:
+    """Send CheckpointAbandoned to all tasks: those that hold channels back for it let them go."""
+
+    stream_id: int
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """A checkpoint came to an end."""
 
@@ -131,7 +143,7 @@ class Ignored:
     reason: str
 
 
-Instruction = Begin | WriteRecord | Announce | Finished | Ignored
+Instruction = Begin | WriteRecord | Announce | CallOff | Finished | Ignored
 
 # --- states ------------------------------------------------------------------------------------------------------
 
@@ -166,14 +178,20 @@ class Progress:
     tasks: frozenset[TaskId]
     vgroup_ids: tuple[int, ...]
     checkpoint_id: int
+    interval_s: float
     next_at: float
     state: State = State.RESTING
     started_at: float = 0.0
     started_ms: int = 0
     requested: bool = False
     acknowledged: dict[TaskId, TaskCheckpoint] = field(default_factory=dict)
+    acknowledged_at: dict[TaskId, float] = field(default_factory=dict)
     record: CommitRecord | None = None
     story: deque[str] = field(default_factory=lambda: deque(maxlen=_STORY_EVENTS_MAX))
+
+    @property
+    def under_way(self) -> bool:
+        return self.state in (State.COLLECTING, State.COMMITTING)
 
 
 class CheckpointMachine:
@@ -223,13 +241,15 @@ class CheckpointMachine:
         if not event.tasks:
             raise InternalError(f"stream {event.stream_id:x} runs without tasks")
         instructions = self._end(event.stream_id, "another attempt runs", now)
+        interval_s = self._settings.interval_s if event.interval_s is None else event.interval_s
         self._streams[event.stream_id] = Progress(
             event.stream_id,
             event.attempt,
             event.tasks,
             event.vgroup_ids,
             event.last_id,
-            now + self._settings.interval_s,
+            interval_s,
+            now + interval_s,
         )
         return instructions
 
@@ -240,7 +260,7 @@ class CheckpointMachine:
         progress = self._streams.pop(stream_id, None)
         if progress is None:
             return []
-        under_way = progress.state in (State.COLLECTING, State.COMMITTING)
+        under_way = progress.under_way
         requested = progress.requested
         self._move(progress, State.ENDED, reason, now)
         if not under_way and not requested:
@@ -263,7 +283,7 @@ class CheckpointMachine:
         progress.requested = False
         progress.acknowledged.clear()
         # From start to start; a slow checkpoint delays the next instead of overlapping it.
-        progress.next_at = now + self._settings.interval_s
+        progress.next_at = now + progress.interval_s
         self._move(progress, State.COLLECTING, f"checkpoint {progress.checkpoint_id}", now)
         return Begin(progress.stream_id, progress.attempt, progress.checkpoint_id)
 
@@ -279,6 +299,7 @@ class CheckpointMachine:
         if checkpoint.task not in progress.tasks:
             raise InternalError(f"{checkpoint.task} acknowledged a checkpoint of a stream that it isn't in")
         progress.acknowledged[checkpoint.task] = checkpoint
+        progress.acknowledged_at[checkpoint.task] = now
         if progress.acknowledged.keys() != progress.tasks:
             return []
         self._move(progress, State.COMMITTING, f"checkpoint {progress.checkpoint_id}", now)
@@ -286,21 +307,13 @@ class CheckpointMachine:
         return [WriteRecord(progress.record)]
 
     def _record(self, progress: Progress, now: float) -> CommitRecord:
-        versions: dict[int, int] = {}
-        for task, checkpoint in progress.acknowledged.items():
-            if task.level == "source":
-                if checkpoint.version is None:
-                    raise InternalError(f"{task} acknowledged a checkpoint without its version")
-                versions[progress.vgroup_ids[task.index]] = checkpoint.version
-        return CommitRecord(
+        return commit_record(
             progress.stream_id,
             progress.checkpoint_id,
             progress.attempt,
-            tuple(sorted(versions.items())),
-            tuple(
-                TaskRecord(str(task), c.digest, c.bytes_written)
-                for task, c in sorted(progress.acknowledged.items())
-            ),
+            progress.vgroup_ids,
+            [(checkpoint, (progress.acknowledged_at[task] - progress.started_at) * 1000.0)
+             for task, checkpoint in progress.acknowledged.items()],
             progress.started_ms,
             (now - progress.started_at) * 1000.0,
         )
@@ -331,8 +344,13 @@ class CheckpointMachine:
 
     def _abandon(self, progress: Progress, reason: str, now: float, now_ms: int) -> list[Instruction]:
         self._move(progress, State.RESTING, reason, now)
-        finished = Finished(progress.stream_id, progress.checkpoint_id, "abandoned", reason)
-        return [finished, *self._follow_up(progress, now, now_ms)]
+        # Whoever was too slow now would be so again at once: a full interval to recover, however long this one took.
+        progress.next_at = now + progress.interval_s
+        return [
+            CallOff(progress.stream_id, progress.checkpoint_id),
+            Finished(progress.stream_id, progress.checkpoint_id, "abandoned", reason),
+            *self._follow_up(progress, now, now_ms),
+        ]
 
     def _follow_up(self, progress: Progress, now: float, now_ms: int) -> list[Instruction]:
         return [self._begin(progress, now, now_ms)] if progress.requested else []

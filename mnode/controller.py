@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,21 +18,22 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.common.clock import Clock
 from penstock.common.errors import InternalError, NotFoundError, PenstockError, UnavailableError
-from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.mnode import checkpoints, groups
-from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings
+from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords
-from penstock.mnode.stream_status import WorkerInfo
-from penstock.mnode.workers import WorkerConnection, WorkerDoor
+from penstock.mnode.stream_status import CheckpointInfo, WorkerInfo
+from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.tasks import control
 from penstock.tasks.messages import (
+    CheckpointAbandoned,
     CheckpointCommitted,
     Pause,
     Recalculate,
+    Replay,
     Resume,
     StartCheckpoint,
     TaskEvent,
@@ -54,6 +55,7 @@ _ANSWER_TIMEOUT_S = 2.0
 _ORDER_TIMEOUT_S = 1.5
 _STOP_TIMEOUT_S = 30.0
 _EVENTS_KEPT = 1000
+_ABANDONED_KEPT = 5
 _SILENCE_CHECK_S = 0.5
 
 
@@ -79,7 +81,6 @@ class ControllerSettings:
 
     groups: GroupSettings = field(default_factory=GroupSettings)
     checkpoints: CheckpointSettings = field(default_factory=CheckpointSettings)
-    checkpoints_kept: int = 3
     heartbeat_interval_s: float = 1.0
     heartbeat_timeout_s: float = 15.0
     wal_poll_interval_s: float = 0.0005
@@ -100,7 +101,6 @@ class ControllerSettings:
                 restart_delay_max_s=config.restart_delay_max,
             ),
             CheckpointSettings(config.checkpoint_interval, config.checkpoint_timeout),
-            checkpoints_kept=config.checkpoints_kept,
             heartbeat_interval_s=config.heartbeat_interval,
             heartbeat_timeout_s=config.heartbeat_timeout,
             wal_poll_interval_s=config.wal_poll_interval,
@@ -116,6 +116,8 @@ class RunningStream:
     `children` returns the source's child tables per vnode as of now, as `StreamDeployment.children`.
     `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
     every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
+    `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
+    have a name and are kept. Checkpoint ids up to `last_checkpoint_id` were used, also if they aren't on disk any more.
     """
 
     stream_id: int
@@ -128,14 +130,18 @@ class RunningStream:
     next_attempt: Callable[[], int]
     settings: TaskSettings = field(default_factory=TaskSettings)
     paused: bool = False
+    checkpoint_interval_s: float | None = None
+    savepoints: Callable[[], frozenset[int]] = frozenset
+    last_checkpoint_id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
     """How a stream is. `state`: STARTING, RUNNING, PAUSED, RESTARTING or STOPPING; `reason` says why it isn't running.
 
-    `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoint` is the last
-    valid checkpoint; `checkpoint_problem` tells why the last try failed, "" if it didn't.
+    `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoints` are those
+    that have no record: the one under way and those abandoned lately, oldest first; `damaged` are the ids of recorded
+    ones of which a task found its part damaged, with what it said.
     """
 
     stream_id: int
@@ -145,8 +151,8 @@ class StreamReport:
     attempt: int
     group: str
     restarts: int
-    checkpoint: CommitRecord | None
-    checkpoint_problem: str
+    checkpoints: tuple[CheckpointInfo, ...] = ()
+    damaged: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +176,12 @@ class _Entry:
     tasks: set[TaskId] = field(default_factory=set)
     record: CommitRecord | None = None
     last_checkpoint_id: int = 0
-    checkpoint_problem: str = ""
+    begun_ms: int = 0
+    abandoned: deque[CheckpointInfo] = field(default_factory=lambda: deque(maxlen=_ABANDONED_KEPT))
+    #: checkpoints that a task couldn't restore, with its reason
+    damaged: dict[int, str] = field(default_factory=dict)
+    #: damaged checkpoints that an event has told of
+    told_damaged: set[int] = field(default_factory=set)
     #: (lowest checkpoint id that satisfies the waiter, waiter)
     waiters: list[tuple[int, Future[CommitRecord]]] = field(default_factory=list)
     removed: Future[None] = field(default_factory=Future)
@@ -179,7 +190,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Worker:
-    connection: WorkerConnection
+    connection: WorkerLine
     heard_at: float
 
 
@@ -189,19 +200,23 @@ class StreamController:
     def __init__(
         self,
         paths: DataPaths,
-        fs: Fs,
         clock: Clock,
         settings: ControllerSettings,
+        records: CommitRecords,
         runtime: Runtime,
         service_address: str,
         secret: bytes,
         on_checkpoint: Callable[[int, Mapping[int, int]], None],
         build: TaskBuilder | None = None,
+        surroundings: Surroundings | None = None,
+        before_commit: Callable[[int], None] = lambda stream_id: None,
     ) -> None:
         """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
 
         `on_checkpoint(stream id, {vgroup id: version})` is called after each commit, from another thread: WAL up to
         these versions isn't needed any more, not even for a restart from the oldest record that is kept.
+        `before_commit(stream id)` is called before each commit, from another thread, and makes durable what the stream
+        has read and written; if it raises, the checkpoint is abandoned.
         """
         self._paths = paths
         self._clock = clock
@@ -210,8 +225,9 @@ class StreamController:
         self._service_address = service_address
         self._secret = secret
         self._on_checkpoint = on_checkpoint
+        self._before_commit = before_commit
         self._build = build
-        self._records = CommitRecords(paths, fs, settings.checkpoints_kept)
+        self._records = records
         self._machine = GroupMachine(settings.groups)
         self._checkpoints = CheckpointMachine(settings.checkpoints)
         self._monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0), settings.stall_timeout_s)
@@ -224,10 +240,10 @@ class StreamController:
         self._flag = threading.Event()
         self._stopping = False
         self._gone: Future[None] | None = None
-        self._helpers = ThreadPoolExecutor(4, thread_name_prefix="controller helper")
-        self._door = WorkerDoor(secret, self._hello, self._message, self._lost, settings.host)
-        self._thread = threading.Thread(target=self._run, name="stream controller", daemon=True)
-        self._thread.start()
+        self._surroundings: Surroundings = surroundings or Threads()
+        self._helpers = self._surroundings.pool("controller helper", 4)
+        self._door = self._surroundings.door(secret, self._hello, self._message, self._lost, settings.host)
+        self._thread = self._surroundings.launch("stream controller", self._run)
 
     # --- what others ask for -----------------------------------------------------------------------------------
 
@@ -239,7 +255,7 @@ class StreamController:
         """Waits until the stream's tasks run for the first time; returns whether they do."""
         future = self._ask(lambda: self._entry(stream_id).running)
         with contextlib.suppress(FutureTimeoutError):
-            future.result(timeout_s)
+            self._surroundings.result(future, timeout_s)
         return future.done()
 
     def stop(self, stream_id: int, timeout_s: float = _STOP_TIMEOUT_S) -> None:
@@ -251,7 +267,7 @@ class StreamController:
         if removed is None:
             return
         try:
-            removed.result(timeout_s)
+            self._surroundings.result(removed, timeout_s)
         except FutureTimeoutError:
             raise UnavailableError(f"stream {stream_id:x} has not ended within {timeout_s:g} s") from None
 
@@ -263,14 +279,15 @@ class StreamController:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
         self._ask(lambda: self._resume(stream_id, skip_to_end))
 
-    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None:
-        """Has a running stream compute a range of time again; returns once a checkpoint holds the order.
+    def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
+        """Has a running stream compute a range of time, or rows that it left out, again.
 
-        If that takes long the order stands all the same. Raises NotFoundError, or UnavailableError if it doesn't run.
+        Returns once a checkpoint holds the order. If that takes long the order stands all the same. Raises
+        NotFoundError, or UnavailableError if it doesn't run.
         """
-        future = self._ask(lambda: self._recalculate(stream_id, first_ts, last_ts))
+        future = self._ask(lambda: self._recalculate(stream_id, order))
         try:
-            future.result(_ORDER_TIMEOUT_S)
+            self._surroundings.result(future, _ORDER_TIMEOUT_S)
         except FutureTimeoutError:
             _log.info("stream %x: RECALCULATE is under way, but no checkpoint holds it yet", stream_id)
 
@@ -283,7 +300,7 @@ class StreamController:
         if not wait:
             return None
         try:
-            return future.result(timeout_s)
+            return self._surroundings.result(future, timeout_s)
         except FutureTimeoutError:
             text = f"the checkpoint of stream {stream_id:x} is not done within {timeout_s:g} s"
             raise UnavailableError(text) from None
@@ -340,13 +357,14 @@ class StreamController:
             self._checkpoint_all(self._settings.final_checkpoint_timeout_s)
         gone = self._ask(self._close_all)
         try:
-            gone.result(timeout_s)
+            self._surroundings.result(gone, timeout_s)
         except FutureTimeoutError:
             _log.warning("some workers have not left within %g s; they are cut off", timeout_s)
         self._ask(self._cut_off)
         self._stopping = True
         self._flag.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._door.close()
         self._helpers.shutdown(wait=True, cancel_futures=True)
 
@@ -356,7 +374,7 @@ class StreamController:
         deadline = self._clock.monotonic() + timeout_s
         for stream_id, future in zip(running, futures, strict=True):
             try:
-                future.result(max(0.0, deadline - self._clock.monotonic()))
+                self._surroundings.result(future, max(0.0, deadline - self._clock.monotonic()))
             except FutureTimeoutError:
                 _log.warning("stream %x is closed without a last checkpoint: it took too long", stream_id)
             except UnavailableError as error:
@@ -378,7 +396,7 @@ class StreamController:
             raise UnavailableError("the engine is closed")
         self._post(reply)
         try:
-            return answer.result(_ANSWER_TIMEOUT_S)
+            return self._surroundings.result(answer, _ANSWER_TIMEOUT_S)
         except FutureTimeoutError:
             raise UnavailableError("the stream controller doesn't answer") from None
 
@@ -389,10 +407,14 @@ class StreamController:
     def _run(self) -> None:
         while not self._stopping:
             self._flag.clear()
-            while self._inbox:
-                self._guard(self._inbox.popleft())
-            self._guard(self._tick)
+            self.turn()
             self._wait()
+
+    def turn(self) -> None:
+        """Handles everything that has come in, and what is due; the loop's body."""
+        while self._inbox:
+            self._guard(self._inbox.popleft())
+        self._guard(self._tick)
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:
@@ -467,12 +489,12 @@ class StreamController:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
             self._handle_checkpoint(checkpoints.Request(stream_id))
 
-    def _recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> Future[CommitRecord]:
+    def _recalculate(self, stream_id: int, order: Recalculate | Replay) -> Future[CommitRecord]:
         stream = self._machine.stream(stream_id)
         self._entry(stream_id)
         if stream is None or stream.state is not StreamState.RUNNING:
             raise UnavailableError(f"stream {stream_id:x} isn't running", hint="try again once SHOW STREAMS says so")
-        self._post_event(stream_id, Recalculate(first_ts, last_ts))
+        self._post_event(stream_id, order)
         return self._request_checkpoint(stream_id)
 
     def _request_checkpoint(self, stream_id: int) -> Future[CommitRecord]:
@@ -480,7 +502,9 @@ class StreamController:
         future: Future[CommitRecord] = Future()
         progress = self._checkpoints.progress(stream_id)
         if progress is None:
-            future.set_exception(UnavailableError(f"stream {stream_id:x} isn't running, it can't be checkpointed"))
+            future.set_exception(UnavailableError(
+                f"stream {entry.stream.name} doesn't run now and can't be checkpointed",
+                hint="SHOW STREAMS says what it waits for"))
             return future
         entry.waiters.append((progress.checkpoint_id + 1, future))
         self._handle_checkpoint(checkpoints.Request(stream_id))
@@ -520,9 +544,13 @@ class StreamController:
             stream.attempt,
             stream.group.name,
             stream.restarts,
-            entry.record,
-            entry.checkpoint_problem,
+            (*entry.abandoned, *self._under_way(stream.stream_id)),
+            dict(entry.damaged),
         )
+
+    def _under_way(self, stream_id: int) -> list[CheckpointInfo]:
+        progress = self._checkpoints.progress(stream_id)
+        return [] if progress is None or not progress.under_way else [_running_info(progress)]
 
     def _what_it_waits_for(self, stream: groups.Stream) -> str:
         if stream.state is StreamState.WAITING and not self._runtime.is_ready():
@@ -533,16 +561,16 @@ class StreamController:
 
     # --- what workers say: from their receiving threads -----------------------------------------------------------
 
-    def _hello(self, connection: WorkerConnection) -> None:
+    def _hello(self, connection: WorkerLine) -> None:
         self._post(lambda: self._handle_hello(connection))
 
-    def _message(self, connection: WorkerConnection, message: control.WorkerMessage) -> None:
+    def _message(self, connection: WorkerLine, message: control.WorkerMessage) -> None:
         self._post(lambda: self._handle_message(connection, message))
 
-    def _lost(self, connection: WorkerConnection, reason: str) -> None:
+    def _lost(self, connection: WorkerLine, reason: str) -> None:
         self._post(lambda: self._handle_lost(connection, reason))
 
-    def _handle_hello(self, connection: WorkerConnection) -> None:
+    def _handle_hello(self, connection: WorkerLine) -> None:
         if connection.group not in self._handles:
             _log.info("worker %s/%d comes too late and is sent away", connection.group, connection.index)
             connection.close()
@@ -551,12 +579,12 @@ class StreamController:
         workers[connection.index] = _Worker(connection, self._clock.monotonic())
         self._handle(groups.WorkerJoined(connection.group, connection.index))
 
-    def _handle_lost(self, connection: WorkerConnection, reason: str) -> None:
+    def _handle_lost(self, connection: WorkerLine, reason: str) -> None:
         worker = self._workers.get(connection.group, {}).get(connection.index)
         if worker is not None and worker.connection is connection:
             self._handle(groups.WorkerLost(connection.group, connection.index, reason))
 
-    def _handle_message(self, connection: WorkerConnection, message: control.WorkerMessage) -> None:
+    def _handle_message(self, connection: WorkerLine, message: control.WorkerMessage) -> None:
         worker = self._workers.get(connection.group, {}).get(connection.index)
         if worker is None or worker.connection is not connection:
             return
@@ -570,6 +598,8 @@ class StreamController:
             where = f"task {message.task}" if message.task else f"worker {connection.index}"
             _log.error("stream %x, %s: %s\n%s", message.stream_id, where, message.error, message.trace)
             reason = f"{where}: {message.error}"
+            if message.damaged:
+                self._note_damage(message)
             self._handle(groups.StreamFailed(message.stream_id, message.attempt, reason))
         elif isinstance(message, control.Stopped):
             self._handle(groups.StreamStopped(message.stream_id, message.attempt, connection.index))
@@ -577,6 +607,15 @@ class StreamController:
             self._handle_checkpoint(checkpoints.Acknowledgement(message.checkpoint, message.attempt))
         else:
             raise InternalError(f"worker {connection.index} sent a {type(message).__name__}")
+
+    def _note_damage(self, message: control.Failed) -> None:
+        """Sees to it that the next attempt starts from the checkpoint before."""
+        entry = self._entries.get(message.stream_id)
+        deployment = None if entry is None else entry.deployment
+        if entry is None or deployment is None or deployment.attempt != message.attempt:
+            return
+        if deployment.checkpoint_id is not None:
+            entry.damaged[deployment.checkpoint_id] = message.error
 
     def _handle_deployed(self, message: control.Deployed, index: int) -> None:
         entry = self._entries.get(message.stream_id)
@@ -652,7 +691,7 @@ class StreamController:
         stream = entry.stream
         try:
             attempt = stream.next_attempt()
-            record = self._records.newest(stream.stream_id)
+            record = self._records.newest(stream.stream_id, entry.damaged)
             ids = self._records.ids(stream.stream_id)
             children = stream.children()
         except PenstockError as error:
@@ -676,7 +715,7 @@ class StreamController:
             stream.settings,
             entry.paused,
         )
-        last_id = max([*ids, entry.last_checkpoint_id])
+        last_id = max([*ids, entry.last_checkpoint_id, stream.last_checkpoint_id])
         self._post(lambda: self._prepared(entry, preparation, deployment, record, last_id))
 
     def _preparation_failed(self, stream_id: int, preparation: int, reason: str) -> None:
@@ -694,7 +733,16 @@ class StreamController:
         entry.record = record
         entry.last_checkpoint_id = last_checkpoint_id
         entry.tasks.clear()
+        self._tell_damaged(entry, record)
         self._handle(groups.StreamPrepared(deployment.stream_id, preparation, deployment.attempt))
+
+    def _tell_damaged(self, entry: _Entry, record: CommitRecord | None) -> None:
+        """Says once of each checkpoint that is newer than the one to start from why it is passed over."""
+        used = None if record is None else record.checkpoint_id
+        for checkpoint_id, why in self._records.passed_over(entry.stream.stream_id, used, entry.damaged).items():
+            if checkpoint_id not in entry.told_damaged:
+                entry.told_damaged.add(checkpoint_id)
+                self._tell(entry.stream.stream_id, f"checkpoint {checkpoint_id} is damaged and passed over: {why}")
 
     def _deploy(self, instruction: groups.DeployStream) -> None:
         deployment = self._entries[instruction.stream_id].deployment
@@ -716,7 +764,8 @@ class StreamController:
             self._post_event(stream_id, Pause() if entry.paused else Resume())
         self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
-            stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id
+            stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id,
+            entry.stream.checkpoint_interval_s,
         )
         self._handle_checkpoint(running)
         self._tell(stream_id, f"attempt {attempt} runs")
@@ -753,22 +802,26 @@ class StreamController:
     def _perform_checkpoint(self, instruction: checkpoints.Instruction) -> None:
         match instruction:
             case checkpoints.Begin(stream_id, _, checkpoint_id):
-                self._entries[stream_id].last_checkpoint_id = checkpoint_id
+                entry = self._entries[stream_id]
+                entry.last_checkpoint_id, entry.begun_ms = checkpoint_id, self._clock.now_ms()
                 self._post_event(stream_id, StartCheckpoint(checkpoint_id))
             case checkpoints.WriteRecord(record):
-                self._helpers.submit(self._write_record, record)
+                self._helpers.submit(self._write_record, self._entries[record.stream_id].stream, record)
             case checkpoints.Announce(record):
                 self._announce(record)
+            case checkpoints.CallOff(stream_id, checkpoint_id):
+                self._post_event(stream_id, CheckpointAbandoned(checkpoint_id))
             case checkpoints.Finished():
                 self._finished(instruction)
             case checkpoints.Ignored(ignored, reason):
                 _log.debug("ignored %s: %s", ignored, reason)
 
-    def _write_record(self, record: CommitRecord) -> None:
+    def _write_record(self, stream: RunningStream, record: CommitRecord) -> None:
         """Writes a commit record, in a helper thread."""
         outcome: checkpoints.Event
         try:
-            self._records.write(record)
+            self._before_commit(record.stream_id)
+            self._records.write(record, stream.savepoints())
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))
@@ -781,7 +834,8 @@ class StreamController:
 
     def _announce(self, record: CommitRecord) -> None:
         self._entries[record.stream_id].record = record
-        self._post_event(record.stream_id, CheckpointCommitted(record.checkpoint_id))
+        kept = tuple(id_ for id_ in self._records.ids(record.stream_id) if id_ != record.checkpoint_id)
+        self._post_event(record.stream_id, CheckpointCommitted(record.checkpoint_id, kept))
         self._helpers.submit(self._call_on_checkpoint, record)
 
     def _call_on_checkpoint(self, record: CommitRecord) -> None:
@@ -796,8 +850,10 @@ class StreamController:
         if entry is None:
             return
         committed = finished.outcome == "committed"
-        entry.checkpoint_problem = "" if committed else finished.reason
-        if not committed:
+        last = 0 if entry.record is None else entry.record.checkpoint_id
+        if not committed and finished.checkpoint_id > last:
+            entry.abandoned.append(CheckpointInfo(
+                finished.checkpoint_id, "ABANDONED", entry.begun_ms, self._clock.now_ms(), reason=finished.reason))
             self._tell(finished.stream_id, f"checkpoint {finished.checkpoint_id} abandoned: {finished.reason}")
         still_running = self._checkpoints.progress(finished.stream_id) is not None
         for lowest_id, waiter in list(entry.waiters):
@@ -809,3 +865,14 @@ class StreamController:
             else:
                 text = f"checkpoint {finished.checkpoint_id} was abandoned: {finished.reason}"
                 waiter.set_exception(UnavailableError(text))
+
+
+def _running_info(progress: Progress) -> CheckpointInfo:
+    missing = sorted(progress.tasks - progress.acknowledged.keys())
+    phase = f"{len(progress.acknowledged)} of {len(progress.tasks)} tasks have written their state"
+    return CheckpointInfo(
+        progress.checkpoint_id, "RUNNING", progress.started_ms,
+        bytes_written=sum(part.bytes_written for part in progress.acknowledged.values()),
+        phase=phase if missing else "the commit record is being written",
+        slowest_task=str(missing[0]) if missing else "",
+        task_bytes={str(task): part.bytes_written for task, part in progress.acknowledged.items()})

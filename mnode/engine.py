@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config
-from penstock.common.errors import CorruptionError, NotSupportedError, UnavailableError
+from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
@@ -24,10 +24,15 @@ from penstock.mnode.controller import ControllerSettings, Runtime, StreamControl
 from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
 from penstock.mnode.ddl import Ddl
+from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
+from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
+from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.queries import Queries
+from penstock.mnode.records import CommitRecords
+from penstock.mnode.replacements import Replacements
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
@@ -37,13 +42,16 @@ from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import Shower
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
+from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
     AlterDatabase,
+    AlterStream,
     AlterTable,
+    CheckpointStream,
     CreateChildTables,
     CreateDatabase,
     CreateFunction,
@@ -54,6 +62,7 @@ from penstock.sql.statements import (
     Describe,
     DropDatabase,
     DropFunction,
+    DropSavepoint,
     DropSnode,
     DropStream,
     DropTable,
@@ -63,18 +72,19 @@ from penstock.sql.statements import (
     Insert,
     PauseStream,
     RecalculateStream,
+    ReplayDlq,
     ResumeStream,
     Select,
     SetOperation,
     Show,
+    StartStream,
     Statement,
+    StopStream,
     TrimDatabase,
     UseDatabase,
 )
 from penstock.tasks.explain import explain_stream
 from penstock.vnode.dnode import Dnode, lock_data_directory
-
-FORMAT_VERSION = 1
 
 _log = logger(__name__)
 
@@ -106,6 +116,7 @@ class Engine:
         fs: Fs | None = None,
         runtime: RuntimeFactory = spark_runtime,
         controller: ControllerFactory | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open."""
         self.paths = DataPaths(path)
@@ -116,17 +127,18 @@ class Engine:
         self._controller_factory = controller
         self._runtime: Runtime | None = None
         self._service: DnodeService | None = None
+        self._surroundings: Surroundings = surroundings or Threads()
         self._secret = secrets.token_bytes(32)
         self._ddl_lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
         self.activity = Activity(self.clock)
         with ExitStack() as undo:
-            lock = lock_data_directory(self.paths)
-            undo.callback(lock.release)
-            self._check_format()
-            handler = configure_file_logging(config, path)
-            undo.callback(stop_logging, handler)
+            self._lock = lock_data_directory(self.paths)
+            undo.callback(self._lock.release)
+            ensure_format(self.fs, self.paths)
+            self._log_handler = configure_file_logging(config, path)
+            undo.callback(stop_logging, self._log_handler)
             self.catalog = Catalog(self.paths.catalog)
             undo.callback(self.catalog.close)
             self._dnode = Dnode(self.paths, fs=self.fs, clock=self.clock)
@@ -139,10 +151,14 @@ class Engine:
             undo.callback(self.results.close)
             undo.callback(self._ingest.close)
             undo.callback(self._stop_service)
+            undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
-            self._dnode.start()
-            self._views.start()
+            if self._surroundings.threaded:
+                self._dnode.start()
+                self._views.start()
+            self.replacements.clean()
             self._streams.start_all()
+            self._watch_replacements()
             self._undo = undo.pop_all()
 
     def _connect_parts(self) -> None:
@@ -150,14 +166,23 @@ class Engine:
         interval_s = min(1.0, self.config.view_refresh_interval)
         self._views = ViewKeeper(catalog, self.paths, self.fs, clock, interval_s)
         self._children = Children(catalog, storage, clock, self._views.children_changed)
-        self.results = ResultStore(catalog, storage, self._children)
-        self._streams = Streams(catalog, storage, self.results, self.paths, self.config, clock, self._start_controller)
+        self.results = ResultStore(
+            catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
+        self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
+        self._streams = Streams(
+            catalog, storage, self.results, self.records, self.paths, self.config, clock, self._start_controller)
+        self.replacements = Replacements(
+            catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
+        self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
         self.system_tables = SystemTables(
-            catalog, storage, self._streams, self.activity, self.config, clock, __version__, clock.now_ms())
+            catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
+            clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
-        self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run)
+        self._replays = Replays(catalog, storage, self._queries, self._streams)
+        self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run,
+                              self._surroundings.pool("penstock-insert", 4))
         self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
         self._ddl = Ddl(
             catalog, storage, self._children, clock, drop_stream=self._streams.drop_record,
@@ -198,6 +223,12 @@ class Engine:
                 result = self._ddl.flush_database(statement)
                 self._views.refresh()
                 return result
+            case CheckpointStream():
+                return self._lifecycle.checkpoint(statement)
+            case StopStream():
+                return self._lifecycle.stop(statement)
+            case AlterStream():
+                return self._lifecycle.alter(statement)
         with self._ddl_lock:
             self._check_open()
             return self._change(statement, state, session, text)
@@ -223,13 +254,21 @@ class Engine:
             case Delete():
                 return self._deletes.delete(statement, text, session)
             case CreateStream():
-                return self._streams.create(statement, session, self._ddl)
+                result = self._streams.create(statement, session, self._ddl)
+                self._watch_replacements()
+                return result
             case DropStream():
                 return self._streams.drop(statement)
             case PauseStream():
                 return self._streams.pause(statement)
             case ResumeStream():
                 return self._streams.resume(statement)
+            case StartStream():
+                return self._lifecycle.start(statement)
+            case DropSavepoint():
+                return self._lifecycle.drop_savepoint(statement)
+            case ReplayDlq():
+                return self._replays.replay(statement, session)
             case RecalculateStream():
                 return self._streams.recalculate(statement, session)
             case CreateFunction():
@@ -289,6 +328,18 @@ class Engine:
             self._closed = True
         self._undo.close()
 
+    def maintain(self) -> None:
+        """Does one round of upkeep on the vnodes; for surroundings without threads."""
+        self._dnode.maintain()
+
+    def abandon(self) -> None:
+        """Lets go of the directory as the death of the process would: nothing is written. For the simulation."""
+        self._closed = True
+        self._undo.pop_all()
+        self.catalog.close()
+        stop_logging(self._log_handler)
+        self._lock.release()
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _explain(self, statement: Explain, session: Session) -> Result:
@@ -300,6 +351,11 @@ class Engine:
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 
+    def _watch_replacements(self) -> None:
+        """Starts the thread that waits for new versions of streams, except where streams work when told to only."""
+        if self._controller_factory is None:
+            self.replacements.watch()
+
     def _start_controller(self) -> Controller:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
         if self._controller_factory is not None:
@@ -308,25 +364,13 @@ class Engine:
             self._secret, self.results.write_results, self.results.read, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
-            self.paths, self.fs, self.clock, ControllerSettings.from_config(self.config), self._runtime,
-            self._service.address, self._secret, self._streams.checkpointed)
+            self.paths, self.clock, ControllerSettings.from_config(self.config), self.records, self._runtime,
+            self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
+            before_commit=self._streams.settle)
 
     def _stop_service(self) -> None:
         if self._service is not None:
             self._service.shutdown()
-
-    def _check_format(self) -> None:
-        path = self.paths.format
-        if not path.exists():
-            self.fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
-            return
-        text = self.fs.read(path).decode(errors="replace").strip()
-        if not text.isdigit():
-            raise CorruptionError(f"{path} holds {text[:20]!r} instead of a format version")
-        if int(text) > FORMAT_VERSION:
-            raise CorruptionError(
-                f"the data directory {self.paths.root} has format {text}; this version of Penstock knows formats up "
-                f"to {FORMAT_VERSION}", hint="use the newer version that wrote it")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -9,18 +9,21 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.common.clock import Clock
-from penstock.common.errors import NotFoundError, PenstockError
+from penstock.common.errors import CheckpointDamagedError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport
 from penstock.mnode.monitor import Monitor, TaskReport
+from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
 from penstock.mnode.stream_status import WorkerInfo
 from penstock.tasks.local import LocalEnvironment, LocalStream
 from penstock.tasks.messages import (
+    CheckpointAbandoned,
     CheckpointCommitted,
     Pause,
     Recalculate,
+    Replay,
     Resume,
     StartCheckpoint,
     TaskCheckpoint,
@@ -39,8 +42,8 @@ class _Entry:
     running: LocalStream | None = None
     attempt: int = 0
     checkpoint_id: int = 0
-    committed: int | None = None
     failure: str = ""
+    damaged: dict[int, str] = field(default_factory=dict)
     acknowledged: list[TaskCheckpoint] = field(default_factory=list)
 
 
@@ -53,14 +56,17 @@ class LocalController:
         fs: Fs,
         clock: Clock,
         results: ResultStore,
+        records: CommitRecords,
         on_checkpoint: Callable[[int, Mapping[int, int]], None],
     ) -> None:
         self._clock = clock
         self._on_checkpoint = on_checkpoint
         self._results = results
+        self._records = records
         self._environment = LocalEnvironment(
             clock, fs, paths, results.read, results.write_results, self._note_acknowledged)
         self._entries: dict[int, _Entry] = {}
+        self._events: list[StreamEvent] = []
 
     # --- what statements ask for ---------------------------------------------------------------------------------
 
@@ -86,8 +92,15 @@ class LocalController:
         self._running(entry).post(Resume(skip_to_end))
         self.run()
 
-    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None:
-        self._running(self._entry(stream_id)).post(Recalculate(first_ts, last_ts))
+    def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
+        self._running(self._entry(stream_id)).post(order)
+
+    def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = 0.0) -> CommitRecord | None:
+        entry = self._entry(stream_id)
+        record = self._checkpoint(entry, self._running(entry))
+        if record is None:
+            raise UnavailableError(f"stream {entry.stream.name} can't be checkpointed: it doesn't get anywhere")
+        return record
 
     def close(self) -> None:
         for stream_id in list(self._entries):
@@ -109,23 +122,15 @@ class LocalController:
     def checkpoint(self) -> None:
         """Takes a checkpoint of every stream, in the middle of its work, and commits it."""
         for entry in self._entries.values():
-            running = entry.running
-            if running is None:
-                continue
-            entry.checkpoint_id += 1
-            wanted = {task.id for task in running.tasks}
-            running.post(StartCheckpoint(entry.checkpoint_id))
-            while {ack.task for ack in entry.acknowledged if ack.checkpoint_id == entry.checkpoint_id} != wanted:
-                if not self._step(entry):
-                    break
-            else:
-                self._commit(entry, running)
+            if entry.running is not None:
+                self._checkpoint(entry, entry.running)
 
     def kill(self) -> None:
         """Ends all tasks as a crash would, and starts them from their last checkpoints."""
         for entry in self._entries.values():
             if entry.running is not None:
                 entry.running.close()
+                entry.running = None
             self._deploy(entry)
 
     def local_streams(self) -> dict[int, LocalStream]:
@@ -145,11 +150,12 @@ class LocalController:
     def stream_states(self) -> dict[int, StreamReport]:
         return {stream_id: StreamReport(
             stream_id, "RESTARTING" if entry.failure else "PAUSED" if entry.paused else "RUNNING", entry.failure,
-            self._clock.now_ms(), entry.attempt, "local", max(0, entry.attempt - 1), None, "")
+            self._clock.now_ms(), entry.attempt, "local", max(0, entry.attempt - 1),
+            damaged=dict(entry.damaged))
             for stream_id, entry in self._entries.items()}
 
     def events(self) -> list[StreamEvent]:
-        return []
+        return list(self._events)
 
     def workers(self) -> list[WorkerInfo]:
         return []
@@ -172,11 +178,30 @@ class LocalController:
         entry.attempt = stream.next_attempt()
         entry.failure = ""
         entry.acknowledged.clear()
+        ids = self._records.ids(stream.stream_id)
+        entry.checkpoint_id = max([*ids, entry.checkpoint_id, stream.last_checkpoint_id])
+        while entry.running is None:
+            record = self._records.newest(stream.stream_id, entry.damaged)
+            try:
+                entry.running = self._built(entry, record)
+            except CheckpointDamagedError as error:
+                assert record is not None
+                entry.damaged[record.checkpoint_id] = str(error)
+                continue
+            used = None if record is None else record.checkpoint_id
+            for checkpoint_id, why in self._records.passed_over(stream.stream_id, used, entry.damaged).items():
+                self._events.append(StreamEvent(
+                    self._clock.now_ms(), stream.stream_id,
+                    f"checkpoint {checkpoint_id} is damaged and passed over: {why}"))
+
+    def _built(self, entry: _Entry, record: CommitRecord | None) -> LocalStream:
+        stream = entry.stream
         # A rate limit would only make virtual time stand still.
         settings = replace(stream.settings, sink_bytes_per_second=0, sink_calls_per_second=0)
-        entry.running = LocalStream(StreamDeployment(
+        return LocalStream(StreamDeployment(
             stream.stream_id, stream.name, entry.attempt, stream.plan, stream.vgroup_ids, stream.start_versions,
-            entry.committed, stream.children(), settings, entry.paused), self._environment)
+            None if record is None else record.checkpoint_id, stream.children(), settings,
+            entry.paused), self._environment)
 
     def _step(self, entry: _Entry) -> bool:
         if entry.running is None:
@@ -195,11 +220,25 @@ class LocalController:
     def _note_acknowledged(self, checkpoint: TaskCheckpoint) -> None:
         self._entries[checkpoint.task.stream_id].acknowledged.append(checkpoint)
 
-    def _commit(self, entry: _Entry, running: LocalStream) -> None:
+    def _checkpoint(self, entry: _Entry, running: LocalStream) -> CommitRecord | None:
+        """Takes a checkpoint in the middle of a stream's work and commits it; None if it comes to no end."""
+        entry.checkpoint_id += 1
+        started_ms = self._clock.now_ms()
+        wanted = {task.id for task in running.tasks}
+        running.post(StartCheckpoint(entry.checkpoint_id))
+        while {ack.task for ack in entry.acknowledged if ack.checkpoint_id == entry.checkpoint_id} != wanted:
+            if not self._step(entry):
+                running.post(CheckpointAbandoned(entry.checkpoint_id))
+                return None
         done = [ack for ack in entry.acknowledged if ack.checkpoint_id == entry.checkpoint_id]
         entry.acknowledged.clear()
-        entry.committed = entry.checkpoint_id
-        running.post(CheckpointCommitted(entry.checkpoint_id))
-        vgroups = entry.stream.vgroup_ids
-        self._on_checkpoint(entry.stream.stream_id, {
-            vgroups[ack.task.index]: ack.version for ack in done if ack.version is not None})
+        stream = entry.stream
+        now_ms = self._clock.now_ms()
+        record = commit_record(
+            stream.stream_id, entry.checkpoint_id, entry.attempt, stream.vgroup_ids,
+            [(ack, float(now_ms - started_ms)) for ack in done], started_ms, float(now_ms - started_ms))
+        self._records.write(record, stream.savepoints())
+        kept = tuple(id_ for id_ in self._records.ids(stream.stream_id) if id_ != record.checkpoint_id)
+        running.post(CheckpointCommitted(record.checkpoint_id, kept))
+        self._on_checkpoint(stream.stream_id, self._records.oldest_versions(stream.stream_id))
+        return record

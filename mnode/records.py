@@ -3,27 +3,43 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import astuple, dataclass
 
-from penstock.common.errors import CorruptionError, StorageError
+from penstock.common.errors import CorruptionError, InternalError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.tasks.messages import TaskCheckpoint
 from penstock.wal.record import crc32c
 
 _log = logger(__name__)
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 added what is behind `TaskRecord.bytes_written`; records of format 1 are read."""
 _SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
-    """One task's part of a checkpoint: the checksum over its state, and how much was written."""
+    """One task's part of a checkpoint: the checksum over its state, and how much was written.
+
+    `after_ms`: from the start of the checkpoint to the task's acknowledgement; `write_ms`: of that, writing its state.
+    `rows`: all rows that a source task has read by then, since the stream was created; None for other tasks.
+    """
 
     task: str
     digest: str
     bytes_written: int
+    after_ms: float = 0.0
+    write_ms: float = 0.0
+    rows: int | None = None
+
+    @classmethod
+    def of(cls, checkpoint: TaskCheckpoint, after_ms: float) -> TaskRecord:
+        return cls(str(checkpoint.task), checkpoint.digest, checkpoint.bytes_written, after_ms,
+                   checkpoint.duration_ms, checkpoint.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +54,22 @@ class CommitRecord:
     started_ms: int
     duration_ms: float
 
+    @property
+    def bytes_written(self) -> int:
+        return sum(task.bytes_written for task in self.tasks)
+
+    @property
+    def slowest(self) -> TaskRecord | None:
+        """The task that acknowledged last, or None where that isn't known."""
+        last = max(self.tasks, key=lambda task: task.after_ms, default=None)
+        return last if last is not None and last.after_ms > 0 else None
+
+    @property
+    def rows(self) -> int | None:
+        """All rows that the stream had read by then, or None where that isn't known."""
+        known = [task.rows for task in self.tasks if task.rows is not None]
+        return sum(known) if known else None
+
     def encode(self) -> bytes:
         """Returns the record as text with its checksum in front."""
         body = {
@@ -46,7 +78,7 @@ class CommitRecord:
             "checkpoint": self.checkpoint_id,
             "attempt": self.attempt,
             "versions": [list(pair) for pair in self.versions],
-            "tasks": [[t.task, t.digest, t.bytes_written] for t in self.tasks],
+            "tasks": [list(astuple(task)) for task in self.tasks],
             "started_ms": self.started_ms,
             "duration_ms": self.duration_ms,
         }
@@ -61,7 +93,7 @@ class CommitRecord:
         if rest[-1:] != b"\n" or checksum != b"%08x" % crc32c(text):
             raise CorruptionError(f"{origin}: the commit record fails its checksum")
         body = json.loads(text)
-        if body["format"] != FORMAT_VERSION:
+        if not 1 <= body["format"] <= FORMAT_VERSION:
             raise CorruptionError(f"{origin}: format {body['format']} of commit records is unknown")
         return cls(
             int(body["stream"], 16),
@@ -74,61 +106,150 @@ class CommitRecord:
         )
 
 
+def commit_record(
+    stream_id: int,
+    checkpoint_id: int,
+    attempt: int,
+    vgroup_ids: tuple[int, ...],
+    acknowledged: Iterable[tuple[TaskCheckpoint, float]],
+    started_ms: int,
+    duration_ms: float,
+) -> CommitRecord:
+    """Returns the record of a checkpoint that all tasks have acknowledged, each so many ms after its start."""
+    parts = sorted(acknowledged, key=lambda part: part[0].task)
+    versions: dict[int, int] = {}
+    for checkpoint, _ in parts:
+        if checkpoint.task.level == "source":
+            if checkpoint.version is None:
+                raise InternalError(f"{checkpoint.task} acknowledged a checkpoint without its version")
+            versions[vgroup_ids[checkpoint.task.index]] = checkpoint.version
+    return CommitRecord(
+        stream_id, checkpoint_id, attempt, tuple(sorted(versions.items())),
+        tuple(TaskRecord.of(checkpoint, after_ms) for checkpoint, after_ms in parts), started_ms, duration_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRecord:
+    """A record as it is on disk: `record` is None if it is damaged, in the way that `damage` tells."""
+
+    checkpoint_id: int
+    record: CommitRecord | None
+    damage: str = ""
+
+
 class CommitRecords:
-    """The commit records below one data directory. Used by one thread at a time per stream."""
+    """The commit records below one data directory; read from disk once per stream. Safe for many threads."""
 
     def __init__(self, paths: DataPaths, fs: Fs, kept: int = 3) -> None:
-        """`kept`: how many of the newest records of a stream stay."""
+        """`kept`: how many of the newest records of a stream stay, besides those of savepoints."""
         self._paths = paths
         self._fs = fs
         self._kept = kept
+        self._lock = threading.Lock()
+        self._known: dict[int, dict[int, StoredRecord]] = {}
 
-    def write(self, record: CommitRecord) -> None:
-        """Writes a record, durably, and removes those that are too old. Raises StorageError if it isn't written."""
-        directory = self._paths.checkpoints(record.stream_id)
-        self._fs.make_dirs(directory)
-        self._fs.write_atomic(directory / f"{record.checkpoint_id}{_SUFFIX}", record.encode())
-        for checkpoint_id in self.ids(record.stream_id)[self._kept :]:
-            try:
-                self._fs.remove(directory / f"{checkpoint_id}{_SUFFIX}")
-            except StorageError as error:
-                # The record counts; the leftover is tried again after the next checkpoint.
-                _log.warning("an old commit record stays: %s", error)
+    def write(self, record: CommitRecord, savepoints: Collection[int] = ()) -> None:
+        """Writes a record, durably, and removes those that are too old. Raises StorageError if it isn't written.
+
+        Records of `savepoints` (checkpoint ids) stay.
+        """
+        with self._lock:
+            known = self._load(record.stream_id)
+            directory = self._paths.checkpoints(record.stream_id)
+            self._fs.make_dirs(directory)
+            self._fs.write_atomic(directory / f"{record.checkpoint_id}{_SUFFIX}", record.encode())
+            known[record.checkpoint_id] = StoredRecord(record.checkpoint_id, record)
+            self._prune(record.stream_id, savepoints)
+
+    def prune(self, stream_id: int, savepoints: Collection[int]) -> None:
+        """Removes the records that are too old and not of `savepoints`."""
+        with self._lock:
+            self._prune(stream_id, savepoints)
+
+    def all(self, stream_id: int) -> list[StoredRecord]:
+        """Returns a stream's records, intact or not, newest first."""
+        with self._lock:
+            return [stored for _, stored in sorted(self._load(stream_id).items(), reverse=True)]
 
     def ids(self, stream_id: int) -> list[int]:
         """Returns the ids of a stream's records, intact or not, newest first."""
-        names = self._fs.list(self._paths.checkpoints(stream_id))
-        stems = [name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)]
-        return sorted((int(stem) for stem in stems if stem.isdigit()), reverse=True)
+        return [stored.checkpoint_id for stored in self.all(stream_id)]
 
-    def newest(self, stream_id: int) -> CommitRecord | None:
-        """Returns the newest intact record, or None if the stream has no record.
+    def newest(self, stream_id: int, unusable: Collection[int] = ()) -> CommitRecord | None:
+        """Returns the newest intact record that isn't among `unusable`, or None if the stream has no record.
 
-        Damaged records are passed over with a warning in the log. If there are records but none is intact, raises
+        Damaged records are passed over with a warning in the log. If there are records but none can be used, raises
         CorruptionError: to start anew would silently forget what the stream has counted.
         """
-        damage: CorruptionError | None = None
-        for checkpoint_id in self.ids(stream_id):
-            try:
-                return self._read(stream_id, checkpoint_id)
-            except CorruptionError as error:
-                _log.warning("a checkpoint is passed over: %s", error)
-                damage = damage or error
-        if damage is not None:
-            raise damage
+        stored = self.all(stream_id)
+        for one in stored:
+            if one.record is not None and one.checkpoint_id not in unusable:
+                return one.record
+            _log.warning("checkpoint %d of stream %x is passed over: %s", one.checkpoint_id, stream_id,
+                         one.damage or "a task's part of it is damaged")
+        if stored:
+            damage = next((one.damage for one in stored if one.damage), "")
+            raise CorruptionError(
+                damage or f"no checkpoint of stream {stream_id:x} is intact",
+                hint="restore the data directory from a backup, or drop the stream and create it again")
         return None
+
+    def passed_over(self, stream_id: int, used: int | None, unusable: Mapping[int, str]) -> dict[int, str]:
+        """Returns the ids of the checkpoints newer than the `used` one that are damaged, each with what is wrong."""
+        return {one.checkpoint_id: one.damage or unusable.get(one.checkpoint_id, "")
+                for one in self.all(stream_id) if used is not None and one.checkpoint_id > used}
 
     def oldest_versions(self, stream_id: int) -> dict[int, int]:
         """Returns {vgroup id: version} of the oldest intact record; WAL behind it must stay for a restart from it.
 
         Empty if there is no intact record.
         """
-        for checkpoint_id in reversed(self.ids(stream_id)):
+        intact = [stored.record for stored in self.all(stream_id) if stored.record is not None]
+        return dict(intact[-1].versions) if intact else {}
+
+    def remove(self, stream_id: int, checkpoint_ids: Iterable[int]) -> None:
+        """Removes records, newest first, so that a crash in between leaves what is before them."""
+        with self._lock:
+            known = self._load(stream_id)
+            for checkpoint_id in sorted(checkpoint_ids, reverse=True):
+                if checkpoint_id in known:
+                    self._remove(stream_id, checkpoint_id)
+            self._fs.fsync_dir(self._paths.checkpoints(stream_id))
+
+    def forget(self, stream_id: int) -> None:
+        """Drops what is known of a stream whose directory is being removed."""
+        with self._lock:
+            self._known.pop(stream_id, None)
+
+    # --- inside, with the lock ---------------------------------------------------------------------------------
+
+    def _prune(self, stream_id: int, savepoints: Collection[int]) -> None:
+        ordinary = sorted((id_ for id_ in self._load(stream_id) if id_ not in savepoints), reverse=True)
+        for checkpoint_id in ordinary[self._kept :]:
             try:
-                return dict(self._read(stream_id, checkpoint_id).versions)
-            except CorruptionError as error:
-                _log.warning("a checkpoint is passed over: %s", error)
-        return {}
+                self._remove(stream_id, checkpoint_id)
+            except StorageError as error:
+                # The newest record counts; the leftover is tried again after the next checkpoint.
+                _log.warning("an old commit record stays: %s", error)
+
+    def _remove(self, stream_id: int, checkpoint_id: int) -> None:
+        self._fs.remove(self._paths.checkpoints(stream_id) / f"{checkpoint_id}{_SUFFIX}")
+        self._known[stream_id].pop(checkpoint_id)
+
+    def _load(self, stream_id: int) -> dict[int, StoredRecord]:
+        known = self._known.get(stream_id)
+        if known is None:
+            names = self._fs.list(self._paths.checkpoints(stream_id))
+            stems = [name[: -len(_SUFFIX)] for name in names if name.endswith(_SUFFIX)]
+            known = self._known[stream_id] = {
+                int(stem): self._stored(stream_id, int(stem)) for stem in stems if stem.isdigit()}
+        return known
+
+    def _stored(self, stream_id: int, checkpoint_id: int) -> StoredRecord:
+        try:
+            return StoredRecord(checkpoint_id, self._read(stream_id, checkpoint_id))
+        except CorruptionError as error:
+            return StoredRecord(checkpoint_id, None, str(error))
 
     def _read(self, stream_id: int, checkpoint_id: int) -> CommitRecord:
         path = self._paths.checkpoints(stream_id) / f"{checkpoint_id}{_SUFFIX}"

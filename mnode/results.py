@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import asdict
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,30 +14,33 @@ import pyarrow as pa
 from penstock.common.errors import NotFoundError, StaleAttemptError
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
-from penstock.mnode.ingest import place_by_index
 from penstock.mnode.lookup import TABLE_MISSING
+from penstock.mnode.result_children import Places, ResultChildren
 from penstock.mnode.storage import Storage, storage_schema
-from penstock.sql.schema import ChildTable, Table, TagValue
+from penstock.sql.schema import Table
 from penstock.tasks.environment import RowsRequest, SpanRequest
-from penstock.tasks.messages import ResultChild, ResultWrite
+from penstock.tasks.messages import ResultWrite, TaskId
+from penstock.wal.record import TUID_COLUMN
 
 CHILD, OPERATION = "_child", "_op"
 UPSERT, DELETE, REPLACE = 0, 1, 2
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
-_Index = np.ndarray[Any, np.dtype[np.int64]]
+_Index = Places
 
 
 class ResultStore:
     """Performs result writes of all streams; safe for many threads, and cheap for child tables that exist."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, children: Children) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, children: Children, pool: Executor) -> None:
+        """`pool` runs the parts of one write that go to different vnodes."""
         self._catalog = catalog
         self._storage = storage
         self._children = children
         self._lock = threading.Lock()
         self._attempts: dict[int, int] = {}
-        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="penstock-results")
+        self._known: dict[TaskId, ResultChildren] = {}
+        self._pool = pool
 
     def close(self) -> None:
         """Waits for writes under way."""
@@ -52,6 +55,8 @@ class ResultStore:
         """From now on no attempt of the stream may write."""
         with self._lock:
             self._attempts.pop(stream_id, None)
+            for task in [task for task in self._known if task.stream_id == stream_id]:
+                del self._known[task]
 
     def write_results(self, write: ResultWrite) -> None:
         """Performs one write call; returns when all of it is acknowledged by the vnodes.
@@ -63,9 +68,13 @@ class ResultStore:
         target = self._catalog.table_by_uid(write.target_uid)
         if target is None:
             raise NotFoundError(f"the result table of stream {write.stream_id:x} was dropped", code=TABLE_MISSING)
-        children = self._resolve(target, write.children)
-        index = np.asarray(write.rows.column(CHILD).to_numpy(zero_copy_only=False), np.int64)
-        operations = np.asarray(write.rows.column(OPERATION).to_numpy(zero_copy_only=False), np.uint8)
+        index = np.asarray(write.rows.column(CHILD).to_numpy(), np.int64)
+        children = self._children_of(target, write)
+        children.learn(target, index)
+        operations = np.asarray(write.rows.column(OPERATION).to_numpy(), np.uint8)
+        if not operations.any():
+            self._upsert(target, children, write.rows, index)
+            return
         deleted = np.flatnonzero(operations == DELETE)
         upserted = np.flatnonzero(operations != DELETE)
         replacing = np.flatnonzero(operations == REPLACE)
@@ -74,7 +83,7 @@ class ResultStore:
         if len(deleted):
             upserted = self._delete(target, children, write.rows, index, deleted, upserted)
         if len(upserted):
-            self._upsert(target, children, write.rows, index, upserted)
+            self._upsert(target, children, write.rows.take(pa.array(upserted)), index[upserted])
 
     def read(self, request: RowsRequest | SpanRequest) -> pa.Table:
         """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
@@ -101,17 +110,17 @@ class ResultStore:
                 f"attempt {write.attempt} of stream {write.stream_id:x} was superseded by {known}",
                 hint=f"{write.task} must stop")
 
-    def _resolve(self, target: Table, wanted: tuple[ResultChild, ...]) -> list[ChildTable]:
-        found = self._children.known(target, (child.name for child in wanted))
-        if found is None:
-            found = self._children.ensure(
-                target, {child.name: tuple(_tag(value) for value in child.tag_values) for child in wanted})
-        return [found[child.name] for child in wanted]
+    def _children_of(self, target: Table, write: ResultWrite) -> ResultChildren:
+        """Returns what is known of the children that a write numbers: the same for all writes with the same list."""
+        known = self._known.get(write.task)
+        if known is None or known.wanted is not write.children or known.target_uid != target.uid:
+            known = self._known[write.task] = ResultChildren(target, write.children, self._catalog, self._children)
+        return known
 
     def _delete(
         self,
         target: Table,
-        children: list[ChildTable],
+        children: ResultChildren,
         rows: pa.RecordBatch,
         index: _Index,
         deleted: _Index,
@@ -123,22 +132,23 @@ class ResultStore:
         for row in deleted.tolist():
             last_delete[int(index[row]), int(times[row])] = row
         self._delete_times(target, children, last_delete)
-        kept = [row for row in upserted.tolist() if last_delete.get((int(index[row]), int(times[row])), -1) < row]
-        return np.array(kept, np.int64)
+        perhaps = upserted[np.isin(times[upserted], times[deleted])].tolist()
+        gone = [row for row in perhaps if last_delete.get((int(index[row]), int(times[row])), -1) > row]
+        return np.setdiff1d(upserted, np.array(gone, np.int64), assume_unique=True)
 
     def _delete_others(
-        self, target: Table, children: list[ChildTable], rows: pa.RecordBatch, index: _Index, replacing: _Index
+        self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index, replacing: _Index
     ) -> None:
         """Deletes the times at which there is a row with another key than the one that is to be the only one there."""
         key = target.key_column
         assert key is not None
         times = _times(rows, target)
         keys = rows.column(key.name).to_pylist()
-        wanted = {(children[index[row]].uid, int(times[row])): (int(index[row]), keys[row])
+        wanted = {(int(children.uids[index[row]]), int(times[row])): (int(index[row]), keys[row])
                   for row in replacing.tolist()}
         places: dict[int, list[tuple[int, int]]] = {}
         for (uid, ts), (child, _) in wanted.items():
-            places.setdefault(children[child].vgroup_id, []).append((uid, ts))
+            places.setdefault(int(children.vgroups[child]), []).append((uid, ts))
         stale: set[tuple[int, int]] = set()
         for vgroup_id, found in places.items():
             uids = pa.array(sorted({uid for uid, _ in found}), pa.uint64())
@@ -153,31 +163,35 @@ class ResultStore:
         self._delete_times(target, children, stale)
 
     def _delete_times(
-        self, target: Table, children: list[ChildTable], keys: Iterable[tuple[int, int]]
+        self, target: Table, children: ResultChildren, keys: Iterable[tuple[int, int]]
     ) -> None:
         """Deletes all rows at these (place in `children`, time)."""
         by_time: dict[tuple[int, int], list[int]] = {}
         for child, ts in keys:
-            by_time.setdefault((children[child].vgroup_id, ts), []).append(children[child].uid)
+            by_time.setdefault((int(children.vgroups[child]), ts), []).append(int(children.uids[child]))
         for (vgroup_id, ts), uids in by_time.items():
             self._storage.delete_in(vgroup_id, target, tuple(uids), ts, ts)
 
-    def _upsert(
-        self, target: Table, children: list[ChildTable], rows: pa.RecordBatch, index: _Index, upserted: _Index
-    ) -> None:
+    def _upsert(self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index) -> None:
+        """Writes rows to their vnodes, sorted by vnode and child table: what the vnodes would sort otherwise."""
+        ranks = children.ranks[index]
+        if bool((ranks[1:] < ranks[:-1]).any()):
+            order = np.argsort(ranks, kind="stable")
+            rows, index = rows.take(pa.array(order)), index[order]
         known = {column.name: column for column in target.columns}
         names = [name for name in rows.schema.names if name in known]
-        values = rows.select(names)
-        if len(upserted) < rows.num_rows:
-            values = values.take(pa.array(upserted))
         batch = pa.RecordBatch.from_arrays(
-            [_stored(values.column(name), known[name].type.arrow()) for name in names],
-            names=[known[name].physical for name in names])
-        placed = place_by_index(batch, index[upserted].astype(np.int32), children)
-        if len(placed) == 1:
-            self._storage.write(placed[0][0], target.uid, placed[0][1])
+            [pa.array(children.uids[index]),
+             *(_stored(rows.column(name), known[name].type.arrow()) for name in names)],
+            names=[TUID_COLUMN, *(known[name].physical for name in names)])
+        vgroups = children.vgroups[index]
+        starts = [0, *(np.flatnonzero(np.diff(vgroups)) + 1).tolist(), len(vgroups)]
+        parts = [(int(vgroups[start]), batch.slice(start, stop - start))
+                 for start, stop in itertools.pairwise(starts)]
+        if len(parts) == 1:
+            self._storage.write(parts[0][0], target.uid, batch)
             return
-        running = [self._pool.submit(self._storage.write, vgroup_id, target.uid, part) for vgroup_id, part in placed]
+        running = [self._pool.submit(self._storage.write, vgroup_id, target.uid, part) for vgroup_id, part in parts]
         errors = [error for future in running if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
@@ -202,9 +216,3 @@ def _stored(values: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind) and not pa.types.is_timestamp(values.type):
         return values.cast(pa.int64()).cast(kind)
     return values.cast(kind, safe=False)
-
-
-def _tag(value: object) -> TagValue:
-    if value is None or isinstance(value, str | int | float | bool | bytes):
-        return value
-    return str(value)

@@ -62,8 +62,10 @@ class Sandbox:
         return result
 
     def run(self) -> None:
-        """Lets the streams work until they rest."""
+        """Lets the streams work until they rest, and puts new versions of streams in place that have caught up."""
         if self._controller is not None:
+            self._controller.run()
+            self.engine.replacements.poll()
             self._controller.run()
 
     def advance(self, seconds: float) -> None:
@@ -103,5 +105,6 @@ class Sandbox:
     def _make_controller(
         self, engine: Engine, on_checkpoint: Callable[[int, Mapping[int, int]], None]
     ) -> LocalController:
-        self._controller = LocalController(engine.paths, engine.fs, engine.clock, engine.results, on_checkpoint)
+        self._controller = LocalController(
+            engine.paths, engine.fs, engine.clock, engine.results, engine.records, on_checkpoint)
         return self._controller

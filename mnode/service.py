@@ -13,8 +13,9 @@ import pyarrow.flight as flight
 
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
-from penstock.tasks.environment import ACK_OK, RowsRequest, SpanRequest, WriteHeader
-from penstock.tasks.messages import ResultWrite
+from penstock.tasks.environment import RowsRequest, SpanRequest
+from penstock.tasks.messages import ResultChild, ResultWrite
+from penstock.tasks.result_writer import ACKNOWLEDGED, WritesOf
 from penstock.tasks.wire import BoundedFlightServer, decode, encode_error, flight_error
 
 _log = logger(__name__)
@@ -39,13 +40,21 @@ class DnodeService(BoundedFlightServer):
         self._read = read
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Performs the writes of one sink task, one after the other, and answers each."""
+        """Performs the writes of one sink task, one after the other, and answers each; none behind one that failed."""
+        children: list[ResultChild] = []
+        failure: bytes | None = None
+        try:
+            writes_of: WritesOf = decode(descriptor.command, (WritesOf,))
+        except PenstockError as error:
+            raise flight_error(error) from error
         while True:
             try:
                 chunk = reader.read_chunk()
             except StopIteration:
                 return
-            writer.write(self._perform(chunk))
+            if failure is None:
+                failure = self._perform(writes_of, children, chunk)
+            writer.write(ACKNOWLEDGED if failure is None else failure)
 
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
         """Returns the rows that a RowsRequest asks for, or what a SpanRequest does."""
@@ -58,13 +67,16 @@ class DnodeService(BoundedFlightServer):
             _log.exception("a read of rows failed")
             raise flight_error(error) from error
 
-    def _perform(self, chunk: Any) -> bytes:
+    def _perform(self, writes_of: WritesOf, children: list[ResultChild], chunk: Any) -> bytes | None:
+        """Performs one write; returns what it failed with."""
         try:
-            header: WriteHeader = decode(chunk.app_metadata.to_pybytes(), (WriteHeader,))
-            self._write_results(header.with_rows(chunk.data))
+            fresh = chunk.app_metadata
+            if fresh is not None and fresh.size:
+                children += decode(fresh.to_pybytes(), (tuple,))
+            self._write_results(writes_of.write(children, chunk.data))
         except PenstockError as error:
             return encode_error(error)
         except Exception as error:  # noqa: BLE001
             _log.exception("a write of results failed")
             return encode_error(error)
-        return ACK_OK
+        return None

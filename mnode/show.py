@@ -36,8 +36,9 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 _WHOLE: dict[str, tuple[str, str]] = {
     "streams": (INFORMATION_SCHEMA, "ins_streams"),
     "stream tasks": (INFORMATION_SCHEMA, "ins_stream_tasks"),
-    "checkpoints": (INFORMATION_SCHEMA, "ins_stream_checkpoints"),
     "workers": (INFORMATION_SCHEMA, "ins_stream_workers"),
+    "watermarks": (INFORMATION_SCHEMA, "ins_watermarks"),
+    "late rows": (INFORMATION_SCHEMA, "ins_late_rows"),
     "vnodes": (INFORMATION_SCHEMA, "ins_vnodes"),
     "snodes": (INFORMATION_SCHEMA, "ins_snodes"),
     "dnodes": (INFORMATION_SCHEMA, "ins_dnodes"),
@@ -53,9 +54,9 @@ _WHOLE: dict[str, tuple[str, str]] = {
 }
 
 _STREAM_LINE = (
-    "stream_name", "state", "reason", "since", "source_db", "target_db", "target_table", "trigger", "rows_in",
-    "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id", "checkpoint_time", "blocked_by",
-    "attempt", "restarts", "history", "create_time", "status", "sql",
+    "stream_name", "state", "reason", "since", "source_db", "target_db", "target_table", "trigger", "guarantee",
+    "delivery", "rows_in", "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id", "checkpoint_time",
+    "blocked_by", "attempt", "restarts", "history", "create_time", "status", "sql",
 )
 _TASK_LINE = (
     "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "rows_in", "rows_out",
@@ -66,7 +67,6 @@ _QUEUE_LINE = (
     "stream_name", "task_id", "state", "blocked_by", "input_bytes", "input_capacity", "input_peak", "output_bytes",
     "output_capacity", "output_peak",
 )
-_WATERMARK_LINE = ("stream_name", "node_id", "event_time_watermark", "max_event_time", "idle", "lag", "late_rows")
 
 
 class Shower:
@@ -83,7 +83,8 @@ class Shower:
             "streams": lambda show, _: self._system("ins_streams", show, _STREAM_LINE),
             "stream tasks": lambda show, _: self._system("ins_stream_tasks", show, _TASK_LINE),
             "queues": lambda show, _: self._system("ins_stream_tasks", show, _QUEUE_LINE),
-            "watermarks": lambda show, _: self._watermarks(show),
+            "checkpoints": lambda show, _: self._of_stream("ins_stream_checkpoints", show),
+            "savepoints": lambda show, _: self._of_stream("ins_stream_savepoints", show),
             "stables": self._stables,
             "tables": self._table_list,
             "normal tables": self._table_list,
@@ -129,15 +130,21 @@ class Shower:
     def _system(self, name: str, show: Show, columns: Sequence[str]) -> Result:
         return _like(self._read(INFORMATION_SCHEMA, name, columns), show.like)
 
+    def _of_stream(self, name: str, show: Show) -> Result:
+        """Returns the rows of a system table, of one stream if FOR names it."""
+        result = self._read(INFORMATION_SCHEMA, name)
+        if show.table is not None:
+            wanted = show.table.name
+            if self._catalog.stream(wanted) is None:
+                raise NotFoundError(f"stream {wanted} does not exist", code=0x03F1,
+                                    hint=did_you_mean(wanted, (stream.name for stream in self._catalog.streams())))
+            assert result.table is not None
+            result = Result(result.columns, result.table.filter(pc.equal(result.table.column("stream_name"), wanted)))
+        return _like(result, show.like)
+
     def _databases(self, show: Show, system: tuple[str, ...], *, users: bool) -> Result:
         names = [*system, *((database.name for database in self._catalog.databases()) if users else ())]
         return _like(_result((("name", _TEXT),), [(name,) for name in names]), show.like)
-
-    def _watermarks(self, show: Show) -> Result:
-        result = self._read(INFORMATION_SCHEMA, "ins_stream_tasks", (*_WATERMARK_LINE, "level"))
-        assert result.table is not None
-        sources = result.table.filter(pc.equal(result.table.column("level"), "source")).drop_columns(["level"])
-        return _like(Result(result.columns[:-1], sources), show.like)
 
     def _database_name(self, show: Show, session: Session) -> str:
         name = show.database or session.database

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from penstock.mnode.monitor import TaskReport
+from penstock.sql.statements import Guarantee
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM."""
+    """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM.
+
+    `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `sink_rate` (MB/s) None: those of all.
+    """
 
     state: str
     reason: str = ""
@@ -18,23 +23,52 @@ class StreamInfo:
     restarts: int = 0
     watermark: int = 0
     trigger: str = "window_close"
+    guarantee: Guarantee = "exactly_once"
+    checkpoint_interval_s: float | None = None
+    sink_rate: float | None = None
+
+
+CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointInfo:
-    """One checkpoint of a stream, committed, running or failed. `versions`: (vgroup id, WAL version) pairs.
+    """One checkpoint of a stream. `versions`: (vgroup id, WAL version) pairs of its cut.
 
-    `task_bytes`: what each task wrote, by its id as text.
+    `phase` says how far a running one is. `slowest_task` acknowledged last, `slowest_ms` after the start, or is waited
+    for. `rows_to_replay`: what a restart from it would read again, as far as known. `task_bytes`: what each task wrote,
+    by its id as text.
     """
 
     checkpoint_id: int
-    state: str
+    state: CheckpointState
     start_ms: int | None = None
     end_ms: int | None = None
     bytes_written: int = 0
     versions: tuple[tuple[int, int], ...] = ()
     reason: str = ""
+    phase: str = ""
+    slowest_task: str = ""
+    slowest_ms: float | None = None
+    rows_to_replay: int | None = None
     task_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+SavepointState = Literal["READY", "LOST", "DAMAGED"]
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointInfo:
+    """A savepoint as SHOW SAVEPOINTS has it. `versions`: (vgroup id, WAL version) pairs of its cut."""
+
+    stream: str
+    name: str
+    checkpoint_id: int
+    created_ms: int
+    state: SavepointState
+    bytes_written: int | None
+    versions: tuple[tuple[int, int], ...]
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,15 @@
 """CREATE, DROP, PAUSE and RESUME STREAM, and all streams again when the engine starts.
 
 What a stream computes is planned elsewhere, how it runs is the controller's business; here a stream gets its result
-table, its start cut, its record in the catalog and its hold on the WAL.
+table, its start cut, its record in the catalog and its hold on the WAL. What happens at checkpoints is in `lifecycle`.
 """
 
 from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
 
 import pyarrow as pa
 
@@ -17,6 +17,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import (
     AlreadyExistsError,
+    InUseError,
     InvalidStatementError,
     InvalidStreamError,
     NotFoundError,
@@ -27,20 +28,24 @@ from penstock.common.errors import (
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
 from penstock.mnode.ddl import Ddl, check_columns, check_name
-from penstock.mnode.lookup import did_you_mean, find_table, require_database
+from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
 from penstock.mnode.monitor import TaskReport
+from penstock.mnode.records import CommitRecords
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
-from penstock.mnode.settings import functions_directory, task_settings
+from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
+from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_planner import plan_stream
+from penstock.planner.stream_planner import StreamDefaults, plan_stream
+from penstock.planner.stream_time import TimeDefaults
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table, UserFunction
 from penstock.sql.statements import (
@@ -49,9 +54,12 @@ from penstock.sql.statements import (
     PauseStream,
     RecalculateStream,
     ResumeStream,
+    StreamOptions,
 )
+from penstock.sql.stream_options import altered
 from penstock.tasks.build import task_edges
-from penstock.tasks.messages import TaskStatus
+from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
+from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX
 
 MAX_STREAMS_PER_DATABASE = 61
@@ -62,6 +70,7 @@ _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
+REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
@@ -75,6 +84,7 @@ class Streams:
         catalog: Catalog,
         storage: Storage,
         results: ResultStore,
+        records: CommitRecords,
         paths: DataPaths,
         config: Config,
         clock: Clock,
@@ -83,6 +93,7 @@ class Streams:
         self._catalog = catalog
         self._storage = storage
         self._results = results
+        self._records = records
         self._paths = paths
         self._config = config
         self._clock = clock
@@ -90,20 +101,27 @@ class Streams:
         self._controller: Controller | None = None
         self._closing = threading.Event()
         self._plans: dict[int, StreamPlan] = {}
+        self._options: dict[int, StreamOptions] = {}
         self._failed: dict[int, tuple[PenstockError, int]] = {}
 
     # --- statements --------------------------------------------------------------------------------------------
 
-    def plan(self, statement: CreateStream, session: Session) -> StreamPlan:
-        """Returns what CREATE STREAM would run, having checked everything; changes nothing."""
+    def plan(self, statement: CreateStream, session: Session, replaced: StreamRecord | None = None) -> StreamPlan:
+        """Returns what CREATE STREAM would run, having checked everything; changes nothing.
+
+        `replaced`: as if this stream and its result table weren't there.
+        """
         check_name(statement.name, "stream")
         target = find_table(statement.target.name, session, self._catalog, statement.text)
+        view: CatalogView = self._catalog
+        if replaced is not None:
+            view = self._without_replaced(replaced, target)
         for stream in self._catalog.streams():
-            if target is not None and stream.target_uid == target.uid:
+            if target is not None and stream.target_uid == target.uid and stream != replaced:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
-        plan = plan_stream(statement, self._catalog, session)
+        plan = plan_stream(statement, view, session, stream_defaults(self._config))
         source_database = require_database(plan.source_database, self._catalog)
         sources = [self._catalog.table_by_uid(stream.source_uid) for stream in self._catalog.streams()]
         count = sum(source is not None and source.database == source_database.name for source in sources)
@@ -111,11 +129,30 @@ class Streams:
             raise InvalidStreamError(
                 f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
         self._refuse_cycle(plan)
+        if plan.dlq is not None:
+            check_name(plan.dlq.table, "table")
         if plan.sink.create:
             check_name(plan.sink.table, "table")
             if len(plan.sink.columns) > 1:
                 check_columns(plan.sink.columns, plan.sink.tags)
         return plan
+
+    def _without_replaced(self, replaced: StreamRecord, target: Table | None) -> CatalogView:
+        """Returns the catalog as it was before a stream that is to be replaced made its result table."""
+        known = self._catalog.table_by_uid(replaced.target_uid)
+        if not replaced.created_target or known is None:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into a table that it didn't create", code=_TARGET_TAKEN,
+                hint="its other rows would be lost: drop the stream and create it again")
+        if target is None or target.uid != known.uid:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
+                hint="to write elsewhere, drop the stream and create it again")
+        for stream in self._catalog.streams():
+            if stream.source_uid == known.uid:
+                raise InUseError(f"stream {stream.name} reads {known.name}, and would lose its place",
+                                 hint=f"drop {stream.name} first")
+        return _Without(self._catalog, known)
 
     def _refuse_cycle(self, plan: StreamPlan) -> None:
         """Refuses a stream whose results would come back to its source: it would feed itself for ever."""
@@ -135,11 +172,17 @@ class Streams:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._config.disable_stream:
             raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
-        if self._catalog.stream(statement.name) is not None:
+        replaced = self._catalog.stream(statement.name)
+        if replaced is not None and not statement.or_replace:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"stream {statement.name} already exists", code=_EXISTS)
-        plan = self.plan(statement, session)
+        if statement.or_replace:
+            statement = self._replacing(statement, replaced)
+        plan = self.plan(statement, session, replaced)
+        if replaced is not None:
+            for pending in self._replacements_of(replaced):
+                self.drop_record(pending)
         source_database = require_database(plan.source_database, self._catalog)
         source = self._catalog.table(plan.source_database, plan.source_table)
         assert source is not None
@@ -148,24 +191,30 @@ class Streams:
         for vgroup_id, version in self._storage.acknowledged(source_database.vgroup_ids):
             self._storage.vnode(vgroup_id).set_pin(hold, version)
         try:
-            return self._create(statement, session, ddl, plan, source, source_database)
+            return self._create(statement, session, ddl, plan, source, source_database, replaced)
         finally:
             for vgroup_id in source_database.vgroup_ids:
                 self._storage.vnode(vgroup_id).release_pin(hold)
 
     def _create(
         self, statement: CreateStream, session: Session, ddl: Ddl, plan: StreamPlan, source: Table,
-        source_database: Database,
+        source_database: Database, replaced: StreamRecord | None,
     ) -> Result:
         target_uid = plan.sink.target_uid
+        if plan.dlq is not None and not plan.dlq.target_uid:
+            # Other streams may share it, so it stays if this one cannot be created.
+            database = require_database(plan.dlq.database, self._catalog)
+            ddl.create_table_of(database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
         if plan.sink.create:
             target_database = require_database(plan.sink.database, self._catalog)
             target_uid = ddl.create_table_of(
-                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True).uid
+                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
+                replaces=None if replaced is None else replaced.target_uid).uid
         try:
             record = self._catalog.create_stream(StreamRecord(
                 id=0,
-                name=statement.name,
+                name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
+                replaces=None if replaced is None else replaced.id,
                 text=statement.text,
                 database=session.database,
                 time_zone=session.time_zone,
@@ -177,13 +226,17 @@ class Streams:
                 child_uid=source.uid if source.kind == "child" else None,
                 source_columns=tuple(column.physical for column in plan.source.columns),
                 functions=tuple(dict.fromkeys(call.function.name for call in plan.functions)),
+                defaults=asdict(stream_defaults(self._config).time),
+                dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
             ))
         except PenstockError:
             if plan.sink.create:
                 ddl.discard_table(target_uid)
             raise
         try:
-            self._run(record, self._aimed(plan, target_uid))
+            plan = self._aimed(plan, target_uid)
+            self._note_plan(record, plan)
+            self._run(record, plan)
         except PenstockError:
             self.drop_record(record)
             if plan.sink.create:
@@ -193,17 +246,60 @@ class Streams:
 
     def drop(self, statement: DropStream) -> Result:
         """Ends a stream and forgets it; the result table stays."""
-        stream = self._find(statement.name, if_exists=statement.if_exists)
+        stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             self.drop_record(stream)
         return Result()
 
     def drop_record(self, stream: StreamRecord) -> None:
-        """Ends a stream and forgets it."""
+        """Ends a stream and forgets it, and with it a stream that was to replace it."""
+        if self._catalog.stream_by_id(stream.id) is None:
+            return  # went with the stream that it was to replace
+        for pending in self._replacements_of(stream):
+            self.drop_record(pending)
         self._results.forget(stream.id)
         self._catalog.drop_stream(stream.id)
+        self.end_for_good(stream)
+        target = self._catalog.table_by_uid(stream.target_uid)
+        if stream.replaces is not None and target is not None:
+            self._catalog.drop_table(target.uid)
+            self._storage.drop_table(require_database(target.database, self._catalog), target)
+
+    def _replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:
+        return [other for other in self._catalog.streams() if other.replaces == stream.id]
+
+    def _replacing(self, statement: CreateStream, replaced: StreamRecord | None) -> CreateStream:
+        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes what the old stream had computed too."""
+        options = statement.options
+        if replaced is not None:
+            if options.fill_history is False:
+                raise InvalidStreamError("a stream that replaces another computes its history",
+                                         hint="leave out FILL_HISTORY 0")
+            options = replace(options, fill_history=True)
+        written = parse_one(altered(statement, options))
+        assert isinstance(written, CreateStream)
+        return written
+
+    def progress(self, stream: StreamRecord) -> dict[int, int] | None:
+        """Returns up to which version each source task has got, or None while one isn't there or reads history."""
+        plan = self._plans.get(stream.id)
+        if plan is None or self._controller is None:
+            return None
+        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        reached: dict[int, int] = {}
+        for status in self._controller.statuses():
+            if status.task.stream_id == stream.id and status.task.level == "source":
+                filling = status.history is not None and not status.history.done
+                if not filling and status.processed_version is not None:
+                    reached[vgroup_ids[status.task.index]] = status.processed_version
+        return reached if len(reached) == len(vgroup_ids) else None
+
+    def end_for_good(self, stream: StreamRecord) -> None:
+        """Ends the tasks of a stream that isn't in the catalog any more, and removes what was kept for it."""
         self._plans.pop(stream.id, None)
+        self._options.pop(stream.id, None)
         self._failed.pop(stream.id, None)
+        self._records.forget(stream.id)
         if self._end_tasks(stream, _STOP_TIMEOUT_S):
             shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
         else:
@@ -231,8 +327,9 @@ class Streams:
             shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
 
     def pause(self, statement: PauseStream) -> Result:
-        stream = self._find(statement.name, if_exists=statement.if_exists)
+        stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
+            _refuse_stopped(stream, "paused")
             self._catalog.set_stream_wanted(stream.id, "paused")
             if self._controller is not None and stream.id not in self._failed:
                 self._controller.pause(stream.id)
@@ -256,11 +353,12 @@ class Streams:
             self._clock.wait(self._closing, _PAUSE_POLL_S)
 
     def resume(self, statement: ResumeStream) -> Result:
-        stream = self._find(statement.name, if_exists=statement.if_exists)
+        stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
+            _refuse_stopped(stream, "resumed")
             self._catalog.set_stream_wanted(stream.id, "running")
             if stream.id in self._failed:
-                self._restart(replace(stream, wanted="running"))
+                self.begin(replace(stream, wanted="running"))
             elif self._controller is not None:
                 self._controller.resume(stream.id, statement.ignore_untreated)
                 if statement.ignore_untreated:
@@ -273,21 +371,119 @@ class Streams:
         The range is part of the stream's next checkpoint, which is awaited for a moment: from then on no crash can
         make it forgotten.
         """
-        stream = self._find(statement.name, if_exists=statement.if_exists)
+        stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
             return Result()
-        plan = self._plans.get(stream.id)
-        if plan is None or self._controller is None or stream.id in self._failed:
-            raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
-        if plan.force is not None or (plan.agg is not None and plan.agg.window is None):
-            raise NotSupportedError("RECALCULATE STREAM works for INTERVAL windows by event time only, and for streams "
-                                    "without windows")
+        plan = self._check_recalculates(stream, "RECALCULATE STREAM")
+        assert self._controller is not None
         first = instant(statement.first, plan.source.precision, session)
         last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
         if first > last:
             raise InvalidStatementError("RECALCULATE STREAM: the range ends before it begins")
-        self._controller.recalculate(stream.id, first, last)
+        self._controller.recalculate(stream.id, Recalculate(first, last))
         return Result()
+
+    def check_replay(self, name: str) -> None:
+        """Raises unless the stream runs and can compute single windows again."""
+        stream = self.find(name, if_exists=False)
+        assert stream is not None
+        self._check_recalculates(stream, "REPLAY DLQ")
+
+    def replay(self, name: str, rows: Sequence[tuple[int, DeadRow]]) -> None:
+        """Orders rows of a stream's DLQ, each with its vnode, to be tried again; as sure as `recalculate`."""
+        stream = self.find(name, if_exists=False)
+        assert stream is not None
+        assert self._controller is not None
+        self._controller.recalculate(stream.id, Replay(tuple(rows)))
+
+    def _check_recalculates(self, stream: StreamRecord, statement: str) -> StreamPlan:
+        _refuse_stopped(stream, "recalculated")
+        plan = self._plans.get(stream.id)
+        if plan is None or self._controller is None or stream.id in self._failed:
+            raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
+        by_arrival = plan.force is not None or plan.time.clock != "event"
+        if by_arrival or (plan.agg is not None and plan.agg.window is None):
+            raise NotSupportedError(f"{statement} works for INTERVAL windows by event time only, and for streams "
+                                    "without windows")
+        return plan
+
+    # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
+
+    def find(self, name: str, *, if_exists: bool) -> StreamRecord | None:
+        """Returns the stream of this name; raises NotFoundError unless `if_exists`."""
+        stream = self._catalog.stream(name)
+        if stream is None and not if_exists:
+            raise NotFoundError(f"stream {name} does not exist", code=_MISSING,
+                                hint=did_you_mean(name, (other.name for other in self._catalog.streams())))
+        return stream
+
+    def runs(self, stream: StreamRecord) -> bool:
+        """Whether the controller has the stream, in whatever state."""
+        return self._controller is not None and stream.id in self._controller.stream_states()
+
+    def trigger_of(self, stream: StreamRecord) -> str | None:
+        """Returns the trigger that the stream was planned with, or None if it could not be planned."""
+        plan = self._plans.get(stream.id)
+        return None if plan is None else plan.trigger
+
+    def checkpoint(self, stream: StreamRecord, timeout_s: float) -> None:
+        """Takes a checkpoint; returns when it is valid. Raises UnavailableError if it can't be had in time."""
+        if self._controller is None or not self.runs(stream):
+            _refuse_stopped(stream, "checkpointed")
+            raise UnavailableError(f"stream {stream.name} doesn't run", hint="SHOW STREAMS says why")
+        self._controller.checkpoint_now(stream.id, wait=True, timeout_s=timeout_s)
+
+    def end_at_checkpoint(self, stream: StreamRecord, timeout_s: float, *, required: bool) -> None:
+        """Ends a stream's tasks right behind a checkpoint: its source tasks rest, so nothing is read after its cut.
+
+        If there can be no checkpoint and one is `required`, the stream runs on and UnavailableError tells why.
+        """
+        controller = self._controller
+        if controller is None or not self.runs(stream):
+            if required:
+                raise UnavailableError(f"stream {stream.name} doesn't run", hint="SHOW STREAMS says why")
+            return
+        try:
+            controller.pause(stream.id)
+            self._await_sources(controller, stream.id, paused=True)
+            controller.checkpoint_now(stream.id, wait=True, timeout_s=timeout_s)
+        except UnavailableError as error:
+            if required:
+                if stream.wanted != "paused":
+                    controller.resume(stream.id)
+                raise
+            _log.warning("stream %s is stopped at its last checkpoint: %s", stream.name, error)
+        controller.stop(stream.id)
+        # What a worker that hangs may still try to write must not come in between.
+        self._results.forget(stream.id)
+
+    def begin(self, stream: StreamRecord) -> None:
+        """Plans a stream of the catalog and starts it unless it is stopped; one that cannot be planned is FAILED."""
+        try:
+            plan = self.plan_again(stream)
+            self._note_plan(stream, plan)
+            self._failed.pop(stream.id, None)
+            if stream.wanted != "stopped" and not self._config.disable_stream:
+                self._run(stream, plan)
+        except PenstockError as error:
+            _log.error("stream %s cannot be started: %s", stream.name, error)
+            self._failed[stream.id] = (error, self._clock.now_ms())
+
+    def plan_again(self, stream: StreamRecord) -> StreamPlan:
+        """Returns the plan that the stream's text gave when it was created; raises what CREATE STREAM would."""
+        statement = parse_one(stream.text)
+        assert isinstance(statement, CreateStream)
+        target = self._catalog.table_by_uid(stream.target_uid)
+        view: CatalogView = self._catalog
+        if stream.replaces is not None:
+            replaced = self._catalog.stream_by_id(stream.replaces)
+            target = None if replaced is None else self._catalog.table_by_uid(replaced.target_uid)
+        if stream.created_target and target is not None:
+            # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
+            view = _Without(self._catalog, target)
+        session = Session(stream.database, stream.time_zone, stream.created_ms)
+        return self._aimed(plan_stream(statement, view, session, StreamDefaults(time=TimeDefaults(**stream.defaults))),
+                           stream.target_uid)
 
     # --- the engine's start and end ----------------------------------------------------------------------------
 
@@ -299,10 +495,8 @@ class Streams:
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
         self._release_stale_pins({_pin(stream.id) for stream in self._catalog.streams()})
-        if self._config.disable_stream:
-            return
         for stream in self._catalog.streams():
-            self._restart(stream)
+            self.begin(stream)
 
     def _release_stale_pins(self, known: set[str]) -> None:
         """Lets go of WAL that streams held which a crash kept from being dropped completely."""
@@ -328,12 +522,30 @@ class Streams:
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
 
+    def settle(self, stream_id: int) -> None:
+        """Makes durable what a stream has read and written, before a checkpoint counts it as done.
+
+        Else a power cut could take rows under WAL_LEVEL 1 whose versions are then given to others, which the stream
+        would take for rows that it knows; or results that it would never write again. Raises StorageError.
+        """
+        stream = self._catalog.stream_by_id(stream_id)
+        if stream is None:
+            return
+        tables = (self._catalog.table_by_uid(stream.source_uid), self._catalog.table_by_uid(stream.target_uid))
+        for name in dict.fromkeys(table.database for table in tables if table is not None):
+            for vgroup_id in require_database(name, self._catalog).vgroup_ids:
+                self._storage.vnode(vgroup_id).sync()
+
     # --- what is shown -----------------------------------------------------------------------------------------
 
     def snapshot(self) -> StreamsSnapshot:
         """Returns how all streams are now."""
         if self._controller is None:
-            return StreamsSnapshot({stream.id: self._idle_info(stream) for stream in self._catalog.streams()})
+            streams = self._catalog.streams()
+            return StreamsSnapshot(
+                {stream.id: self._idle_info(stream) for stream in streams},
+                checkpoints={stream.id: checkpoint_infos(self._records.all(stream.id), None, None)
+                             for stream in streams})
         states = self._controller.stream_states()
         tasks: dict[int, list[TaskReport]] = {}
         for report in self._controller.task_reports():
@@ -344,18 +556,14 @@ class Streams:
             state = states.get(stream.id)
             if state is None:
                 infos[stream.id] = self._idle_info(stream)
+                checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
                            restarts=state.restarts)
-            tasks[stream.id] = self._with_silent_tasks(stream, info, tasks.get(stream.id, []))
+            known = tasks.get(stream.id, [])
+            tasks[stream.id] = self._with_silent_tasks(stream, info, known)
             infos[stream.id] = judged(info, tasks[stream.id])
-            if state.checkpoint is not None:
-                commit = state.checkpoint
-                checkpoints[stream.id] = [CheckpointInfo(
-                    commit.checkpoint_id, "COMMITTED", commit.started_ms,
-                    commit.started_ms + round(commit.duration_ms), sum(task.bytes_written for task in commit.tasks),
-                    commit.versions, state.checkpoint_problem,
-                    {str(task.task): task.bytes_written for task in commit.tasks})]
+            checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
 
@@ -378,42 +586,38 @@ class Streams:
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:
         """Returns what is known of a stream that the controller doesn't have."""
         plan = self._plans.get(stream.id)
-        watermark, trigger = (plan.watermark, plan.trigger) if plan is not None else (0, "window_close")
+        info = StreamInfo("STARTING", "", stream.created_ms)
+        if plan is not None:
+            options = self._options[stream.id]
+            interval = options.checkpoint_interval
+            info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
+                           checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
+                           sink_rate=options.sink_rate)
         failed = self._failed.get(stream.id)
+        if stream.wanted == "stopped":
+            return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
         if failed is not None:
-            return StreamInfo("FAILED", str(failed[0]), failed[1], 0, watermark, trigger)
+            return replace(info, state="FAILED", reason=str(failed[0]), since_ms=failed[1])
         if self._config.disable_stream:
-            return StreamInfo("STOPPED", "disableStream is set", None, 0, watermark, trigger)
-        return StreamInfo("STARTING", "", stream.created_ms, 0, watermark, trigger)
+            return replace(info, state="STOPPED", reason="disableStream is set", since_ms=None)
+        return info
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _find(self, name: str, *, if_exists: bool) -> StreamRecord | None:
-        stream = self._catalog.stream(name)
-        if stream is None and not if_exists:
-            raise NotFoundError(f"stream {name} does not exist", code=_MISSING,
-                                hint=did_you_mean(name, (other.name for other in self._catalog.streams())))
-        return stream
-
     def _aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
-        return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False))
+        """Returns the plan with the tables that it writes to, which are there by now."""
+        dlq = plan.dlq
+        if dlq is not None:
+            table = self._catalog.table(dlq.database, dlq.table)
+            if table is None:
+                raise NotFoundError(f"the DLQ table {dlq.database}.{dlq.table} was dropped", code=TABLE_MISSING)
+            dlq = replace(dlq, target_uid=table.uid)
+        return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False), dlq=dlq)
 
-    def _restart(self, stream: StreamRecord) -> None:
-        try:
-            statement = parse_one(stream.text)
-            assert isinstance(statement, CreateStream)
-            target = self._catalog.table_by_uid(stream.target_uid)
-            view: CatalogView = self._catalog
-            if stream.created_target and target is not None:
-                # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
-                view = _Without(self._catalog, target)
-            session = Session(stream.database, stream.time_zone, stream.created_ms)
-            plan = plan_stream(statement, view, session)
-            self._failed.pop(stream.id, None)
-            self._run(stream, self._aimed(plan, stream.target_uid))
-        except PenstockError as error:
-            _log.error("stream %s cannot be started: %s", stream.name, error)
-            self._failed[stream.id] = (error, self._clock.now_ms())
+    def _note_plan(self, stream: StreamRecord, plan: StreamPlan) -> None:
+        statement = parse_one(stream.text)
+        assert isinstance(statement, CreateStream)
+        self._plans[stream.id], self._options[stream.id] = plan, statement.options
 
     def _run(self, stream: StreamRecord, plan: StreamPlan) -> None:
         database = require_database(plan.source_database, self._catalog)
@@ -422,7 +626,8 @@ class Streams:
             vnode = self._storage.vnode(vgroup_id)
             if _pin(stream.id) not in vnode.stats().pins:
                 vnode.set_pin(_pin(stream.id), version)
-        self._plans[stream.id] = plan
+        options = self._options[stream.id]
+        interval = options.checkpoint_interval
         if self._controller is None:
             self._controller = self._make_controller()
         self._controller.start(RunningStream(
@@ -434,10 +639,23 @@ class Streams:
             start_versions=tuple(starts[vgroup_id] for vgroup_id in database.vgroup_ids),
             children=lambda: self._children_of(stream.source_uid, database.vgroup_ids),
             next_attempt=lambda: self._next_attempt(stream.id),
-            settings=replace(task_settings(self._config),
-                             functions_directory=functions_directory(self._config, self._paths)),
+            settings=self._settings(options),
             paused=stream.wanted == "paused",
+            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
+            savepoints=lambda: self._savepoints(stream.id),
+            last_checkpoint_id=stream.last_checkpoint_id,
         ))
+
+    def _settings(self, options: StreamOptions) -> TaskSettings:
+        settings = replace(task_settings(self._config),
+                           functions_directory=functions_directory(self._config, self._paths))
+        if options.sink_rate is not None:
+            settings = replace(settings, sink_bytes_per_second=options.sink_rate * BYTES_PER_MEGABYTE)
+        return settings
+
+    def _savepoints(self, stream_id: int) -> frozenset[int]:
+        stream = self._catalog.stream_by_id(stream_id)
+        return frozenset() if stream is None else frozenset(one.checkpoint_id for one in stream.savepoints)
 
     def _next_attempt(self, stream_id: int) -> int:
         attempt = self._catalog.next_attempt(stream_id).attempt
@@ -491,6 +709,17 @@ def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:
         writer.write_batch(batch)
     data: bytes = sink.getvalue().to_pybytes()
     return data
+
+
+def _refuse_stopped(stream: StreamRecord, verb: str) -> None:
+    if stream.wanted == "stopped":
+        raise InvalidStatementError(f"stream {stream.name} is stopped and can't be {verb}", hint="START STREAM it")
+
+
+def _rows_total(reports: Iterable[TaskReport]) -> int | None:
+    """Returns how many rows the source tasks have read since the stream was created, or None if none has said it."""
+    totals = [report.status.rows_total for report in reports if report.status.rows_total is not None]
+    return sum(totals) if totals else None
 
 
 def _pin(stream_id: int) -> str:

@@ -89,7 +89,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("message", _LINE), ("state", _text(20)), ("reason", _LINE), ("since", _TIME), ("attempt", _BIG),
             ("restarts", _BIG), ("rows_in", _BIG), ("rows_out", _BIG), ("late_rows", _BIG), ("lag", _BIG),
             ("event_time_watermark", _TIME), ("checkpoint_id", _BIG), ("checkpoint_time", _TIME),
-            ("blocked_by", _text(64)), ("history", _text(128)),
+            ("blocked_by", _text(64)), ("history", _text(128)), ("guarantee", _text(20)), ("delivery", _text(64)),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -109,13 +109,28 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),
-            ("end_time", _TIME), ("duration_ms", _DOUBLE), ("bytes", _BIG), ("versions", _LINE),
+            ("end_time", _TIME), ("duration_ms", _DOUBLE), ("bytes", _BIG), ("phase", _text(64)),
+            ("slowest_task", _text(40)), ("slowest_ms", _DOUBLE), ("rows_to_replay", _BIG), ("versions", _LINE),
             ("reason", _LINE),
+        ),
+        "ins_stream_savepoints": (
+            ("stream_name", _TABLE), ("savepoint", _text(64)), ("checkpoint_id", _BIG), ("create_time", _TIME),
+            ("state", _text(20)), ("bytes", _BIG), ("versions", _LINE), ("reason", _LINE),
         ),
         "ins_stream_workers": (
             ("worker_group", _text(96)), ("worker", _INT), ("node_id", _INT), ("state", _text(20)),
             ("reason", _LINE), ("pid", _INT), ("address", _text(134)), ("last_heartbeat", _TIME), ("streams", _INT),
             ("failures", _INT),
+        ),
+        "ins_watermarks": (
+            ("stream_name", _TABLE), ("node_id", _INT), ("event_time_watermark", _TIME), ("max_event_time", _TIME),
+            ("idle", _BOOL), ("lag", _BIG), ("late_rows", _BIG), ("late_kept", _BIG), ("future_rows", _BIG),
+            ("error_rows", _BIG), ("idle_since", _TIME), ("holds_back", _BOOL), ("processed_version", _BIG),
+            ("stream_watermark", _TIME), ("suggested_watermark", _text(64)), ("lateness", _LINE),
+        ),
+        "ins_late_rows": (
+            ("stream_name", _TABLE), ("node_id", _INT), ("table_name", _TABLE), ("ts", _TIME), ("reason", _text(20)),
+            ("late_by_ms", _BIG), ("ingest_time", _TIME), ("version", _BIG),
         ),
         "ins_stream_events": (("event_time", _TIME), ("stream_name", _TABLE), ("event", _LINE)),
     },

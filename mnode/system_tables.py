@@ -17,10 +17,11 @@ from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.history_text import history_text
+from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import CheckpointInfo, StreamsSnapshot, stalled_reason
+from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot, stalled_reason
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
@@ -29,12 +30,19 @@ Row = tuple[Any, ...]
 
 _ENDPOINT = "localhost"
 _MIB = 1024 * 1024
+_DELIVERY = "exactly once (upserts)"
 
 
 class StreamsView(Protocol):
     """What running streams tell about themselves."""
 
     def snapshot(self) -> StreamsSnapshot: ...
+
+
+class SavepointsView(Protocol):
+    """The savepoints of all streams."""
+
+    def savepoints(self) -> list[SavepointInfo]: ...
 
 
 class VnodesView(Protocol):
@@ -53,6 +61,7 @@ class SystemTables:
         catalog: Catalog,
         vnodes: VnodesView,
         streams: StreamsView,
+        savepoints: SavepointsView,
         activity: Activity,
         config: Config,
         clock: Clock,
@@ -62,6 +71,7 @@ class SystemTables:
         self._catalog = catalog
         self._vnodes = vnodes
         self._streams = streams
+        self._savepoints = savepoints
         self._activity = activity
         self._config = config
         self._clock = clock
@@ -86,7 +96,10 @@ class SystemTables:
             "ins_streams": self._stream_rows,
             "ins_stream_tasks": self._task_rows,
             "ins_stream_checkpoints": self._checkpoint_rows,
+            "ins_stream_savepoints": self._savepoint_rows,
             "ins_stream_workers": self._worker_rows,
+            "ins_watermarks": self._watermark_rows,
+            "ins_late_rows": self._late_row_rows,
             "ins_stream_events": self._event_rows,
             "perf_connections": self._connections,
             "perf_queries": self._queries,
@@ -246,7 +259,6 @@ class SystemTables:
     # --- streams -----------------------------------------------------------------------------------------------
 
     def _stream_rows(self) -> Iterator[Row]:
-        interval = f"{self._config.checkpoint_interval:g} sec"
         now = self._streams.snapshot()
         for stream in self._catalog.streams():
             source = self._catalog.table_by_uid(stream.source_uid)
@@ -264,19 +276,22 @@ class SystemTables:
             all_marks = marks or [status.watermark for status in sources if status.watermark is not None]
             history = [status.history for status in sources if status.history is not None]
             filling = any(not progress.done for progress in history)
+            interval_s = info.checkpoint_interval_s or self._config.checkpoint_interval
+            rate = self._config.stream_sink_data_rate if info.sink_rate is None else info.sink_rate
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
                 target.database if target else None, target.name if target else None, info.watermark,
-                info.trigger.replace("_", " "), "0", interval, "none", "100a", info.reason or None, info.state,
+                info.trigger.replace("_", " "), f"{rate:g} MB/s" if rate else "unlimited",
+                f"{interval_s:g} sec", "none", "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
                 sum(status.late_rows for status in sources), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
-                history_text(history, precision),
+                history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -297,14 +312,44 @@ class SystemTables:
         for stream in self._catalog.streams():
             for info in now.checkpoints.get(stream.id, ()):
                 duration = None if info.end_ms is None or info.start_ms is None else float(info.end_ms - info.start_ms)
-                versions = ", ".join(f"{vgroup}:{version}" for vgroup, version in info.versions)
                 yield (stream.name, info.checkpoint_id, info.state, info.start_ms, info.end_ms, duration,
-                       info.bytes_written, versions or None, info.reason or None)
+                       info.bytes_written, info.phase or None, info.slowest_task or None, info.slowest_ms,
+                       info.rows_to_replay, _versions(info.versions), info.reason or None)
+
+    def _savepoint_rows(self) -> Iterator[Row]:
+        for savepoint in self._savepoints.savepoints():
+            yield (savepoint.stream, savepoint.name, savepoint.checkpoint_id, savepoint.created_ms, savepoint.state,
+                   savepoint.bytes_written, _versions(savepoint.versions), savepoint.reason or None)
 
     def _worker_rows(self) -> Iterator[Row]:
         for worker in self._streams.snapshot().workers:
             yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
                    worker.address, worker.heard_ms, worker.streams, worker.failures)
+
+    def _sources(self) -> Iterator[tuple[StreamRecord, int, TaskReport, Sequence[TaskReport], Precision]]:
+        """Yields each source task with its stream, its vnode and the reports of all tasks of the stream."""
+        now = self._streams.snapshot()
+        for stream in self._catalog.streams():
+            source = self._catalog.table_by_uid(stream.source_uid)
+            database = self._catalog.database(source.database) if source else None
+            vgroups = database.vgroup_ids if database else ()
+            reports = now.tasks.get(stream.id, ())
+            for report in reports:
+                if report.status.task.level == "source" and report.status.task.index < len(vgroups):
+                    yield (stream, vgroups[report.status.task.index], report, reports, self._precision(source))
+
+    def _watermark_rows(self) -> Iterator[Row]:
+        for stream, vgroup, report, reports, precision in self._sources():
+            yield watermark_row(stream.name, vgroup, report, reports, precision)
+
+    def _late_row_rows(self) -> Iterator[Row]:
+        for stream, vgroup, report, _, precision in self._sources():
+            for row in report.status.left_out or ():
+                child = self._catalog.child_by_uid(stream.source_uid, row.tuid)
+                table = self._catalog.table_by_uid(row.tuid) if child is None else None
+                name = child.name if child is not None else table.name if table is not None else None
+                yield (stream.name, vgroup, name, _to_ms(row.ts, precision), row.reason,
+                       _to_ms(row.lateness, precision), row.ingest_time_ms or None, row.version)
 
     def _event_rows(self) -> Iterator[Row]:
         names = {stream.id: stream.name for stream in self._catalog.streams()}
@@ -392,8 +437,32 @@ def _task_row(
     )
 
 
+def _versions(versions: Sequence[tuple[int, int]]) -> str | None:
+    return ", ".join(f"{vgroup}:{version}" for vgroup, version in versions) or None
+
+
 def _to_ms(units: int | None, precision: Precision) -> int | None:
     return None if units is None else units * 1000 // UNITS_PER_SECOND[precision]
+
+
+def watermark_row(
+    stream: str, vgroup: int, report: TaskReport, reports: Sequence[TaskReport], precision: Precision
+) -> Row:
+    """Returns a line of ins_watermarks: what time it is for one vnode of a stream."""
+    status = report.status
+    aggs = [other.status for other in reports if other.status.task.level == "agg"]
+    index = status.task.index
+    mine = [agg for agg in aggs if agg.task.index == index] or aggs
+    marks = [agg.watermark for agg in mine if agg.watermark is not None]
+    holds = any(index in agg.held_back_by for agg in aggs)
+    per_second = UNITS_PER_SECOND[precision]
+    return (
+        stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision), status.idle,
+        report.lag, status.late_rows, sum(agg.late_kept for agg in aggs if agg.task.index == index),
+        status.future_rows, status.error_rows, status.idle_since_ms, holds, status.processed_version,
+        _to_ms(min(marks), precision) if marks else None, suggestion(status.lateness, per_second),
+        histogram_text(status.lateness, per_second),
+    )
 
 
 def _tdengine_status(state: str) -> str:

@@ -83,7 +83,8 @@ class SourceKernel:
 @dataclass(frozen=True, slots=True)
 class FinalKernel:
     """What `AggPlan.final_sql` computes: the result columns over keys, `_wstart`, `_rows`, the accumulators' fields,
-    and `_wend`, which is `end` of these (None: no result reads it)."""
+    and `_wend`, which is `end` of these (None: no result reads it). Where `nothing` holds there is no result."""
 
     results: tuple[Expr, ...]
     end: Expr | None
+    nothing: Expr

@@ -9,7 +9,7 @@ from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.plan import PlanNode
 from penstock.planner.user_calls import UserCall
 from penstock.sql.schema import Column, UserFunction
-from penstock.sql.statements import FillMode, IntervalWindow
+from penstock.sql.statements import FillMode, Guarantee, IntervalWindow
 from penstock.sql.types import DataType, Precision
 
 Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
@@ -73,12 +73,13 @@ class SourcePlan:
 
     The SQL texts read the relation `rows`: `_tuid`, the `columns` by name (timestamps BIGINT), and, where
     `needs_children`, are joined with `children`: `_tuid`, `tbname` and the tags by name.
+    Unless windows go by the rows' own time, rows also have `#time`, when they arrived.
     `sql` yields blocks: `_gid`, keys, then for windows `_wstart`, `_rows` and the accumulators' fields, or for
     scalar streams the result columns.
     `late_sql` is the same for rows that carry `_row` (a number), `_limit` (newest event time of the vnode before the
-    row's record, minus the watermark) and `_last` (newest event time of the row's table before it; both NULL for rows
-    that cannot be late), and leaves out what is expired; `expired_sql` yields `_tuid` and the primary timestamp of
-    rows all of whose windows are. Both are None if late rows are never dropped.
+    row's record, minus the delay of closing) and `_last` (newest event time of the row's table before it; both NULL for
+    rows that cannot be late), and leaves out what is expired; `expired_sql` yields the `_row` of those all of whose
+    windows are. Both are None if late rows are never dropped.
     `keep_tuid`: the `_tuid` of the only child table that counts, or None. `group_is_table`: `_gid` is the `_tuid`.
     With `row_window`, `rows_sql` yields the rows that count, sorted by group and time, with `#group`, `#ts` and the
     marks of its kind (`#state`; `#opens` and `#ends`); `sql` then reads `windowed`: those rows with the
@@ -107,7 +108,8 @@ class AggPlan:
     """What an agg task keeps per (group, window), and how a result row is made of it.
 
     `final_sql` reads the relation `state` (`_gid`, keys, `_wstart`, `_rows`, the accumulators' fields) and yields
-    `_op` (1 where no rows are left: the result is to be deleted), `_gid`, keys and the result columns.
+    `_op` (1 where no rows are left, or none that count: the result is to be deleted), `_gid`, keys and the result
+    columns.
     `window` is None where rows define the windows (`SourcePlan.row_window`). `kernel` is what `final_sql` computes,
     where that is simple enough to do without DuckDB.
     """
@@ -197,6 +199,49 @@ class History:
     last_ts: int | None
 
 
+TimeClock = Literal["event", "ingestion", "processing"]
+ARRIVAL_COLUMN = "#time"
+
+
+@dataclass(frozen=True, slots=True)
+class TimePlan:
+    """How a stream goes by time, beyond its watermark. Durations are in units of the source's precision.
+
+    `clock`: what windows go by: the rows' own time, the ingestion of their WAL records, or when they are processed.
+    `lateness`: how much longer a window stays open than the watermark says. `idle_timeout_s`: after how many seconds
+    without rows a vnode is idle (None: as the engine is configured). `close_when_idle`: time goes on by the clock
+    while all vnodes are idle. `max_future`: how much newer than its WAL record a row may be (None: as it likes);
+    `created`: when the stream was made, which no row of its history is newer than. `max_skew`:
+    how far a vnode may be ahead of the slowest that isn't idle (None: as it likes).
+    """
+
+    clock: TimeClock = "event"
+    lateness: int = 0
+    idle_timeout_s: float | None = None
+    close_when_idle: bool = False
+    max_future: int | None = None
+    max_skew: int | None = None
+    created: int = 0
+
+
+OnError = Literal["null", "fail", "skip", "dlq"]
+
+
+@dataclass(frozen=True, slots=True)
+class DlqPlan:
+    """The table for rows that a stream leaves out: those that come `late`, or `errors` and those from the future.
+
+    `target_uid` is 0 until it is created. `columns` are all that a row of the source has.
+    """
+
+    database: str
+    table: str
+    target_uid: int
+    columns: tuple[SourceColumn, ...]
+    late: bool
+    errors: bool
+
+
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One planned stream.
@@ -205,7 +250,9 @@ class StreamPlan:
     `agg` is None for scalar streams (no window), and for those by the clock, which have `force`. `period_ms`:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
-    `functions` are the users' functions that the SQL texts call.
+    `functions` are the users' functions that the SQL texts call. `guarantee`: how often a row counts after a failure.
+    `on_error`: what becomes of rows that can't be computed; null is TDengine's way: functions give NULL, and what else
+    fails ends the attempt.
     """
 
     source_database: str
@@ -227,6 +274,15 @@ class StreamPlan:
     fill: FillPlan | None = None
     force: ForcePlan | None = None
     functions: tuple[UserCall, ...] = ()
+    time: TimePlan = TimePlan()
+    on_error: OnError = "null"
+    dlq: DlqPlan | None = None
+    guarantee: Guarantee = "exactly_once"
+
+    @property
+    def closing_delay(self) -> int:
+        """How far behind the newest event time windows close (units of the source's precision)."""
+        return self.watermark + self.time.lateness
 
     @property
     def result_fields(self) -> tuple[Field, ...]:

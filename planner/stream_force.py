@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from penstock.common.errors import InternalError, InvalidStreamError
+from penstock.planner.group_ids import group_id
 from penstock.planner.plan import BatchPlan, PlanNode, SqlExpr
 from penstock.planner.scalar_sql import quote_name, quote_text
 from penstock.planner.scopes import columns_of, vector_calls
@@ -80,6 +81,7 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
         alone=bool(keep), created=planner.session.now_ms * UNITS_PER_SECOND[planner.precision] // 1_000)
     tree = PlanNode("Stream", (
         ("trigger", "force_window_close"), *((("fill", query.fill.mode),) if query.fill is not None else ()),
+        *((("timezone", planner.session.time_zone),) if planner.statement.options.timezone is not None else ()),
         ("into", f"{sink.database}.{sink.table}")), (batch.tree,))
     return StreamPlan(
         source_database=planner.table.database, source_table=planner.table.name, trigger="force_window_close",
@@ -183,8 +185,7 @@ def _gid(planner: _Planner) -> str:
         return "0::UBIGINT"
     if all(key.sql == "tbname" or planner._is_tag(key) for key in partition):
         return "c._tuid" if planner.table.kind == "super" else f"{planner.table.uid}::UBIGINT"
-    parts = ", ".join(f"coalesce({key.field.name}::VARCHAR, chr(0))" for key in partition)
-    return f"md5_number_lower(concat_ws(chr(31), {parts}))"
+    return group_id((key.field.name, key.field.type) for key in partition)
 
 
 def _sql(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import itertools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
@@ -19,12 +19,15 @@ from penstock.common.errors import (
 )
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.bounds import time_bounds, time_constant
+from penstock.planner.dead_letters import plan_dlq, plan_errors
 from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.kernel_planner import columns_of, expression_kernel, expression_kernels, panes_of, source_kernel
 from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
+    ARRIVAL_COLUMN,
     AggPlan,
     Field,
     FillPlan,
@@ -33,11 +36,13 @@ from penstock.planner.stream import (
     SourceColumn,
     SourcePlan,
     StreamPlan,
+    TimePlan,
     Trigger,
 )
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
 from penstock.planner.stream_row_windows import (
+    END_ROWS,
     LAST_ROW,
     StreamFacts,
     WindowMarks,
@@ -46,6 +51,7 @@ from penstock.planner.stream_row_windows import (
     plan_row_window,
     rows_sql,
 )
+from penstock.planner.stream_time import TimeDefaults, check_skew, described, plan_time, zoned
 from penstock.planner.stream_triggers import TriggerPlan, plan_trigger
 from penstock.planner.user_functions import bind_user_functions, bound_function
 from penstock.planner.windows import (
@@ -92,6 +98,7 @@ class StreamDefaults:
     trigger: Trigger = "window_close"
     ignore_expired: bool = True
     ignore_update: bool = False
+    time: TimeDefaults = field(default_factory=TimeDefaults)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,9 +124,10 @@ def plan_stream(
     (tdengine.md 1.4), AlreadyExistsError and InvalidStatementError for a target that doesn't fit, NotSupportedError
     for what Penstock cannot do yet.
     """
+    session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
     plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
-    return replace(plan, functions=tuple(functions))
+    return replace(plan, functions=tuple(functions), guarantee=statement.options.guarantee or "exactly_once")
 
 
 class _Planner:
@@ -165,6 +173,8 @@ class _Planner:
         self._plan_keys()
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
+        time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
+        on_error = plan_errors(self.statement, trigger.mode, self.defaults.time.on_error)
         if trigger.mode == "force_window_close":
             return plan_force(self, condition)
         if window is None:
@@ -181,6 +191,7 @@ class _Planner:
         if watermark < 0:
             raise InvalidStreamError("WATERMARK must not be negative")
         by_table = self.table.kind != "super" or any(key.partitions and key.sql == "tbname" for key in self.keys)
+        check_skew(self.statement, colocated=by_table)
         marks: WindowMarks | None = None
         if window is not None and not isinstance(window, IntervalWindow):
             facts = StreamFacts(self.table, self.precision, by_table, watermark, trigger.ignore_expired)
@@ -190,7 +201,9 @@ class _Planner:
                                         hint="only the start of a window tells which result is to be replaced")
             self.partials.update({(name,): (name, partial)
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
-        source = self._source_plan(marks or window, condition, casts, trigger.ignore_expired)
+        if time.clock != "event":
+            trigger = replace(trigger, ignore_expired=False, ignore_update=True)
+        source = self._source_plan(marks or window, condition, casts, time, trigger.ignore_expired)
         agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
             source_database=self.table.database, source_table=self.table.name, trigger=trigger.mode,
@@ -198,7 +211,8 @@ class _Planner:
             time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
             colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
-            history=self._history(), delete_mark=self._delete_mark(),
+            history=self._history(), delete_mark=self._delete_mark(), time=time, on_error=on_error,
+            dlq=plan_dlq(options, self.table, self.precision, self.catalog, self.session),
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -376,7 +390,7 @@ class _Planner:
                 self.partials[key] = (name, bound.partial(compiled, self.row_key(), self.precision,
                                                           self.position(node), self.fresh))
             return SqlExpr(f"({self.partials[key][1].final})", bound.result(self.precision))
-        whole = aggregate_sql(name, compiled, self.row_key().ts, node)
+        whole = aggregate_sql(name, compiled, self.row_key().ts, node, precision=self.precision)
         if key not in self.partials:
             partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
             if partial is None:
@@ -585,9 +599,12 @@ class _Planner:
     # -- SQL of the tasks --------------------------------------------------------------------------------------
 
     def _source_plan(
-        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], ignore_expired: bool
+        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], time: TimePlan,
+        ignore_expired: bool,
     ) -> SourcePlan:
         ts = self.row_key().ts
+        if time.clock != "event":
+            ts = quoted(ARRIVAL_COLUMN)
         by_table = any(key.partitions and key.sql == "tbname" for key in self.keys) or self.table.kind != "super"
         partition = [key for key in self.keys if key.partitions]
         if self.table.kind != "super" and not partition:
@@ -595,11 +612,11 @@ class _Planner:
         elif by_table and all(key.sql == "tbname" or self._is_tag(key) for key in partition):
             gid = "_tuid"
         elif partition:
-            parts = ", ".join(f"coalesce({key.sql}::VARCHAR, chr(0))" for key in partition)
-            gid = f"md5_number_lower(concat_ws(chr(31), {parts}))"
+            gid = group_id((key.sql, key.field.type) for key in partition)
         else:
             gid = "0::UBIGINT"
-        keys = [f"({key.sql})::{key.field.type.duckdb()} AS {key.field.name}" for key in self.keys]
+        keys = [f"({group_value(key.sql, key.field.type)})::{key.field.type.duckdb()} AS {key.field.name}"
+                for key in self.keys]
         members = ["r.*"]
         needs_children = self.needs_children or any("tbname" in key.sql for key in self.keys)
         if needs_children:
@@ -619,7 +636,8 @@ class _Planner:
             return replace(self._source(needs_children, gid, sql, None, None, kernel), row_window=window.window,
                            rows_sql=rows_sql(base, window, gid, ts))
         assert isinstance(window, IntervalWindow)
-        kernel = self._source_kernel(condition, gid, keys, (), window)
+        # Windows of arrival lie on a column that the log doesn't have.
+        kernel = self._source_kernel(condition, gid, keys, (), window) if ts == self.row_key().ts else None
         start = (interval_start_sql(ts, window, self.precision, self.session.time_zone) if window.sliding is None
                  else f"unnest({expand_windows_sql(ts, window, self.precision, self.session.time_zone)})")
         windowed = f"windowed AS (SELECT *, {start} AS _wstart FROM kept)"
@@ -633,8 +651,8 @@ class _Planner:
             return self._source(needs_children, gid, sql, None, None, kernel)
         live = f"live AS (SELECT * FROM windowed WHERE NOT coalesce({expired}, false))"
         late_sql = f"{base}, {windowed}, {live} {body.format(source='live')}"
-        expired_sql = (f"{base}, {windowed} SELECT _tuid, {ts} FROM windowed "
-                       f"GROUP BY _row, _tuid, {ts} HAVING bool_and(coalesce({expired}, false))")
+        expired_sql = (f"{base}, {windowed} SELECT _row FROM windowed "
+                       f"GROUP BY _row HAVING bool_and(coalesce({expired}, false))")
         return self._source(needs_children, gid, sql, late_sql, expired_sql, kernel)
 
     def _source_kernel(
@@ -709,7 +727,7 @@ class _Planner:
         else:
             assert isinstance(window, IntervalWindow)
             end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
-        columns = ", ".join(["(_rows = 0)::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
+        columns = ", ".join([f"({self._nothing()})::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
                              *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
         final = f"SELECT {columns} FROM (SELECT *, {end} AS _wend FROM state)"
         accumulators = tuple(accumulator for _, partial in self.partials.values()
@@ -720,8 +738,16 @@ class _Planner:
                  **{field.name: field.type.kind for accumulator in accumulators for field in accumulator.fields}}
         end_kernel = expression_kernel(end, types)
         results = expression_kernels(casts, types if end_kernel is None else {**types, "_wend": Kind.BIGINT})
-        kernel = FinalKernel(results, end_kernel) if results is not None else None
+        nothing = expression_kernel(self._nothing(), types)
+        kernel = FinalKernel(results, end_kernel, nothing) if results is not None and nothing is not None else None
         return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final, kernel)
+
+    def _nothing(self) -> str:
+        """SQL of whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""
+        asked = [(name, partial) for name, partial in self.partials.values() if name not in (LAST_ROW, END_ROWS)]
+        if any(name not in ("first", "last") for name, _ in asked):
+            return "_rows = 0"
+        return " AND ".join(f"{partial.final} IS NULL" for _, partial in asked)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 
@@ -742,7 +768,10 @@ class _Planner:
         return PlanNode("Stream", (
             ("trigger", plan.trigger), *((("period", f"{plan.period_ms}ms"),) if plan.period_ms else ()),
             *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
-            ("watermark", f"{plan.watermark}{self.precision}"),
+            ("watermark", f"{plan.watermark}{self.precision}"), *described(plan.time, self.precision),
+            *((("timezone", plan.time_zone),) if self.statement.options.timezone is not None else ()),
+            *((("on error", plan.on_error),) if plan.on_error != "null" else ()),
+            *((("dlq", f"{plan.dlq.database}.{plan.dlq.table}"),) if plan.dlq is not None else ()),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))

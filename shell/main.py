@@ -13,6 +13,7 @@ from penstock import __version__
 from penstock.common.config import Config, load_config, parse_assignment
 from penstock.common.errors import ConfigError
 from penstock.shell.error_text import error_text
+from penstock.shell.fsck_options import add_fsck_options
 from penstock.shell.import_options import add_import_options
 
 if TYPE_CHECKING:
@@ -187,11 +188,18 @@ def _run_import(options: argparse.Namespace) -> int:
     return run_import(options, _config(options))
 
 
+def _run_fsck(options: argparse.Namespace) -> int:
+    from penstock.shell.fsck_command import run_fsck
+
+    return run_fsck(options)
+
+
 SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
                _run_views),
     SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
     SubCommand("import", "Bring CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
                _run_import),
+    SubCommand("fsck", "Check a data directory, and mend it with --repair.", add_fsck_options, _run_fsck),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
 )

@@ -8,11 +8,13 @@ from penstock.sql.statements import Describe, Name, Show, Statement
 
 # Plain forms: `SHOW <words>`.
 _PLAIN = (
-    ("STREAM", "TASKS"), ("STREAMS",), ("QUEUES",), ("CHECKPOINTS",), ("WATERMARKS",), ("WORKERS",), ("DATABASES",),
+    ("STREAM", "TASKS"), ("STREAMS",), ("QUEUES",), ("WATERMARKS",), ("LATE", "ROWS"), ("WORKERS",), ("DATABASES",),
     ("SNODES",), ("DNODES",), ("MNODES",), ("QNODES",), ("TOPICS",), ("CONSUMERS",), ("SUBSCRIPTIONS",),
     ("FUNCTIONS",), ("USERS",), ("QUERIES",), ("CONNECTIONS",), ("TRANSACTIONS",), ("CLUSTER", "ALIVE"), ("APPS",),
     ("LICENCES",), ("GRANTS",), ("VIEWS",), ("ACCOUNTS",),
 )
+# `SHOW <word> [FOR stream]`.
+_OF_STREAMS = ("CHECKPOINTS", "SAVEPOINTS")
 _VARIABLES = ("VARIABLES", "CONFIG")
 
 
@@ -27,6 +29,9 @@ def parse_show(cursor: Cursor) -> Statement:
     variables = _parse_variables(cursor)
     if variables is not None:
         return variables
+    for what in _OF_STREAMS:
+        if cursor.take(what):
+            return _parse_of_stream(cursor, what)
     for words in _PLAIN:
         if cursor.take(*words):
             return Show(" ".join(words).lower(), like=_parse_like(cursor))
@@ -59,6 +64,14 @@ def _parse_show_create(cursor: Cursor) -> Statement:
         return Show(what, table=Name(cursor.name("a stream name"), None, offset))
     name = cursor.object_name("a table name")
     return Show(what, name.database, name)
+
+
+def _parse_of_stream(cursor: Cursor, what: str) -> Statement:
+    stream: Name | None = None
+    if cursor.take("FOR"):
+        offset = cursor.token.start
+        stream = Name(cursor.name("a stream name"), None, offset)
+    return Show(what.lower(), table=stream, like=_parse_like(cursor))
 
 
 def _parse_variables(cursor: Cursor) -> Show | None:

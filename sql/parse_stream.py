@@ -9,35 +9,50 @@ from sqlglot import exp
 
 from penstock.common.errors import NotSupportedError
 from penstock.sql.cursor import Cursor
-from penstock.sql.lexer import Token
+from penstock.sql.lexer import Token, TokenKind
 from penstock.sql.literals import position
 from penstock.sql.parse_ddl import parse_column_definition, parse_parenthesised, take_if_exists, take_if_not_exists
 from penstock.sql.parse_expression import parse_expression
 from penstock.sql.parse_query import at_query, parse_query
 from penstock.sql.statements import (
+    AlterStream,
+    CheckpointStream,
     ColumnDefinition,
     CreateSnode,
     CreateStream,
+    DropSavepoint,
     DropSnode,
     DropStream,
     DryRunStream,
     Duration,
+    Guarantee,
     PauseStream,
     RecalculateStream,
+    ReplayDlq,
     ResumeStream,
     Select,
+    StartStream,
     Statement,
+    StopStream,
     StreamOptions,
     StreamTarget,
     TriggerMode,
 )
 
+_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW")
+_ERROR_FATES = ("FAIL", "SKIP", "DLQ")
+_LATE_FATES = ("DROP", "RECALC", "DLQ")
+_CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
+_FLAGS = ("CLOSE_WHEN_IDLE",)
+MAX_SAVEPOINT_BYTES = 64
+_SINK_RATE_RANGE = (0.1, 5.0)
+_GUARANTEES = ("EXACTLY_ONCE", "AT_LEAST_ONCE")
 _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONTINUOUS_WINDOW_CLOSE")
 
 
 @dataclass
 class _OptionReader:
-    """Collects the options of one CREATE STREAM and refuses repeats."""
+    """Collects the options of one CREATE STREAM or ALTER STREAM and refuses repeats."""
 
     cursor: Cursor
     values: dict[str, Any] = field(default_factory=dict)
@@ -64,9 +79,47 @@ class _OptionReader:
         elif cursor.take("FILL_HISTORY"):
             self._set(token, "fill_history", token.word, self._flag("FILL_HISTORY"))
             self.values["fill_history_async"] = cursor.take("ASYNC")
+        elif cursor.take("CHECKPOINT_INTERVAL"):
+            self._set(token, "checkpoint_interval", token.word, _checkpoint_interval(cursor))
+        elif cursor.take("SINK_RATE"):
+            self._set(token, "sink_rate", token.word, _sink_rate(cursor))
+        elif cursor.take("GUARANTEE"):
+            word = cursor.take_any(*_GUARANTEES)
+            if word is None:
+                raise cursor.fail("EXACTLY_ONCE or AT_LEAST_ONCE is expected")
+            self._set(token, "guarantee", token.word, cast(Guarantee, word.lower()))
         else:
-            return False
+            return self._read_time_option()
         return True
+
+    def _read_time_option(self) -> bool:
+        """Reads one of the options that TDengine doesn't have."""
+        cursor = self.cursor
+        token = cursor.token
+        if cursor.take("TIMEZONE"):
+            self._set(token, "timezone", token.word, cursor.string("a time zone"))
+            return True
+        if cursor.take("TIME"):
+            word = cursor.take_any(*_CLOCKS)
+            if word is None:
+                raise cursor.fail("EVENT, INGESTION or PROCESSING is expected", hint=cursor.guess())
+            self._set(token, "time", token.word, word.lower())
+            return True
+        if cursor.take("ON_ERROR"):
+            self._set(token, "on_error", token.word, self._fate(token, *_ERROR_FATES))
+            return True
+        if cursor.take("LATE"):
+            self._set(token, "late", token.word, self._fate(token, *_LATE_FATES))
+            return True
+        for option in _FLAGS:
+            if cursor.take(option):
+                self._set(token, option.lower(), option, self._flag(option))
+                return True
+        for option in _DURATIONS:
+            if cursor.take(option):
+                self._set(token, option.lower(), option, _fixed_duration(cursor, f"the duration of {option}"))
+                return True
+        return False
 
     def _trigger(self) -> TriggerMode:
         cursor = self.cursor
@@ -78,6 +131,20 @@ class _OptionReader:
         elif word == "CONTINUOUS_WINDOW_CLOSE" and cursor.take("RECALCULATE"):
             self.values["recalculate"] = _fixed_duration(cursor, "the period of RECALCULATE")
         return cast(TriggerMode, word.lower())
+
+    def _fate(self, option: Token, *words: str) -> str:
+        """Reads what becomes of a row; a DLQ has a name, one for the whole stream."""
+        cursor = self.cursor
+        word = cursor.take_any(*words)
+        if word is None:
+            raise cursor.fail(f"{', '.join(words[:-1])} or {words[-1]} is expected behind {option.word}")
+        if word == "DLQ":
+            token = cursor.token
+            name = cursor.object_name("the name of a DLQ table")
+            known = self.values.setdefault("dlq", name)
+            if (known.name, known.database) != (name.name, name.database):
+                raise cursor.fail("a stream has one DLQ table", token)
+        return word.lower()
 
     def _flag(self, option: str) -> bool:
         return bool(self.cursor.integer(option, maximum=1))
@@ -96,11 +163,34 @@ def _fixed_duration(cursor: Cursor, what: str) -> Duration:
     return duration
 
 
-def parse_create_stream(cursor: Cursor, start: int) -> Statement:
-    """Parses what follows CREATE STREAM; `start` is where CREATE is."""
+def _checkpoint_interval(cursor: Cursor) -> Duration:
+    token = cursor.token
+    interval = _fixed_duration(cursor, "the time of CHECKPOINT_INTERVAL")
+    if not interval.unit or not 100 <= interval.in_units("ms") <= 86_400_000:
+        raise cursor.fail("CHECKPOINT_INTERVAL is from 100a to 1d, with its unit", token)
+    return interval
+
+
+def _sink_rate(cursor: Cursor) -> float:
+    low, high = _SINK_RATE_RANGE
+    token = cursor.token
+    if token.kind is not TokenKind.NUMBER:
+        raise cursor.fail("a number of MB per second is expected")
+    rate = float(cursor.advance().raw)
+    if rate != 0 and not low <= rate <= high:
+        raise cursor.fail(f"SINK_RATE is from {low:g} to {high:g} MB per second, or 0 for no limit", token)
+    return rate
+
+
+def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False) -> Statement:
+    """Parses what follows CREATE [OR REPLACE] STREAM; `start` is where CREATE is."""
+    if or_replace and cursor.at("IF"):
+        raise cursor.fail("OR REPLACE and IF NOT EXISTS exclude each other")
     if_not_exists = take_if_not_exists(cursor)
     name = cursor.name("a stream name")
+    options_start = cursor.token.start
     options = _OptionReader(cursor).read()
+    options_place = (options_start - start, cursor.token.start - start)
     if not cursor.at("INTO"):
         raise cursor.fail("a stream option or INTO is expected")
     cursor.advance()
@@ -117,7 +207,8 @@ def parse_create_stream(cursor: Cursor, start: int) -> Statement:
     if cursor.at("NOTIFY"):
         token = cursor.token
         raise NotSupportedError("NOTIFY is not supported", position=position(cursor.text, token.start, len(token.raw)))
-    return CreateStream(name, options, target, query, if_not_exists, cursor.source(start))
+    return CreateStream(name, options, target, query, if_not_exists, cursor.source(start), options_place,
+                        or_replace)
 
 
 def _parse_target(cursor: Cursor) -> StreamTarget:
@@ -158,6 +249,53 @@ def parse_drop_stream(cursor: Cursor) -> Statement:
     return DropStream(cursor.name("a stream name"), if_exists)
 
 
+def parse_alter_stream(cursor: Cursor) -> Statement:
+    """Parses what follows ALTER STREAM."""
+    if_exists = take_if_exists(cursor)
+    name = cursor.name("a stream name")
+    cursor.expect("SET")
+    options = _OptionReader(cursor).read()
+    if options == StreamOptions():
+        raise cursor.fail("a stream option is expected")
+    return AlterStream(name, options, if_exists)
+
+
+def parse_checkpoint_stream(cursor: Cursor) -> Statement:
+    """Parses what follows CHECKPOINT STREAM."""
+    if_exists = take_if_exists(cursor)
+    return CheckpointStream(cursor.name("a stream name"), if_exists)
+
+
+def parse_stop_stream(cursor: Cursor) -> Statement:
+    """Parses what follows STOP STREAM."""
+    if_exists = take_if_exists(cursor)
+    name = cursor.name("a stream name")
+    return StopStream(name, if_exists, _savepoint(cursor) if cursor.take("WITH", "SAVEPOINT") else None)
+
+
+def parse_start_stream(cursor: Cursor) -> Statement:
+    """Parses what follows START STREAM."""
+    if_exists = take_if_exists(cursor)
+    name = cursor.name("a stream name")
+    return StartStream(name, if_exists, _savepoint(cursor) if cursor.take("FROM", "SAVEPOINT") else None)
+
+
+def parse_drop_savepoint(cursor: Cursor) -> Statement:
+    """Parses what follows DROP SAVEPOINT."""
+    if_exists = take_if_exists(cursor)
+    savepoint = _savepoint(cursor)
+    cursor.expect("FOR")
+    return DropSavepoint(savepoint, cursor.name("a stream name"), if_exists)
+
+
+def _savepoint(cursor: Cursor) -> str:
+    token = cursor.token
+    name = cursor.string("the name of a savepoint")
+    if not name.strip() or not name.isprintable() or len(name.encode()) > MAX_SAVEPOINT_BYTES:
+        raise cursor.fail(f"the name of a savepoint has 1 to {MAX_SAVEPOINT_BYTES} bytes, all printable", token)
+    return name
+
+
 def parse_pause(cursor: Cursor) -> Statement:
     """Parses what follows PAUSE."""
     cursor.expect("STREAM")
@@ -181,6 +319,13 @@ def parse_recalculate(cursor: Cursor) -> Statement:
     first = parse_expression(cursor)
     last = parse_expression(cursor) if cursor.take("TO") else None
     return RecalculateStream(name, first, last, if_exists)
+
+
+def parse_replay(cursor: Cursor, start: int) -> Statement:
+    """Parses what follows REPLAY DLQ; `start` is where REPLAY is."""
+    name = cursor.object_name("the name of a DLQ table")
+    where = parse_expression(cursor) if cursor.take("WHERE") else None
+    return ReplayDlq(name, where, cursor.source(start))
 
 
 def parse_dry_run(cursor: Cursor) -> Statement:

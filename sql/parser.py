@@ -24,14 +24,20 @@ from penstock.sql.parse_insert import parse_delete, parse_insert
 from penstock.sql.parse_query import at_query, parse_query
 from penstock.sql.parse_show import parse_describe, parse_show
 from penstock.sql.parse_stream import (
+    parse_alter_stream,
+    parse_checkpoint_stream,
     parse_create_snode,
     parse_create_stream,
+    parse_drop_savepoint,
     parse_drop_snode,
     parse_drop_stream,
     parse_dry_run,
     parse_pause,
     parse_recalculate,
+    parse_replay,
     parse_resume,
+    parse_start_stream,
+    parse_stop_stream,
 )
 from penstock.sql.statements import Explain, Statement
 
@@ -134,6 +140,8 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("CREATE", "TABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=False),
     ("CREATE", "STABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=True),
     ("CREATE", "STREAM"): parse_create_stream,
+    ("CREATE", "OR", "REPLACE", "STREAM"):
+        lambda cursor, start: parse_create_stream(cursor, start, or_replace=True),
     ("CREATE", "SNODE"): _plain(parse_create_snode),
     ("CREATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=False),
     ("CREATE", "AGGREGATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=True),
@@ -144,16 +152,22 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("ALTER", "DATABASE"): _plain(parse_alter_database),
     ("ALTER", "TABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=False),
     ("ALTER", "STABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=True),
+    ("ALTER", "STREAM"): _plain(parse_alter_stream),
+    ("CHECKPOINT", "STREAM"): _plain(parse_checkpoint_stream),
+    ("STOP", "STREAM"): _plain(parse_stop_stream),
+    ("START", "STREAM"): _plain(parse_start_stream),
     ("DROP", "DATABASE"): _plain(parse_drop_database),
     ("DROP", "TABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=False),
     ("DROP", "STABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=True),
     ("DROP", "STREAM"): _plain(parse_drop_stream),
+    ("DROP", "SAVEPOINT"): _plain(parse_drop_savepoint),
     ("DROP", "SNODE"): _plain(parse_drop_snode),
     ("DROP", "FUNCTION"): _plain(parse_drop_function),
     ("PAUSE",): _plain(parse_pause),
     ("RESUME",): _plain(parse_resume),
     ("RECALCULATE", "STREAM"): _plain(parse_recalculate),
     ("DRY", "RUN"): _plain(parse_dry_run),
+    ("REPLAY", "DLQ"): parse_replay,
     ("EXPLAIN",): _parse_explain,
     ("FLUSH",): _plain(parse_flush),
     ("TRIM",): _plain(parse_trim),

@@ -379,12 +379,19 @@ class Delete(Statement):
 
 # --- streams --------------------------------------------------------------------------------------------------
 
+OnErrorWord = Literal["fail", "skip", "dlq"]
+LateWord = Literal["drop", "recalc", "dlq"]
+TimeWord = Literal["event", "ingestion", "processing"]
+Guarantee = Literal["exactly_once", "at_least_once"]
 TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """Options of CREATE STREAM; None means not given, so that defaults come from the engine."""
+    """Options of CREATE STREAM; None means not given, so that defaults come from the engine.
+
+    `sink_rate` is in MB per second, 0 is unlimited.
+    """
 
     trigger: TriggerMode | None = None
     max_delay: Duration | None = None
@@ -395,6 +402,19 @@ class StreamOptions:
     delete_mark: Duration | None = None
     fill_history: bool | None = None
     fill_history_async: bool = False
+    timezone: str | None = None
+    time: TimeWord | None = None
+    allowed_lateness: Duration | None = None
+    idle_timeout: Duration | None = None
+    close_when_idle: bool | None = None
+    max_future: Duration | None = None
+    max_skew: Duration | None = None
+    on_error: OnErrorWord | None = None
+    late: LateWord | None = None
+    dlq: Name | None = None
+    checkpoint_interval: Duration | None = None
+    sink_rate: float | None = None
+    guarantee: Guarantee | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,7 +433,10 @@ class StreamTarget:
 
 @dataclass(frozen=True, slots=True)
 class CreateStream(Statement):
-    """`text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart."""
+    """`text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
+
+    `options_place`: where in the text the options begin and end.
+    """
 
     name: str
     options: StreamOptions
@@ -421,6 +444,50 @@ class CreateStream(Statement):
     query: Select
     if_not_exists: bool = False
     text: str = ""
+    options_place: tuple[int, int] = (0, 0)
+    or_replace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterStream(Statement):
+    """ALTER STREAM name SET options: those that are given."""
+
+    name: str
+    options: StreamOptions
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStream(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StopStream(Statement):
+    """STOP STREAM name [WITH SAVEPOINT 'savepoint']."""
+
+    name: str
+    if_exists: bool = False
+    savepoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StartStream(Statement):
+    """START STREAM name [FROM SAVEPOINT 'savepoint']."""
+
+    name: str
+    if_exists: bool = False
+    savepoint: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropSavepoint(Statement):
+    """DROP SAVEPOINT 'savepoint' FOR stream."""
+
+    savepoint: str
+    stream: str
+    if_exists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +517,15 @@ class RecalculateStream(Statement):
     first: exp.Expression
     last: exp.Expression | None = None
     if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayDlq(Statement):
+    """REPLAY DLQ name [WHERE ...]: tries rows of a dead letter queue once more; without WHERE those that are dead."""
+
+    name: Name
+    where: exp.Expression | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,7 +586,7 @@ class Show(Statement):
     `child tables`, `normal tables`, `streams`, `stream tasks`, `vgroups`, `variables`, `create table`,
     `create stable`, `create database`, `create stream`, `tags`, `table tags`, `snodes`, `dnodes`, ...
 
-    `database` is a prefix or FROM db; `table` an object name; `like` the pattern of LIKE.
+    `database` is a prefix or FROM db; `table` an object name, or the stream behind FOR; `like` the pattern of LIKE.
     """
 
     what: str

@@ -1,14 +1,15 @@
-"""The agg task: takes the partials of all its source tasks and sends results on. What windows are, subclasses know."""
+"""The agg task: takes partials of all its source tasks, keeps time, sends results on; subclasses know windows."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
+from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import BaseTask
 from penstock.tasks.compute import result_schema
 from penstock.tasks.delayed import Delayed
@@ -37,10 +38,7 @@ class Table(Protocol):
 
 
 class AggTask(BaseTask):
-    """One agg task of a windowed stream. `upstream` are its source tasks, `downstream` the sink tasks it may feed.
-
-    Subclasses set up their `_table` before anything is restored, and everything that `_restore` needs.
-    """
+    """One agg task of a windowed stream. `upstream` are its source tasks, `downstream` the sink tasks it may feed."""
 
     _table: Table
 
@@ -58,20 +56,30 @@ class AggTask(BaseTask):
         self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
         self._agg = plan.agg
-        self._inbox = Inbox(self.input)
+        self._units_per_second = UNITS_PER_SECOND[plan.source.precision]
+        self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._outbox = Outbox(self.output, settings.block_bytes_max)
+        self._upstream = tuple(upstream)
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
         self._watermarks = Watermarks(len(upstream))
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._schema = result_schema(plan.keys, plan.result_fields)
         self._final = FinalStage(plan.agg, self._schema, self._computer)
+        # Per input that is idle: since when (monotonic seconds) its vnode has been quiet.
+        self._quiet_since: dict[int, float] = {}
+        self._ahead: frozenset[TaskId] = frozenset()
         self._delayed = Delayed(plan.period_ms / 1000)
+        self._late_kept = 0
         self._rows_in = 0
         self._bytes_in = 0
-        self._set_up(len(upstream))
-        meta = self._store.restore(deployment.checkpoint_id)
+        self._set_up(len(upstream), deployment)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._watermarks.restore(meta["watermarks"])
+            # How long the engine was down isn't known: quiet vnodes are quiet from now on.
+            self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
+            self._hold_back()
+            self._late_kept = meta.get("late_kept", 0)
             self._restore(meta)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
@@ -87,11 +95,17 @@ class AggTask(BaseTask):
             self._emit_delayed()
             self._outbox.flush()
             return True
-        taken = self._inbox.next()
+        taken = self._inbox.next(self._ahead)
+        if taken is None and self._idle_until() <= self._clock.monotonic():
+            self._advance_by_clock()
+            return True
         if taken is None:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
                 self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
+            elif self._ahead:
+                waiting = ", ".join(str(channel) for channel in sorted(self._ahead))
+                self._tracker.enter("IDLE", f"holds back {waiting}, which is ahead by more than MAX_SKEW")
             else:
                 self._tracker.enter("IDLE", "nothing in its input queue")
             return progressed
@@ -102,32 +116,84 @@ class AggTask(BaseTask):
                 self._rows_in += data.num_rows
                 self._bytes_in += data.nbytes
                 self._merge(data, self._inputs[channel])
-            case Watermark(ts, idle):
-                if self._watermarks.update(self._inputs[channel], ts, idle):
-                    self._close_windows()
+            case Watermark() as watermark:
+                self._hear_time(self._inputs[channel], watermark)
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._checkpoint(checkpoint_id, self._outbox)
             case Cleared() | Settled():
                 self._replace(item, self._inputs[channel])
             case End():
-                self._watermarks.update(self._inputs[channel], None, True)
+                self._hear_time(self._inputs[channel], Watermark(None, idle=True))
         self._outbox.flush()
         return True
 
     def next_deadline(self) -> float | None:
-        return self._delayed.deadline if self._outbox.blocked_channel is None else None
+        if self._outbox.blocked_channel is not None:
+            return None
+        deadlines = [at for at in (self._delayed.deadline, self._idle_until()) if at is not None and at != math.inf]
+        return min(deadlines, default=None)
 
     def status(self) -> TaskStatus:
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
-            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
+            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current, late_kept=self._late_kept,
+            held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
+            if len(self._upstream) > 1 else (),
             windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes)
+
+    # -- time ------------------------------------------------------------------------------------------------
+
+    def _hear_time(self, input: int, watermark: Watermark) -> None:
+        if watermark.idle:
+            self._quiet_since[input] = self._clock.monotonic() - watermark.quiet_s
+        else:
+            self._quiet_since.pop(input, None)
+        advanced = self._watermarks.update(input, watermark.ts, watermark.idle)
+        self._hold_back()
+        if advanced:
+            self._close_windows()
+
+    def _hold_back(self) -> None:
+        """Notes which inputs are not read for now; their queues fill up, and their sources are backpressured."""
+        skew = self._plan.time.max_skew
+        if skew is not None:
+            self._ahead = frozenset(self._upstream[input] for input in self._watermarks.ahead(skew))
+
+    def _idle_until(self) -> float:
+        """Returns when the clock closes the next window, because all vnodes are idle; infinity if it doesn't."""
+        if not self._plan.time.close_when_idle or not self._watermarks.all_idle:
+            return math.inf
+        closing = self._next_closing()
+        if closing is None:
+            return math.inf
+        return max((self._quiet_since[input] + (closing - ts) / self._units_per_second
+                    for input, ts in self._watermarks.known().items()), default=math.inf)
+
+    def _advance_by_clock(self) -> None:
+        """Lets time go on by as much as all vnodes have been quiet.
+
+        No row is judged by it, so a restart, which may come to another instant, changes no result.
+        """
+        now, closing = self._clock.monotonic(), self._next_closing()
+        assert closing is not None
+        reached = min(ts + math.floor((now - self._quiet_since[input]) * self._units_per_second)
+                      for input, ts in self._watermarks.known().items())
+        # Seconds are rounded: what is due must be closed.
+        if self._watermarks.advance(max(reached, closing)):
+            self._close_windows()
+            self._outbox.flush()
+
+    @property
+    def _closed_until(self) -> int | None:
+        """Windows that end by then are closed; None: none is."""
+        current = self._watermarks.current
+        return None if current is None else current - self._plan.time.lateness
 
     # -- what subclasses do ------------------------------------------------------------------------------------
 
-    def _set_up(self, inputs: int) -> None:
-        """Makes the table for so many inputs."""
+    def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
+        """Makes the table for so many inputs, and all else that the subclass needs."""
         raise NotImplementedError
 
     def _restore(self, meta: dict[str, Any]) -> None:
@@ -142,6 +208,10 @@ class AggTask(BaseTask):
         """The watermark has moved on."""
         raise NotImplementedError
 
+    def _next_closing(self) -> int | None:
+        """Returns the least watermark that closes a window, None if none is open."""
+        raise NotImplementedError
+
     def _emit_delayed(self) -> None:
         """The time that results wait for is over."""
         raise NotImplementedError
@@ -154,15 +224,19 @@ class AggTask(BaseTask):
         """Sends some of what is still to be sent before anything else; returns whether there was anything."""
         return False
 
-    # -- sending -----------------------------------------------------------------------------------------------
+    # -- sending and checkpoints -------------------------------------------------------------------------------
 
     def _route(self, results: pa.RecordBatch) -> None:
         channels = self.output.channels
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        gids = self._destinations.learn(results)
-        sinks = {gid: self._destinations.sink_of(gid, len(channels)) for gid in set(gids)}
-        places = np.array([sinks[gid] for gid in gids])
+        sinks = self._destinations.sinks_of(self._destinations.learn(results), len(channels))
         for n, channel in enumerate(channels):
-            self._outbox.send(channel, results.filter(pa.array(places == n)))
+            self._outbox.send(channel, results.filter(pa.array(sinks == n)))
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        self._inbox.abandon(checkpoint_id)
+
+    def _state(self) -> Mapping[str, Any]:
+        return {"table": self._table.save(), "watermarks": self._watermarks.save(), "late_kept": self._late_kept}

@@ -7,11 +7,13 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.common.errors import PenstockError
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.children import Children
 from penstock.tasks.compute import Computer
 from penstock.tasks.messages import (
     Barrier,
+    CheckpointAbandoned,
     CheckpointCommitted,
     Pause,
     Resume,
@@ -28,6 +30,8 @@ from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.user_functions import UserFunctions
 
+_ROWS = "rows"
+
 
 class BaseTask:
     """A task of any level. Subclasses set up their queues, do their work in `step` and say what their state is."""
@@ -42,7 +46,9 @@ class BaseTask:
         self._environment = environment
         self._clock = environment.clock
         self._store = StateStore(environment.state_directory(task), settings.state_map_bytes)
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        # Only source tasks can tell which row a function failed for.
+        strict = plan.on_error != "null" and task.level == "source"
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=strict)
         self._computer = Computer(self._functions)
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()
@@ -67,10 +73,32 @@ class BaseTask:
 
     def _handle(self, event: TaskEvent) -> None:
         """Handles one event; events that don't concern a level are left alone."""
-        if isinstance(event, CheckpointCommitted):
-            self._store.committed(event.checkpoint_id)
-            self._checkpoint_id = event.checkpoint_id
-            self._checkpoint_time_ms = self._clock.now_ms()
+        match event:
+            case CheckpointCommitted(checkpoint_id, kept):
+                self._store.committed(checkpoint_id, kept)
+                self._checkpoint_id = checkpoint_id
+                self._checkpoint_time_ms = self._clock.now_ms()
+            case CheckpointAbandoned(checkpoint_id):
+                self._abandon(checkpoint_id)
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        """Stops waiting for whatever a checkpoint needed that is given up."""
+        raise NotImplementedError
+
+    @property
+    def _rows_total(self) -> int | None:
+        """Rows read since the stream was created; None where nobody counts them."""
+        return None
+
+    def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
+        """Goes back to a checkpoint; returns what `_state` gave then, or None at the stream's beginning."""
+        try:
+            return self._store.restore(checkpoint_id)
+        except PenstockError:
+            # The next attempt may open the store in this process, and LMDB allows only one to have it open.
+            self._computer.close()
+            self._store.close()
+            raise
 
     def _state(self) -> Mapping[str, Any]:
         """Hands what changed to the store; returns the rest of what a restart needs, as JSON can hold it."""
@@ -79,13 +107,13 @@ class BaseTask:
     def _checkpoint(self, checkpoint_id: int, outbox: Outbox | None, version: int | None = None) -> None:
         """Makes the state durable, passes the barrier on and acknowledges; `version` is a source's place in its WAL."""
         started = time.perf_counter()
-        stored = self._store.checkpoint(checkpoint_id, dict(self._state()))
+        stored = self._store.checkpoint(checkpoint_id, {**self._state(), _ROWS: self._rows_total})
         if outbox is not None:
             outbox.signal(Barrier(checkpoint_id))
             outbox.flush()
         duration_ms = (time.perf_counter() - started) * 1000
         self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest))
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest, self._rows_total))
 
     def _status(self, output: ChannelQueue[TaskId] | None, **more: Any) -> TaskStatus:
         """Returns what every task reports, and `more` fields of `TaskStatus`."""
@@ -99,7 +127,7 @@ class BaseTask:
             input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
             input_peak=self.input.peak_bytes, checkpoint_id=self._checkpoint_id,
             checkpoint_time_ms=self._checkpoint_time_ms, udf_errors=self._functions.errors,
-            udf_report=self._functions.report, **more)
+            udf_report=self._functions.report, rows_total=self._rows_total, **more)
 
 
 class BaseSourceTask(BaseTask):
@@ -112,13 +140,18 @@ class BaseSourceTask(BaseTask):
         self._vgroup_id = deployment.vgroup_ids[index]
         self._children = Children(self._source, deployment.children[index])
         self._checkpoints: deque[int] = deque()
+        self._begun = 0
         self._paused = deployment.paused
         self._version = deployment.start_versions[index]
+        self._rows_in = 0
+        self._rows_before = 0
 
     def _handle(self, event: TaskEvent) -> None:
         match event:
             case StartCheckpoint(checkpoint_id):
-                self._checkpoints.append(checkpoint_id)
+                if checkpoint_id > self._begun:  # told twice, it is begun once
+                    self._begun = checkpoint_id
+                    self._checkpoints.append(checkpoint_id)
             case Pause():
                 self._paused = True
             case Resume(skip_to_end):
@@ -127,6 +160,20 @@ class BaseSourceTask(BaseTask):
                     self._skip_to_end()
             case _:
                 super()._handle(event)
+
+    def _abandon(self, checkpoint_id: int) -> None:
+        if checkpoint_id in self._checkpoints:
+            self._checkpoints.remove(checkpoint_id)
+
+    @property
+    def _rows_total(self) -> int:
+        return self._rows_before + self._rows_in
+
+    def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
+        meta = super()._restore_store(checkpoint_id)
+        # Checkpoints of older versions don't have the number.
+        self._rows_before = 0 if meta is None else meta.get(_ROWS, 0)
+        return meta
 
     def _skip_to_end(self) -> None:
         """Leaves out what is in the WAL and wasn't processed."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
 from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
+from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.messages import TaskId
 from penstock.tasks.segment_agg import SegmentAggTask
@@ -48,19 +51,39 @@ def task_edges(plan: StreamPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges
 
 
 def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[StreamTask]:
-    """Returns the tasks of worker `index`, upstream first, restored to the deployment's checkpoint."""
+    """Returns the tasks of worker `index`, upstream first, restored to the deployment's checkpoint.
+
+    If one cannot be built, those that were are closed.
+    """
     tasks: list[StreamTask] = []
-    for edges in task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids)):
-        if edges.task.index != index:
-            continue
-        match edges.task.level:
-            case "source" if deployment.plan.force is not None:
-                tasks.append(ForceSourceTask(deployment, index, edges.downstream, environment))
-            case "source":
-                tasks.append(SourceTask(deployment, index, edges.downstream, environment))
-            case "agg":
-                kind = WindowAggTask if deployment.plan.source.row_window is None else SegmentAggTask
-                tasks.append(kind(deployment, index, edges.upstream, edges.downstream, environment))
-            case "sink":
-                tasks.append(SinkTask(deployment, index, edges.upstream, environment))
+    try:
+        for edges in task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids)):
+            if edges.task.index == index:
+                tasks.append(_build(edges, deployment, environment))
+    except BaseException as error:
+        for task in tasks:
+            task.close()
+        # The task that failed to be built holds its state open, which the next attempt needs, until it is collected.
+        cause: BaseException | None = error
+        while cause is not None:
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
+        gc.collect()
+        raise
     return sorted(tasks, key=lambda task: ("source", "agg", "sink").index(task.id.level))
+
+
+def _build(edges: TaskEdges, deployment: StreamDeployment, environment: TaskEnvironment) -> StreamTask:
+    index = edges.task.index
+    match edges.task.level:
+        case "source" if deployment.plan.force is not None:
+            return ForceSourceTask(deployment, index, edges.downstream, environment)
+        case "source" if deployment.plan.time.clock != "event":
+            return ArrivalSourceTask(deployment, index, edges.downstream, environment)
+        case "source":
+            return SourceTask(deployment, index, edges.downstream, environment)
+        case "agg":
+            kind = WindowAggTask if deployment.plan.source.row_window is None else SegmentAggTask
+            return kind(deployment, index, edges.upstream, edges.downstream, environment)
+        case "sink":
+            return SinkTask(deployment, index, edges.upstream, environment)

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from penstock.common.errors import UnavailableError
-from penstock.tasks.messages import CheckpointCommitted, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages import (
+    CheckpointAbandoned,
+    CheckpointCommitted,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+    TaskStatus,
+)
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.wire import decode, encode
 
@@ -44,13 +51,17 @@ class Deployed:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The stream cannot go on here. `task` is None if it failed before it had tasks."""
+    """The stream cannot go on here. `task` is None if it failed before it had tasks.
+
+    `damaged`: its part of the checkpoint that it was to start from is missing or damaged.
+    """
 
     stream_id: int
     attempt: int
     task: TaskId | None
     error: str
     trace: str
+    damaged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +139,8 @@ _MESSAGES = (
 
 
 def concerns(event: TaskEvent, task: TaskId) -> bool:
-    """Tells whether a task is meant by an event: commits go to all tasks, everything else to source tasks."""
-    return task.level == "source" or isinstance(event, CheckpointCommitted)
+    """Tells whether a task is meant by an event: the ends of checkpoints go to all tasks, the rest to source tasks."""
+    return task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned)
 
 
 class ControlConnection:

@@ -4,45 +4,65 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.common.placement import place
 from penstock.planner.stream import Field, SinkPlan
 from penstock.tasks.compute import GROUP, Computer, block_type, fields_schema
 from penstock.tasks.messages import ResultChild
+from penstock.tasks.numbering import Ids, Numbering, Numbers
 
 
 class Destinations:
-    """Child tables by group id: computed once per group by the planner's SQL, from the group's keys."""
+    """Child tables by group: computed once per group by the planner's SQL, from the group's keys.
+
+    `children` grows with every new group and never changes otherwise: what was said of a place in it stays true.
+    """
 
     def __init__(self, plan: SinkPlan, keys: Sequence[Field], computer: Computer) -> None:
         self._plan = plan
         self._keys = tuple(keys)
         self._computer = computer
-        self._children: dict[int, ResultChild] = {}
+        self._groups = Numbering()
+        self.children: list[ResultChild] = []
+        self._sinks: Numbers = np.zeros(0, np.int64)
         self._schema = pa.schema([
             GROUP, pa.field("_child", pa.string()),
             *(pa.field(f"t{n}", block_type(tag.type)) for n, tag in enumerate(plan.tags)),
         ])
 
-    def learn(self, batch: pa.RecordBatch) -> list[int]:
-        """Computes the children of groups that are new in a result batch; returns the batch's group ids."""
-        gids: list[int] = batch.column(GROUP.name).to_pylist()
-        fresh = {gid: row for row, gid in enumerate(gids) if gid not in self._children}
+    def learn(self, batch: pa.RecordBatch) -> Numbers:
+        """Returns for each row of a result batch the place of its group's child table in `children`.
+
+        Children of groups that are new are computed first.
+        """
+        gids: Ids = batch.column(GROUP.name).to_numpy()
+        places = self._groups.find(gids)
+        unknown = np.flatnonzero(places < 0)
+        if not len(unknown):
+            return places
+        _, first = np.unique(gids[unknown], return_index=True)
+        self._compute(batch, unknown[np.sort(first)])
+        return self._groups.find(gids)
+
+    def _compute(self, batch: pa.RecordBatch, rows: Numbers) -> None:
+        """Computes the children of new groups, each given by one of its rows."""
+        index = pa.array(rows)
+        columns = [batch.column(name).take(index) for name in (GROUP.name, *(field.name for field in self._keys))]
+        groups = pa.Table.from_arrays(columns, schema=pa.schema([GROUP, *fields_schema(self._keys)]))
+        found = self._computer.run(self._plan.children_sql, self._schema, groups=groups)
+        names = found.column(1).to_pylist()
+        tags = [found.column(2 + n).to_pylist() for n in range(len(self._plan.tags))]
+        values = zip(*tags, strict=True) if tags else ((),) * len(names)
+        # Children first: a group that is numbered must have one.
+        self.children += [ResultChild(name, of_tags) for name, of_tags in zip(names, values, strict=True)]
+        self._groups.add(found.column(0).to_numpy())
+
+    def sinks_of(self, places: Numbers, sinks: int) -> Numbers:
+        """Returns the index of the sink task for each place in `children`: that of the vnode the child is placed on."""
+        fresh = self.children[len(self._sinks):]
         if fresh:
-            rows = pa.array(list(fresh.values()), pa.int64())
-            columns = [batch.column(name).take(rows) for name in (GROUP.name, *(field.name for field in self._keys))]
-            groups = pa.Table.from_arrays(columns, schema=pa.schema([GROUP, *fields_schema(self._keys)]))
-            found = self._computer.run(self._plan.children_sql, self._schema, groups=groups)
-            for row in found.to_pylist():
-                tags = tuple(row[f"t{n}"] for n in range(len(self._plan.tags)))
-                self._children[row[GROUP.name]] = ResultChild(row["_child"], tags)
-        return gids
-
-    def child(self, gid: int) -> ResultChild:
-        """Returns the child table of a group that was learnt."""
-        return self._children[gid]
-
-    def sink_of(self, gid: int, sinks: int) -> int:
-        """Returns the index of the sink task that writes a learnt group: that of the vnode its child is placed on."""
-        return place(f"{self._plan.database}.{self._children[gid].name}", sinks)
+            found = [place(f"{self._plan.database}.{child.name}", sinks) for child in fresh]
+            self._sinks = np.concatenate((self._sinks, np.array(found, np.int64)))
+        return self._sinks[places]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import threading
@@ -15,12 +14,13 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.common.clock import Clock
-from penstock.common.errors import InternalError, PenstockError, UnavailableError
+from penstock.common.errors import UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
-from penstock.tasks.messages import ResultChild, ResultWrite, TaskCheckpoint, TaskId
+from penstock.tasks.messages import TaskCheckpoint, TaskId
+from penstock.tasks.result_writer import FlightResultWriter
 from penstock.tasks.task import ResultWriter
-from penstock.tasks.wire import call_options, decode_error, encode, error_of_flight
+from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
 
 if TYPE_CHECKING:
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 LOCK_NAME = "OWNER"
 _LOCK_RETRY_S = 0.02
 _LOCK_TIMEOUT_S = 15.0
-
-ACK_OK = b"ok"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,24 +52,6 @@ class SpanRequest:
     first_ts: int
     last_ts: int
     as_of: int
-
-
-@dataclass(frozen=True, slots=True)
-class WriteHeader:
-    """All of a ResultWrite but its rows; travels as the metadata of the rows' batch."""
-
-    stream_id: int
-    attempt: int
-    task: TaskId
-    target_uid: int
-    children: tuple[ResultChild, ...]
-
-    @classmethod
-    def of(cls, write: ResultWrite) -> WriteHeader:
-        return cls(write.stream_id, write.attempt, write.task, write.target_uid, write.children)
-
-    def with_rows(self, rows: pa.RecordBatch) -> ResultWrite:
-        return ResultWrite(self.stream_id, self.attempt, self.task, self.target_uid, self.children, rows)
 
 
 class DnodeClient:
@@ -99,9 +79,11 @@ class DnodeClient:
             raise error_of_flight(error, f"asking vnode {request.vgroup_id} for its time span failed") from error
         return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
 
-    def open_write(self, schema: pa.Schema) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
-        """Opens a stream of result writes whose rows have `schema`."""
-        descriptor = flight.FlightDescriptor.for_command(b"results")
+    def open_writes(
+        self, command: bytes, schema: pa.Schema
+    ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
+        """Opens a connection for the writes that `command` tells of, whose rows have `schema`."""
+        descriptor = flight.FlightDescriptor.for_command(command)
         writer, reader = self._connected().do_put(descriptor, schema, call_options(self._secret))
         return writer, reader
 
@@ -114,87 +96,6 @@ class DnodeClient:
             if self._client is None:
                 self._client = flight.FlightClient(f"grpc://{self._address}")
             return self._client
-
-
-class FlightResultWriter:
-    """Sends one write at a time to the dnode, on a thread of its own; a `ResultWriter`."""
-
-    def __init__(self, client: DnodeClient, name: str, wake: Callable[[], None]) -> None:
-        self._client = client
-        self._wake = wake
-        self._pending: ResultWrite | None = None
-        self._done = False
-        self._error: PenstockError | None = None
-        self._flag = threading.Event()
-        self._closing = False
-        self._schema: pa.Schema | None = None
-        self._stream: tuple[flight.FlightStreamWriter, flight.FlightMetadataReader] | None = None
-        self._thread = threading.Thread(target=self._run, name=f"write {name}", daemon=True)
-        self._thread.start()
-
-    def submit(self, write: ResultWrite) -> None:
-        if self._pending is not None:
-            raise InternalError(f"{write.task} submits a write while another is under way")
-        self._done = False
-        self._pending = write
-        self._flag.set()
-
-    def poll(self) -> bool:
-        error = self._error
-        if error is not None:
-            self._error = None
-            raise error
-        return self._done
-
-    def close(self) -> None:
-        """Ends the thread once the write under way is answered; doesn't wait for that."""
-        self._closing = True
-        self._flag.set()
-
-    def _run(self) -> None:
-        while True:
-            self._flag.wait()
-            self._flag.clear()
-            write = self._pending
-            if write is not None:
-                self._perform(write)
-            if self._closing:
-                self._finish()
-                return
-
-    def _perform(self, write: ResultWrite) -> None:
-        error: PenstockError | None = None
-        try:
-            self._send(write)
-        except (flight.FlightError, pa.ArrowException) as cause:
-            error = error_of_flight(cause, f"{write.task}: writing results failed")
-            self._finish()  # it is broken; another write opens a new one
-        except PenstockError as cause:
-            error = cause
-        self._pending = None
-        self._error = error
-        self._done = error is None
-        self._wake()
-
-    def _send(self, write: ResultWrite) -> None:
-        schema = write.rows.schema
-        if self._stream is None or self._schema is None or not self._schema.equals(schema):
-            self._finish()
-            self._stream, self._schema = self._client.open_write(schema), schema
-        writer, reader = self._stream
-        writer.write_with_metadata(write.rows, encode(WriteHeader.of(write)))
-        answer = reader.read()
-        if answer is None:
-            self._finish()
-            raise UnavailableError(f"{write.task}: the dnode ended the stream of writes")
-        if answer.to_pybytes() != ACK_OK:
-            raise decode_error(answer.to_pybytes())
-
-    def _finish(self) -> None:
-        if self._stream is not None:
-            with contextlib.suppress(flight.FlightError, pa.ArrowException):  # a broken stream has been reported
-                self._stream[0].close()
-            self._stream = None
 
 
 class StateDirectories:

@@ -9,6 +9,13 @@ from penstock.planner.stream import StreamPlan
 from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import TaskId
 
+PROCESSING = {
+    "exactly_once": "exactly once, barriers are aligned",
+    "at_least_once": "at least once, barriers are not aligned and rows may count again after a failure",
+}
+DELIVERY = "exactly once, as upserts: what is written again replaces itself"
+"""What a result table gives, whatever the stream's own guarantee is."""
+
 
 def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
     """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs."""
@@ -26,6 +33,8 @@ def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
         lines.append(f"Each agg task computes: {plan.agg.final_sql}")
     if plan.fill is not None:
         lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")
+    lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
+    lines.append(f"Delivery into {plan.sink.database}.{plan.sink.table}: {DELIVERY}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
 

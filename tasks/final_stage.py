@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from penstock.planner.stream import AggPlan
 from penstock.tasks.compute import Computer
-from penstock.tasks.vectors import NotInKernelError, Vector, evaluate
+from penstock.tasks.vectors import NotInKernelError, Vector, evaluate, mask_of
 from penstock.tasks.window_state import WindowState
 
 
@@ -38,7 +38,8 @@ class FinalStage:
                 return evaluate(kernel.end, columns)
             return state.column(name, keys)
 
-        arrays = [pa.array((state.rows == 0).astype(np.uint8)), pa.array(state.index.ids(state.groups)), *keys]
+        nothing = mask_of(kernel.nothing, columns, len(state))
+        arrays = [pa.array(nothing.astype(np.uint8)), pa.array(state.index.ids(state.groups)), *keys]
         place = len(arrays)
         arrays += [evaluate(result, columns).arrow(self._schema.field(place + n).type, len(state))
                    for n, result in enumerate(kernel.results)]

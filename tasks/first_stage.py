@@ -5,19 +5,20 @@ Both give the same partials; the SQL also takes over the blocks that a kernel de
 
 from __future__ import annotations
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.planner.stream import StreamPlan
+from penstock.tasks.aggregation import Ints
 from penstock.tasks.children import Children
 from penstock.tasks.compute import Computer
 from penstock.tasks.groups import Groups
 from penstock.tasks.judging import Judged, expired_rows, suspects
-from penstock.tasks.keys import among
 from penstock.tasks.segment_kernel import segment_partials, sorted_rows, sorted_schema
 from penstock.tasks.source_kernel import RowColumns, partials_batch, projected, window_partials
 from penstock.tasks.vectors import Bools, NotInKernelError, mask_of
 
-_KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
+_ROW_NUMBERS = pa.schema([("_row", pa.int64())])
 
 
 class FirstStage:
@@ -51,10 +52,9 @@ class FirstStage:
         found = self._by_kernel(rows)
         return found if found is not None else self._computer.run(self._source.sql, self._schema, rows=rows)
 
-    def compute_timely(self, judged: Judged) -> tuple[list[pa.RecordBatch], Bools]:
-        """Returns the partials of rows some of which may be expired, without what is, and which rows are wholly.
-
-        Of those only the ones that WHERE lets through are named.
+    def compute_timely(self, judged: Judged) -> tuple[list[pa.RecordBatch], Ints]:
+        """Returns the partials of rows some of which may be expired, without what is, and the numbers of those that are
+        for all their windows. Of these only the ones that WHERE lets through are named.
         """
         assert self._source.late_sql is not None
         assert self._source.expired_sql is not None
@@ -67,13 +67,10 @@ class FirstStage:
                 if partly.any():
                     doubtful = suspects(judged).filter(pa.array(partly))
                     batches.append(self._computer.run(self._source.late_sql, self._schema, rows=doubtful))
-                return batches, self._counted(judged, expired)
+                return batches, np.flatnonzero(self._counted(judged, expired))
         doubtful = suspects(judged)
-        keys = self._computer.run(self._source.expired_sql, _KEYS, rows=doubtful)
-        late = among(judged.rows.column("_tuid").to_numpy(), judged.ts, keys.column(0).to_numpy(),
-                     keys.column(1).to_numpy())
-        assert judged.change is not None
-        return [self._computer.run(self._source.late_sql, self._schema, rows=doubtful)], late & (judged.change != 0)
+        numbers = self._computer.run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful).column(0).to_numpy()
+        return [self._computer.run(self._source.late_sql, self._schema, rows=doubtful)], np.sort(numbers)
 
     def in_windows(self, rows: pa.Table, *, in_order: bool = False) -> pa.Table:
         """Returns the rows that may be in row windows, sorted by group and time, with their marks.

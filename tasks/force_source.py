@@ -50,7 +50,6 @@ class ForceSourceTask(BaseSourceTask):
         self._force = plan.force
         self._outbox = Outbox(output, settings.block_bytes_max)
         self._records: deque[Record] = deque()
-        self._rows_in = 0
         self._grid = grid_of(self._force.window, self._force.precision, self._force.time_zone)
         self._schema = result_schema(plan.keys, plan.result_fields)
         self._keys = len(plan.keys)
@@ -58,7 +57,7 @@ class ForceSourceTask(BaseSourceTask):
         # Per group that ever had data: its keys and its newest results.
         self._groups: dict[int, tuple[Any, ...]] = {}
         self._kept: pa.Table | None = None
-        meta = self._store.restore(deployment.checkpoint_id)
+        meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
         self._open_wal()

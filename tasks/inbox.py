@@ -1,6 +1,8 @@
-"""Takes items from the channels of an input queue in turn, holding back channels whose barrier is already in."""
+"""Takes items from the channels of an input queue in turn, and tells when a checkpoint's barriers are all in."""
 
 from __future__ import annotations
+
+from collections.abc import Collection
 
 from penstock.common.errors import InternalError
 from penstock.tasks.messages import Barrier, Item, TaskId
@@ -8,25 +10,40 @@ from penstock.tasks.queues import ChannelQueue
 
 
 class Inbox:
-    """The reading side of a task's input queue, with barrier alignment (design: checkpoints, EXACTLY_ONCE)."""
+    """The reading side of a task's input queue.
 
-    def __init__(self, queue: ChannelQueue[TaskId]) -> None:
+    `aligned` (EXACTLY_ONCE): a channel whose barrier is in is held back until those of the others are, so that the
+    state has nothing from behind a barrier. Otherwise (AT_LEAST_ONCE) no channel ever waits, and the state may have
+    rows that a restart from the checkpoint reads again.
+    """
+
+    def __init__(self, queue: ChannelQueue[TaskId], *, aligned: bool = True) -> None:
         self._queue = queue
+        self._aligned = aligned
         self._turn = 0
         self._held: set[TaskId] = set()
         self._barrier: int | None = None
+        #: the newest barrier of each channel that no one is held for
+        self._passed: dict[TaskId, int] = {}
+        #: barriers up to this one are of checkpoints that are over
+        self._over = 0
 
     @property
     def aligning(self) -> bool:
         """Whether at least one channel waits for the barriers of the others."""
         return bool(self._held)
 
-    def next(self) -> tuple[TaskId, Item] | None:
-        """Takes the next item of the next channel that is not held back and has one."""
+    def next(self, ahead: Collection[TaskId] = ()) -> tuple[TaskId, Item] | None:
+        """Takes the next item of the next channel that is not held back and has one.
+
+        Channels that are `ahead` of the others wait too, but not while barriers are awaited: one of them may have the
+        barrier that the others wait for.
+        """
         channels = self._queue.channels
+        collecting = bool(self._held) or any(barrier > self._over for barrier in self._passed.values())
         for step in range(len(channels)):
             channel = channels[(self._turn + step) % len(channels)]
-            if channel in self._held:
+            if channel in self._held or (channel in ahead and not collecting):
                 continue
             item = self._queue.take(channel)
             if item is not None:
@@ -35,10 +52,29 @@ class Inbox:
         return None
 
     def barrier(self, channel: TaskId, barrier: Barrier) -> bool:
-        """Notes a barrier and holds its channel back; returns True, and lets all go on, once all channels have it.
+        """Notes a barrier; returns True once all channels have it: now is the moment of the checkpoint.
 
         A newer barrier replaces an alignment that was abandoned: its channels are let go.
         """
+        if barrier.checkpoint_id <= self._over:
+            return False
+        complete = self._align(channel, barrier) if self._aligned else self._pass(channel, barrier)
+        if complete:
+            self._over = barrier.checkpoint_id
+        return complete
+
+    def abandon(self, checkpoint_id: int) -> None:
+        """Lets go of all channels that are held for a checkpoint which won't be; its barriers count no more."""
+        self._over = max(self._over, checkpoint_id)
+        if self._barrier is not None and self._barrier <= checkpoint_id:
+            self._held.clear()
+            self._barrier = None
+
+    def waiting_for(self) -> list[TaskId]:
+        """Returns the channels whose barrier is still missing, if an alignment is under way."""
+        return [channel for channel in self._queue.channels if channel not in self._held] if self._held else []
+
+    def _align(self, channel: TaskId, barrier: Barrier) -> bool:
         if self._barrier is not None and barrier.checkpoint_id < self._barrier:
             return False
         if self._barrier is not None and barrier.checkpoint_id > self._barrier:
@@ -53,6 +89,6 @@ class Inbox:
         self._barrier = None
         return True
 
-    def waiting_for(self) -> list[TaskId]:
-        """Returns the channels whose barrier is still missing, if an alignment is under way."""
-        return [channel for channel in self._queue.channels if channel not in self._held] if self._held else []
+    def _pass(self, channel: TaskId, barrier: Barrier) -> bool:
+        self._passed[channel] = barrier.checkpoint_id
+        return all(self._passed.get(other, 0) >= barrier.checkpoint_id for other in self._queue.channels)

@@ -12,6 +12,11 @@ import pyarrow.compute as pc
 
 from penstock.planner.kernel_spec import Panes
 from penstock.planner.stream import StreamPlan
+from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.keys import among
+from penstock.tasks.messages import LeftOutRow
+from penstock.tasks.quarantine import TableTimes
+from penstock.vnode.keys import TS_MAX
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, RowsRecord
 
 LATE, UPDATED = 1, 2
@@ -22,63 +27,140 @@ NEVER = int(np.iinfo(np.int64).min)
 class Judged:
     """Rows of one block with what is known of their time.
 
-    `rows`: the relation `rows` of `SourcePlan`. `newest`: the greatest of their times. For blocks in which not all
-    rows are appends, else None: `change`: per row append, late or update; `limit`: per row the newest event time of
-    the vnode before the row's record, minus the watermark; `last`: per row the newest event time of its table before
-    the record.
+    `rows`: the relation `rows` of `SourcePlan`. `change`: per row append, late or update (None: all appends).
+    `limit`: per row the newest event time of the vnode before the row's record, minus
+    the delay after which windows close.
+    `last`: per row the newest event time of its table before the record (None: all appends).
+    `ends`, `versions`, `ingest_times_ms`: of each record the number of its last row plus one, its WAL version, and when
+    it was written.
     """
 
     rows: pa.Table
     ts: npt.NDArray[np.int64]
-    newest: int
-    change: npt.NDArray[np.uint8] | None = None
-    limit: npt.NDArray[np.int64] | None = None
-    last: npt.NDArray[np.int64] | None = None
+    change: npt.NDArray[np.uint8] | None
+    limit: npt.NDArray[np.int64]
+    last: npt.NDArray[np.int64] | None
+    ends: tuple[int, ...]
+    versions: tuple[int, ...]
+    ingest_times_ms: tuple[int, ...]
+
+    @property
+    def newest(self) -> int:
+        """The greatest time of the rows."""
+        return int(self.ts.max())
 
 
-def judge(records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None) -> Judged | None:
-    """Returns the rows of some records that the stream reads, or None if there are none.
+def own_rows(batch: pa.RecordBatch, plan: StreamPlan) -> pa.RecordBatch:
+    """Returns those rows of a record that the stream reads: all, or those of one child table."""
+    if plan.source.keep_tuid is None:
+        return batch
+    return batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(plan.source.keep_tuid, pa.uint64())))
+
+
+def judge(
+    records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes
+) -> tuple[Judged | None, list[LeftOutRow]]:
+    """Returns the rows of some records that the stream reads (None: there are none), and those from the future.
 
     Each row comes with what its vnode and its table had seen before its record; `newest`: what the vnode had seen
-    before all of them.
+    before all of them. A row is from the future if it is newer than its record by more than MAX_FUTURE: no other row is
+    judged by it. `times` knows the tables that have such rows, and learns of more.
     """
-    batches = [record.batch for record in records]
-    if plan.source.keep_tuid is not None:
-        kept = pa.scalar(plan.source.keep_tuid, pa.uint64())
-        batches = [batch.filter(pc.equal(batch.column("_tuid"), kept)) for batch in batches]
-    batches = [batch for batch in batches if batch.num_rows]
+    kept: list[RowsRecord] = []
+    batches: list[pa.RecordBatch] = []
+    lasts: list[npt.NDArray[np.int64]] = []
+    future: list[LeftOutRow] = []
+    for record in records:
+        batch = own_rows(record.batch, plan)
+        if plan.time.max_future is not None:
+            batch, ahead = _without_future(batch, record, plan, times)
+            future += ahead
+        if not batch.num_rows:
+            continue
+        if times:
+            lasts.append(times.correct(batch.column("_tuid").to_numpy(), times_of(batch), _verdict(batch, LAST_COLUMN)))
+        elif plan.time.max_future is not None:
+            lasts.append(_verdict(batch, LAST_COLUMN))
+        kept.append(record)
+        batches.append(batch)
     if not batches:
-        return None
-    time_name = batches[0].schema.names[1]
+        return None, future
     merged = _joined(batches)
-    ts = _int64_of(merged.column(time_name))
-    rows = source_rows(merged, plan, ts)
-    highest = int(ts.max())
-    if not any(CHANGE_COLUMN in batch.schema.names for batch in batches):
-        return Judged(rows, ts, highest)
-    change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)
-    if not change.any():
-        return Judged(rows, ts, highest)
+    ts: npt.NDArray[np.int64] = merged.column(batches[0].schema.names[1]).to_numpy().view(np.int64)
     sizes = np.array([batch.num_rows for batch in batches])
-    first = np.cumsum(sizes) - sizes
-    seen = np.maximum.accumulate(np.maximum.reduceat(ts, first))
+    ends = np.cumsum(sizes)
+    seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
     if newest is not None:
         seen = np.maximum(seen, newest)
-    limits = np.concatenate([[NEVER if newest is None else newest - plan.watermark], seen[:-1] - plan.watermark])
-    last = np.concatenate([_verdict(batch, LAST_COLUMN) for batch in batches])
-    return Judged(rows, ts, highest, change, np.repeat(limits, sizes), last)
+    before = NEVER if newest is None else newest - plan.closing_delay
+    limit = np.repeat(np.concatenate([[before], seen[:-1] - plan.closing_delay]), sizes)
+    change = last = None
+    if any(CHANGE_COLUMN in batch.schema.names for batch in batches):
+        change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)
+        if change.any():
+            last = np.concatenate(lasts or [_verdict(batch, LAST_COLUMN) for batch in batches])
+        else:
+            change = None
+    judged = Judged(source_rows(merged, plan, ts), ts, change, limit, last, tuple(ends.tolist()),
+                    tuple(record.version for record in kept), tuple(record.ingest_time_ms for record in kept))
+    return judged, future
 
 
-def never_late(rows: pa.Table, time_column: str) -> Judged:
+def _without_future(
+    batch: pa.RecordBatch, record: RowsRecord, plan: StreamPlan, times: TableTimes
+) -> tuple[pa.RecordBatch, list[LeftOutRow]]:
+    """Returns the rows of a record but for those from the future, and these; `times` learns of their tables."""
+    ts = times_of(batch)
+    bound = future_bound(record.ingest_time_ms, plan)
+    ahead = ts > bound
+    if not ahead.any():
+        return batch, []
+    found, batch = batch.filter(pa.array(ahead)), batch.filter(pa.array(~ahead))
+    times.watch(found.column("_tuid").unique().to_pylist(), batch.column("_tuid").to_numpy(), ts[~ahead])
+    return batch, _left_out(found, record, bound)
+
+
+def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
+    """Returns the newest event time that a row that was written then may have."""
+    if plan.time.max_future is None:
+        return TS_MAX
+    return ingest_time_ms * (UNITS_PER_SECOND[plan.source.precision] // 1_000) + plan.time.max_future
+
+
+def _left_out(rows: pa.RecordBatch, record: RowsRecord, bound: int) -> list[LeftOutRow]:
+    return [LeftOutRow(tuid, ts, bound - ts, "future", record.version, record.ingest_time_ms)
+            for tuid, ts in zip(rows.column("_tuid").to_pylist(), times_of(rows).tolist(), strict=True)]
+
+
+def times_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Returns the primary timestamps of a record's rows, in units of the database's precision."""
+    times: npt.NDArray[np.int64] = batch.column(1).view(pa.int64()).to_numpy()
+    return times
+
+
+def never_late(rows: pa.Table, time_column: str, as_of: int) -> Judged:
     """Returns rows of the relation `rows` as ones that are neither late nor rewritten, sorted by time."""
     rows = rows.sort_by(time_column)
     ts = rows.column(time_column).to_numpy()
-    return Judged(rows, ts, int(ts[-1]))
+    return Judged(rows, ts, None, np.full(len(ts), NEVER, np.int64), None, (len(ts),), (as_of,), (0,))
+
+
+def without_rows(judged: Judged, rows: Sequence[int]) -> Judged | None:
+    """Returns the rows of a block but for some, by their numbers; None if none is left."""
+    kept = np.ones(len(judged.ts), bool)
+    kept[rows] = False
+    if not kept.any():
+        return None
+    counts = np.cumsum(kept)
+    return Judged(
+        judged.rows.filter(pa.array(kept)), judged.ts[kept], None if judged.change is None else judged.change[kept],
+        judged.limit[kept], None if judged.last is None else judged.last[kept],
+        tuple(int(counts[end - 1]) for end in judged.ends), judged.versions, judged.ingest_times_ms)
 
 
 def may_be_late(judged: Judged) -> bool:
     """Tells whether any of the rows may be expired."""
-    if judged.change is None or judged.limit is None:
+    if judged.change is None:
         return False
     return bool(((judged.change != 0) & (judged.ts < judged.limit)).any())
 
@@ -100,7 +182,6 @@ def expired_rows(judged: Judged, panes: Panes) -> tuple[npt.NDArray[np.bool_], n
     A row is expired for a window that had ended by the watermark, unless its table had not come to a later one.
     """
     assert judged.change is not None
-    assert judged.limit is not None
     assert judged.last is not None
     rows = np.flatnonzero((judged.change != 0) & (judged.ts < judged.limit))
     ts, limit = judged.ts[rows], judged.limit[rows]
@@ -115,13 +196,17 @@ def expired_rows(judged: Judged, panes: Panes) -> tuple[npt.NDArray[np.bool_], n
     return whole, some
 
 
-def updated(judged: Judged, expired: npt.NDArray[np.bool_] | None) -> npt.NDArray[np.bool_] | None:
-    """Returns which rows rewrite a key that existed, or None if none do. Rows that are `expired` count for nothing."""
+def updated(judged: Judged, expired: npt.NDArray[np.int64] | None) -> npt.NDArray[np.bool_] | None:
+    """Returns which rows rewrite a key that existed, or None if none do.
+
+    `expired`: the rows that came too late, by their numbers; they count for nothing, nor do others of their keys.
+    """
     if judged.change is None:
         return None
     found: npt.NDArray[np.bool_] = judged.change == UPDATED
-    if expired is not None:
-        found &= ~expired
+    if expired is not None and len(expired):
+        tuids = judged.rows.column("_tuid").to_numpy()
+        found &= ~among(tuids, judged.ts, tuids[expired], judged.ts[expired])
     return found if found.any() else None
 
 
@@ -151,12 +236,6 @@ def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     if all(batch.schema is schema or batch.schema.equals(schema) for batch in batches):
         return pa.Table.from_batches(batches)
     return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
-
-
-def _int64_of(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """Returns timestamps without NULL as integers, copied at most once."""
-    values: npt.NDArray[np.int64] = column.to_numpy().view(np.int64)
-    return values
 
 
 def _verdict(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

@@ -33,8 +33,12 @@ class LocalStream:
         vnodes = len(deployment.vgroup_ids)
         self.deployment = deployment
         self.tasks: list[StreamTask] = []
-        for index in range(vnodes):
-            self.tasks += build_tasks(deployment, index, environment)
+        try:
+            for index in range(vnodes):
+                self.tasks += build_tasks(deployment, index, environment)
+        except Exception:
+            self.close()
+            raise
         by_id = {task.id: task for task in self.tasks}
         self.links: list[LocalLink] = []
         for edges in task_edges(deployment.plan, deployment.stream_id, vnodes):
@@ -69,12 +73,14 @@ class LocalWriter:
 
     def __init__(self, write: Callable[[ResultWrite], None]) -> None:
         self._write = write
+        self._done = 0
 
     def submit(self, write: ResultWrite) -> None:
         self._write(write)
+        self._done += 1
 
-    def poll(self) -> bool:
-        return True
+    def acknowledged(self) -> int:
+        return self._done
 
 
 @dataclass(slots=True)

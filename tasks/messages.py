@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -48,11 +50,13 @@ class Block:
 class Watermark:
     """Event time of one channel has reached `ts` (units of the source's precision; None: no row seen yet).
 
-    `idle`: the sender's vnode has caught up with its WAL and been quiet; its watermark doesn't hold time back.
+    `idle`: the sender's vnode has caught up with its WAL and been quiet, for `quiet_s` seconds until now; its watermark
+    doesn't hold time back.
     """
 
     ts: int | None
     idle: bool = False
+    quiet_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +100,10 @@ class StartCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointCommitted:
-    """To all tasks: this checkpoint is valid; older state may be folded."""
+    """To all tasks: this checkpoint is valid. Of older ones only `kept` may still be gone back to."""
 
     checkpoint_id: int
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +126,23 @@ class Recalculate:
     last_ts: int
 
 
-TaskEvent = StartCheckpoint | CheckpointCommitted | Pause | Resume | Recalculate
+@dataclass(frozen=True, slots=True)
+class CheckpointAbandoned:
+    """To all tasks: this checkpoint will never be valid; nobody waits for its barriers any more."""
+
+    checkpoint_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """To source tasks: try rows once more that were left out, `rows` of (vgroup id, row), and compute their windows."""
+
+    rows: tuple[tuple[int, DeadRow], ...]
+
+
+TaskEvent = (
+    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate | Replay
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +150,8 @@ class TaskCheckpoint:
     """A task's acknowledgement: its state for `checkpoint_id` is durable.
 
     `version` is the source task's WAL position (the last processed version), None for the other levels.
-    `digest` is a checksum over what was written, kept in the commit record.
+    `digest` is a checksum over what was written, kept in the commit record. `rows`: all rows that a source task has
+    read since the stream was created, None for the other levels.
     """
 
     task: TaskId
@@ -138,6 +160,7 @@ class TaskCheckpoint:
     duration_ms: float
     version: int | None = None
     digest: str = ""
+    rows: int | None = None
 
 
 # --- results: what a sink task asks the dnode to write -----------------------------------------------------------
@@ -157,16 +180,67 @@ class ResultWrite:
 
     `rows` has `_child` int32 (index into `children`), `_op` uint8 (0 upsert, 1 delete everything at this time,
     2 upsert as the only row of its time), then the target's columns by name, the primary timestamp first (for deletes
-    only that counts). `attempt` fences: the dnode refuses
-    attempts older than the newest it knows for the stream (`StaleAttemptError`).
+    only that counts). `children` are all that the task has had so far: one list for all of its writes, which grows and
+    never changes otherwise, so that each child has to be sent and looked up only once. `attempt` fences: the dnode
+    refuses attempts older than the newest it knows for the stream (`StaleAttemptError`).
     """
 
     stream_id: int
     attempt: int
     task: TaskId
     target_uid: int
-    children: tuple[ResultChild, ...]
+    children: Sequence[ResultChild]
     rows: pa.RecordBatch
+
+
+# --- rows that are left out --------------------------------------------------------------------------------------
+
+Reason = Literal["late", "future", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRow:
+    """A row that a stream left out. `ts` in units of the source's precision, and so is `lateness`: how far the row is
+    behind the newest event time that its vnode had seen (negative: beyond the newest that is allowed). `version` and
+    `ingest_time_ms` are those of the WAL record that it came with."""
+
+    tuid: int
+    ts: int
+    lateness: int
+    reason: Reason
+    version: int
+    ingest_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    """A row on its way to a DLQ table. `number`: its place in its WAL record. `table`: the name of its table.
+    `content`: its columns as JSON. `attempts`: how often it was tried."""
+
+    row: LeftOutRow
+    number: int
+    table: str
+    message: str
+    content: str
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late `rows` rows were against what their vnode had seen before: `late` has (at most so late, how many) for
+    those that were late at all, ascending, in units of the source's precision."""
+
+    rows: int = 0
+    late: tuple[tuple[int, int], ...] = ()
+
+    def quantile(self, share: float) -> int:
+        """Returns how late at most this share of the rows was."""
+        beyond = self.rows - math.ceil(share * self.rows)
+        for edge, count in reversed(self.late):
+            beyond -= count
+            if beyond < 0:
+                return edge
+        return 0
 
 
 # --- status ------------------------------------------------------------------------------------------------------
@@ -206,8 +280,12 @@ class HistoryProgress:
 class TaskStatus:
     """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level.
 
+    `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
-    error.
+    error. `late_rows`: came too late and are left out; `late_kept`: came after their window had closed and changed its
+    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
+    left out (None: as in the status before). `held_back_by`: the vnodes, by their places, whose time is the least
+    of an agg task's inputs.
     """
 
     task: TaskId
@@ -226,11 +304,19 @@ class TaskStatus:
     bytes_in: int = 0
     bytes_out: int = 0
     processed_version: int | None = None
+    rows_total: int | None = None
     wal_version: int | None = None
     watermark: int | None = None
     max_event_time: int | None = None
     idle: bool = False
+    idle_since_ms: int | None = None
     late_rows: int = 0
+    future_rows: int = 0
+    error_rows: int = 0
+    late_kept: int = 0
+    lateness: Lateness = Lateness()
+    left_out: tuple[LeftOutRow, ...] | None = ()
+    held_back_by: tuple[int, ...] = ()
     windows_open: int | None = None
     state_bytes: int | None = None
     checkpoint_id: int | None = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pyarrow as pa
 from penstock.tasks.agg import AggTask
 from penstock.tasks.compute import OPERATION, REPLAYED
 from penstock.tasks.segment_table import SegmentTable
+from penstock.tasks.task import StreamDeployment
 from penstock.tasks.window_state import WindowState
 
 
@@ -18,14 +18,18 @@ class SegmentAggTask(AggTask):
 
     _table: SegmentTable
 
-    def _set_up(self, inputs: int) -> None:
+    def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         window = self._plan.source.row_window
         assert window is not None
         self._table = SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
                                    self._functions)
 
+    def _next_closing(self) -> int | None:
+        closing = self._table.next_closing()
+        return None if closing is None else closing + self._plan.time.lateness
+
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
-        until = self._watermarks.current
+        until = self._closed_until
         replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
         for state in self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed):
             self._write_results(state)
@@ -38,7 +42,7 @@ class SegmentAggTask(AggTask):
         self._write_results(self._table.overdue())
 
     def _close_windows(self) -> None:
-        until = self._watermarks.current
+        until = self._closed_until
         assert until is not None
         self._write_results(self._table.close_until(until))
         self._table.spill(self._settings.state_memory_bytes, until)
@@ -47,10 +51,7 @@ class SegmentAggTask(AggTask):
         if state is not None:
             self._route(self._final.compute(state))
 
-    def _state(self) -> Mapping[str, Any]:
-        return {"table": self._table.save(), "watermarks": self._watermarks.save()}
-
     def _restore(self, meta: dict[str, Any]) -> None:
-        self._table.restore(meta["table"], self._watermarks.current)
+        self._table.restore(meta["table"], self._closed_until)
         if self._table.has_changed:
             self._delayed.touch(0, None, self._clock.monotonic())

@@ -145,6 +145,15 @@ class SegmentTable(SlotTable):
                 windows[group, window.start] = window
         return self._changes(list(windows.values()), set(), until)
 
+    def next_closing(self) -> int | None:
+        """Returns the least watermark at which a window is over for certain: a session's gap is added here."""
+        if self._alone and not self._delays:
+            slots = np.flatnonzero(self._open)
+            return int(self._last_of.data[slots].min()) + self._window.gap + 1 if len(slots) else None
+        while self._closing and self._waiting.get(self._closing[0][1:]) != self._closing[0][0]:
+            heapq.heappop(self._closing)
+        return self._closing[0][0] + self._window.gap + 1 if self._closing else None
+
     @property
     def has_changed(self) -> bool:
         """Whether a window has changed since its result was shown last (MAX_DELAY)."""
@@ -288,6 +297,9 @@ class SegmentTable(SlotTable):
         rows = self._rows[slots]
         rows[len(shown):] = 0
         columns = [column.take(slots) for column in self._columns[: len(self._fields)]]
+        withdrawn = np.arange(len(shown), len(slots))
+        for column in columns:
+            column.clear(withdrawn)
         return WindowState(self.groups, self._group_of[slots], self._window_of[slots], rows, self._fields, columns)
 
     def _index_all(self) -> None:

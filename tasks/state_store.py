@@ -2,30 +2,33 @@
 
 Writes go to the open delta, which is held in memory and spills beyond a bound. A checkpoint closes it with one synced
 transaction, so that its cost follows what changed, not what there is. A checkpoint counts only when the mnode has
-committed it: restoring drops every delta after the committed one. Deltas older than the kept checkpoints are folded
-into the base. Every LMDB transaction is synced: unsynced ones may overwrite pages of the last synced state, and a
-power cut would then damage it. LMDB has no checksums: each value carries its own. This module knows nothing of what
-keys and values mean.
+committed it: restoring drops every delta after the committed one. Deltas of checkpoints that nobody may go back to any
+more are folded into the base or, behind an older one that is kept, into one another; that costs what the folded delta
+holds. Every LMDB transaction is synced: unsynced ones may overwrite pages of the last synced state, and a power cut
+would then damage it. LMDB has no checksums: each value carries its own, and each delta has one over keys and values,
+which restoring checks. This module knows nothing of what keys and values mean.
 """
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import google_crc32c
 import lmdb
 
-from penstock.common.errors import CorruptionError, InternalError, StorageError
+from penstock.common.errors import CheckpointDamagedError, CorruptionError, InternalError, StorageError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked."""
 SPILL_BYTES = 64 * 1024 * 1024
 _PENDING_SEARCHED = 1024
+_LAYERS_MAX = 512
 _BASE = b"base"
 _META = b"meta"
 _DELETED = b""
@@ -44,21 +47,23 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class _Delta:
+    """What changed up to a checkpoint since the delta before. `digest` "": unknown."""
+
     checkpoint_id: int
     sequence: int
     meta: str
+    digest: str = ""
 
 
 class StateStore:
     """Key-value state with checkpoints. One writer, one process; opened after the worker was forked."""
 
-    def __init__(self, directory: Path, map_bytes: int, checkpoints_kept: int = 3) -> None:
+    def __init__(self, directory: Path, map_bytes: int) -> None:
         self._directory = directory
-        self._kept = checkpoints_kept
         directory.mkdir(parents=True, exist_ok=True)
         try:
             self._env = lmdb.open(
-                str(directory), map_size=map_bytes, max_dbs=64, subdir=True, max_readers=16, readahead=False,
+                str(directory), map_size=map_bytes, max_dbs=_LAYERS_MAX, subdir=True, max_readers=16, readahead=False,
             )
         except lmdb.Error as error:
             raise StorageError(f"cannot open the task state in {directory}: {error}") from error
@@ -73,13 +78,14 @@ class StateStore:
         self._pending_bytes = 0
         self._written_bytes = 0
         self._digest = 0
+        self._spills = 0
 
     # -- reading ---------------------------------------------------------------------------------------------
 
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Returns the newest value of each key, or None; raises CorruptionError for one that fails its checksum."""
         layers = self._layers()  # before the transaction: it would not see handles opened later
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             return [self._find(transaction, layers, key) for key in keys]
 
     def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
@@ -106,7 +112,7 @@ class StateStore:
         """Returns the greatest key below `end` that starts with `prefix`, with its newest value, or None."""
         self._spill_if_many()
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             while True:
                 keys = [key for cursor in cursors if (key := _key_before(cursor, end)) is not None]
@@ -125,7 +131,7 @@ class StateStore:
 
     def _scan(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             cursors = [cursor for cursor in cursors if cursor.set_range(first)]
             while cursors:
@@ -141,7 +147,7 @@ class StateStore:
         `key` itself need not exist. Keys that `put_many` took since the last `flush` or checkpoint are not seen.
         """
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             step: type[_Forward] | type[_Backward] = _Forward if forward else _Backward
             cursors = [cursor for cursor in cursors if step.start(cursor, key)]
@@ -175,30 +181,42 @@ class StateStore:
         """Makes everything written so far durable as `checkpoint_id`, with `meta` (JSON) beside it."""
         if self._deltas and self._deltas[-1].checkpoint_id >= checkpoint_id:
             raise InternalError(f"checkpoint {checkpoint_id} follows {self._deltas[-1].checkpoint_id}")
-        delta = _Delta(checkpoint_id, self._open_sequence, json.dumps(meta))
         handle = self._handle(self._open_sequence, create=True)
         with self._writing() as transaction:
             self._put_pending(transaction, handle)
+            if self._spills > 1:  # keys may have been written more than once, in no order
+                self._digest = _digest_of(transaction, handle)
+            delta = _Delta(checkpoint_id, self._open_sequence, json.dumps(meta), f"{self._digest:08x}")
             self._put_directory(transaction, [*self._deltas, delta])
         self._deltas.append(delta)
-        result = StoredCheckpoint(self._written_bytes, f"{self._digest:08x}")
+        result = StoredCheckpoint(self._written_bytes, delta.digest)
         self._open_sequence += 1
-        self._written_bytes = 0
-        self._digest = 0
+        self._written_bytes = self._digest = self._spills = 0
         return result
 
-    def committed(self, checkpoint_id: int) -> None:
-        """Folds deltas that no kept checkpoint needs any more into the base."""
-        committed = [delta for delta in self._deltas if delta.checkpoint_id <= checkpoint_id]
-        for delta in committed[: max(0, len(committed) - self._kept)]:
-            self._fold(delta)
+    def committed(self, checkpoint_id: int, kept: Collection[int] = ()) -> None:
+        """Folds away what only serves checkpoints before `checkpoint_id` that aren't among `kept`."""
+        wanted = {checkpoint_id, *kept}
+        before: _Delta | None = None
+        for delta in list(self._deltas):
+            if delta.checkpoint_id >= checkpoint_id:
+                return
+            if delta.checkpoint_id in wanted:
+                before = delta
+            elif before is None:
+                self._fold(delta, None)
+            elif before.checkpoint_id in wanted:
+                before = delta  # the first one behind a kept checkpoint collects those that follow it
+            else:
+                before = self._fold(delta, before)
 
     # -- restoring -------------------------------------------------------------------------------------------
 
     def restore(self, checkpoint_id: int | None) -> dict[str, Any] | None:
         """Goes back to a committed checkpoint, dropping what came after; returns its meta.
 
-        None goes back to the empty state. Raises CorruptionError if the checkpoint is not in the store.
+        None goes back to the empty state. Raises CheckpointDamagedError if the checkpoint is not in the store, or if
+        what it consists of besides the base isn't as it was written.
         """
         if checkpoint_id is None:
             self._drop_all()
@@ -206,7 +224,9 @@ class StateStore:
         found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
         if found is None:
             known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
-            raise CorruptionError(f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+            raise CheckpointDamagedError(
+                f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+        self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
         later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
         for sequence in (*later, self._open_sequence):
             self._handle(sequence, create=False)
@@ -216,12 +236,21 @@ class StateStore:
                 self._drop(transaction, sequence)
             self._put_directory(transaction, kept)
         self._deltas = kept
-        self._pending = {}
-        self._pending_bytes = 0
+        self._forget_pending()
         self._open_sequence = self._next_sequence()
         meta = json.loads(found.meta)
         assert isinstance(meta, dict)
         return meta
+
+    def verify(self, checkpoint_id: int) -> None:
+        """Reads everything that a checkpoint consists of. Raises CorruptionError, CheckpointDamagedError; changes nothing."""
+        if all(delta.checkpoint_id != checkpoint_id for delta in self._deltas):
+            raise CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory}")
+        self._verify([delta for delta in self._deltas if delta.checkpoint_id <= checkpoint_id])
+        with self._reading() as transaction:
+            for key, stored in transaction.cursor(db=self._base):
+                if bytes(stored) != _DELETED:
+                    self._checked(bytes(key), bytes(stored))
 
     def reserve(self, number: int) -> int:
         """Notes durably, for whoever opens this store next, that the task may get as far as `number`; returns it."""
@@ -233,7 +262,7 @@ class StateStore:
     @property
     def reserved(self) -> int | None:
         """The number noted last, in any attempt and whatever was restored, or None."""
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             stored = transaction.get(_RESERVED, db=self._meta)
         return None if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_RESERVED, bytes(stored)))[0])
 
@@ -285,8 +314,32 @@ class StateStore:
             transaction.put(key, stored, db=handle)
             self._digest = google_crc32c.extend(google_crc32c.extend(self._digest, key), stored)
             self._written_bytes += len(key) + len(stored)
+        if self._pending:
+            self._spills += 1
         self._pending = {}
         self._pending_bytes = 0
+
+    def _forget_pending(self) -> None:
+        self._pending = {}
+        self._pending_bytes = self._written_bytes = self._digest = self._spills = 0
+
+    def _verify(self, deltas: Iterable[_Delta]) -> None:
+        """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""
+        known = [(delta, self._handle(delta.sequence, create=False)) for delta in deltas if delta.digest]
+        with self._reading() as transaction:
+            for delta, handle in known:
+                found = 0 if handle is None else _digest_of(transaction, handle)
+                if f"{found:08x}" != delta.digest:
+                    raise CheckpointDamagedError(
+                        f"checkpoint {delta.checkpoint_id} in {self._directory} is damaged: its checksum differs")
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        try:
+            with self._env.begin() as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise CorruptionError(f"the task state in {self._directory} is damaged: {error}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
@@ -314,28 +367,31 @@ class StateStore:
             transaction.drop(self._base, delete=False)
             self._put_directory(transaction, [])
         self._deltas = []
-        self._pending = {}
-        self._pending_bytes = 0
+        self._forget_pending()
 
-    def _fold(self, delta: _Delta) -> None:
+    def _fold(self, delta: _Delta, into: _Delta | None) -> _Delta:
+        """Puts a delta on top of the one before it, or of the base; returns what now stands for both."""
         handle = self._handle(delta.sequence, create=False)
-        remaining = [other for other in self._deltas if other is not delta]
+        below = self._base if into is None else self._handle(into.sequence, create=True)
+        both = replace(delta, sequence=delta.sequence if into is None else into.sequence, digest="")
+        remaining = [both if other is into else other for other in self._deltas if other is not delta]
         with self._writing() as transaction:
             if handle is not None:
                 for key, value in transaction.cursor(db=handle):
-                    if value == _DELETED:
-                        transaction.delete(key, db=self._base)
+                    if value == _DELETED and into is None:
+                        transaction.delete(key, db=below)
                     else:
-                        transaction.put(key, value, db=self._base)
+                        transaction.put(key, value, db=below)
             self._drop(transaction, delta.sequence)
             self._put_directory(transaction, remaining)
         self._deltas = remaining
+        return both
 
     def _next_sequence(self) -> int:
         return max((delta.sequence for delta in self._deltas), default=0) + 1
 
     def _load_directory(self) -> None:
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             stored = transaction.get(b"checkpoints", db=self._meta)
         if stored is None:
             with self._writing() as transaction:
@@ -350,10 +406,17 @@ class StateStore:
     def _put_directory(self, transaction: Any, deltas: list[_Delta]) -> None:
         content = json.dumps({
             "format": FORMAT_VERSION,
-            "deltas": [{"checkpoint_id": delta.checkpoint_id, "sequence": delta.sequence, "meta": delta.meta}
-                       for delta in deltas],
+            "deltas": [asdict(delta) for delta in deltas],
         }).encode()
         transaction.put(b"checkpoints", _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
+
+
+def _digest_of(transaction: Any, handle: Any) -> int:
+    """Returns the checksum over the keys and values of one delta, in key order."""
+    digest = 0
+    for key, stored in transaction.cursor(db=handle):
+        digest = google_crc32c.extend(google_crc32c.extend(digest, bytes(key)), bytes(stored))
+    return digest
 
 
 def _key_before(cursor: Any, end: bytes) -> bytes | None:

@@ -34,6 +34,30 @@ class Watermarks:
         self.current = least
         return True
 
+    @property
+    def all_idle(self) -> bool:
+        """Whether no input has anything to say about time."""
+        return all(self._idle)
+
+    def idle_inputs(self) -> list[int]:
+        return [n for n, idle in enumerate(self._idle) if idle]
+
+    def known(self) -> dict[int, int]:
+        """Returns what the inputs said last, those that ever had rows."""
+        return {n: ts for n, ts in enumerate(self._ts) if ts is not None}
+
+    def advance(self, ts: int) -> bool:
+        """Lets time go on to `ts` although no input says so; returns whether that is an advance."""
+        if self.current is not None and ts <= self.current:
+            return False
+        self.current = ts
+        return True
+
+    def ahead(self, skew: int) -> list[int]:
+        """Returns the inputs whose time is more than `skew` ahead of the slowest; of silent ones nothing is known."""
+        least = min((ts for n, ts in enumerate(self._ts) if ts is not None and not self._idle[n]), default=None)
+        return [n for n, ts in enumerate(self._ts) if ts is not None and least is not None and ts > least + skew]
+
     def holding_back(self) -> list[int]:
         """Returns the inputs whose watermark is the least, or that have none yet and are not idle."""
         active = [n for n in range(len(self._ts)) if not self._idle[n]]

@@ -11,11 +11,12 @@ import pyarrow as pa
 
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.agg import AggTask
-from penstock.tasks.compute import OPERATION
+from penstock.tasks.compute import ADD, OPERATION, ROWS
 from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.messages import Cleared, Settled
-from penstock.tasks.result_index import ResultIndex
+from penstock.tasks.result_index import WITHDRAWN, ResultIndex
+from penstock.tasks.task import StreamDeployment
 from penstock.tasks.window_table import Times, Touched, WindowTable
 
 
@@ -24,24 +25,36 @@ class WindowAggTask(AggTask):
 
     _table: WindowTable
 
-    def _set_up(self, inputs: int) -> None:
+    def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
         self._held = HeldWindows()
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
         if self._plan.fill is not None:
+            withdrawn = ResultIndex(self._store, prefix=WITHDRAWN) if deployment.attempt > 1 else None
             self._filler = Filler(self._plan.fill, self._table.grid, self._plan.keys, self._schema,
-                                  ResultIndex(self._store), self._computer, self._results_of)
+                                  ResultIndex(self._store), self._computer, self._results_of, withdrawn=withdrawn)
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()
-        self._show(self._table.merge(data.select(data.schema.names[1:]), operation, input))
-        self._table.spill(self._settings.state_memory_bytes, self._watermarks.current)
+        touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
+        if operation == ADD:
+            self._count_reopened(data, touched)
+        self._show(touched)
+        self._table.spill(self._settings.state_memory_bytes, self._closed_until)
+
+    def _count_reopened(self, data: pa.RecordBatch, touched: Touched) -> None:
+        """Counts the rows that came after their windows had closed."""
+        until = self._closed_until
+        if until is None or self._table.end(int(touched.starts.min())) > until:
+            return
+        closed = np.array([self._table.end(start) <= until for start in touched.starts.tolist()])
+        self._late_kept += int(data.column(ROWS.name).to_numpy()[closed[touched.which]].sum())
 
     def _show(self, touched: Touched) -> None:
         """Emits what changed in windows, as the trigger says."""
-        until = self._watermarks.current
+        until = self._closed_until
         trigger, now = self._plan.trigger, self._clock.monotonic()
         emitted = np.zeros(len(touched.starts), bool)
         for place, start in enumerate(touched.starts.tolist()):
@@ -62,7 +75,7 @@ class WindowAggTask(AggTask):
 
     def _close_windows(self) -> None:
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
-        until = self._watermarks.current
+        until = self._closed_until
         assert until is not None
         ready = sorted(start for start in self._open if self._table.end(start) <= until)
         self._open.difference_update(ready)
@@ -70,6 +83,10 @@ class WindowAggTask(AggTask):
             self._emit_windows([(start, None) for start in ready])
             for start in ready:
                 self._delayed.discard(start)
+
+    def _next_closing(self) -> int | None:
+        lateness = self._plan.time.lateness
+        return min((self._table.end(start) + lateness for start in self._open), default=None)
 
     def _emit_delayed(self) -> None:
         self._emit_windows(self._delayed.take())
@@ -127,16 +144,16 @@ class WindowAggTask(AggTask):
         self._forget_old_windows()
         if self._filler is not None:
             self._filler.save()
-        return {"table": self._table.save(), "watermarks": self._watermarks.save(), "late": self._late()}
+        return {**super()._state(), "late": self._late()}
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
-        until = self._watermarks.current
+        until = self._closed_until
         if until is not None:
-            self._table.forget(min(until, until + self._plan.watermark - self._plan.delete_mark))
+            self._table.forget(min(until, until + self._plan.closing_delay - self._plan.delete_mark))
 
     def _restore(self, meta: dict[str, Any]) -> None:
-        self._table.restore(meta["table"], self._watermarks.current)
+        self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
         now = self._clock.monotonic()
         if self._plan.trigger == "max_delay":

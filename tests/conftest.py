@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 import penstock
+
+if TYPE_CHECKING:
+    from stream_kit import StreamKit
 
 #: What tests change of the configuration: small files, no waiting, nothing that depends on the machine.
 TEST_CONFIG: dict[str, Any] = {
@@ -23,6 +28,20 @@ TEST_CONFIG: dict[str, Any] = {
     "sinkCallsPerSecond": 1000,
     "spark.master": "local[16]",
 }
+
+#: How many inputs a property test draws that doesn't say so itself, by profile; PENSTOCK_TEST_PROFILE names one.
+HISTORIES = {"default": 125, "nightly": 5_000}
+for name, count in HISTORIES.items():
+    settings.register_profile(name, max_examples=count, deadline=None, print_blob=True,
+                              suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+
+
+def profile() -> str:
+    """Returns the name of the profile that this run draws by."""
+    return os.environ.get("PENSTOCK_TEST_PROFILE", "default")
+
+
+settings.load_profile(profile())
 
 
 @pytest.fixture
@@ -39,6 +58,22 @@ def con(data_dir: Path) -> Iterator[Any]:
         yield connection
     finally:
         connection.close()
+
+
+@pytest.fixture
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., StreamKit]]:
+    """Makes kits of streams without Spark, from a CREATE STREAM and the options of `StreamKit`, and closes them."""
+    from stream_kit import StreamKit
+
+    made: list[StreamKit] = []
+
+    def make(sql: str, **options: Any) -> StreamKit:
+        made.append(StreamKit(tmp_path_factory.mktemp("stream"), sql, **options))
+        return made[-1]
+
+    yield make
+    for kit in made:
+        kit.close()
 
 
 @pytest.fixture(scope="session")

@@ -71,6 +71,8 @@ class FakeTask:
     committed: int | None = None
     closed: bool = False
     writing: bool = False
+    writes: int = 0
+    children: list[ResultChild] = field(default_factory=lambda: [ResultChild("c", (1, "x"))])
 
     def __post_init__(self) -> None:
         # Plain values: workers take no classes that Penstock doesn't know.
@@ -88,7 +90,7 @@ class FakeTask:
         if self.id.level == "source":
             return self._produce() or progressed
         if self.writer is not None and self.writing:
-            if not self.writer.poll():
+            if self.writer.acknowledged() < self.writes:
                 return progressed
             self.writing = False
             progressed = True
@@ -153,11 +155,10 @@ class FakeTask:
                 return False
             deployment = self.deployment
             self.writer.submit(
-                ResultWrite(
-                    deployment.stream_id, deployment.attempt, self.id, 7, (ResultChild("c", (1, "x")),), item.data
-                )
+                ResultWrite(deployment.stream_id, deployment.attempt, self.id, 7, self.children, item.data)
             )
             self.writing = True
+            self.writes += 1
         self.seen += 1
         self.rows += item.data.num_rows
         return True

@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from faulty_fs import FaultyFs
 
 from penstock.common.clock import ManualClock
-from penstock.common.fs import OsFs
 from penstock.common.placement import place
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
-from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, UserFunction
+from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
 from penstock.sql.statements import CreateStream
-from penstock.sql.types import DOUBLE, INT, DataType, Kind, timestamp
+from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
-from penstock.tasks.task import StreamDeployment, StreamTask, TaskSettings
+from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
 from penstock.wal.reader import WalReader
+
+Step = tuple[str, Any]
+Answer = tuple[Any, ...]
 
 SUPER_UID = 100
 COLUMNS = (
@@ -38,12 +43,17 @@ TAGS = (Column("site", DataType(Kind.VARCHAR, 16), "site"),)
 class Catalog:
     """A database `p` with the super table `meters` and child tables d0, d1, ..., two per site."""
 
-    def __init__(self, vnodes: int, tables: int, functions: Sequence[UserFunction] = ()) -> None:
+    def __init__(self, vnodes: int, tables: int, functions: Sequence[UserFunction] = (), *,
+                 columns: Sequence[Column] = COLUMNS, tags: Sequence[Column] = TAGS,
+                 tag_values: Sequence[tuple[TagValue, ...]] | None = None, precision: Precision = "ms") -> None:
+        """`tag_values`: one tuple per child table, for other `tags` than the site."""
         self.functions = functions
-        self.db = Database("p", DatabaseOptions(vgroups=vnodes), tuple(range(1, vnodes + 1)), 0)
-        self.meters = Table(SUPER_UID, "p", "meters", "super", COLUMNS, TAGS)
+        options = DatabaseOptions(vgroups=vnodes, precision=precision)
+        self.db = Database("p", options, tuple(range(1, vnodes + 1)), 0)
+        self.meters = Table(SUPER_UID, "p", "meters", "super", tuple(columns), tuple(tags))
+        values = [(f"s{n // 2}",) for n in range(tables)] if tag_values is None else tag_values
         self.child_list = [
-            ChildTable(SUPER_UID + 1 + n, f"d{n}", 1 + place(f"p.d{n}", vnodes), (f"s{n // 2}",)) for n in range(tables)
+            ChildTable(SUPER_UID + 1 + n, f"d{n}", 1 + place(f"p.d{n}", vnodes), values[n]) for n in range(tables)
         ]
 
     def database(self, name: str) -> Database | None:
@@ -54,8 +64,8 @@ class Catalog:
             return self.meters
         for child in self.child_list:
             if child.name == name:
-                return Table(child.uid, "p", name, "child", COLUMNS, TAGS, SUPER_UID, "meters", child.tag_values,
-                             child.vgroup_id)
+                return Table(child.uid, "p", name, "child", self.meters.columns, self.meters.tags, SUPER_UID, "meters",
+                             child.tag_values, child.vgroup_id)
         return None
 
     def table_names(self, database: str) -> Iterable[str]:
@@ -68,26 +78,101 @@ class Catalog:
         return next((function for function in self.functions if function.name == name), None)
 
 
+class Store:
+    """Vnodes with the rows of the super table. `insert` and `delete` write; any number of streams follow the logs."""
+
+    def __init__(self, root: Path, catalog: Catalog) -> None:
+        self.root = root
+        self.catalog = catalog
+        self.clock = ManualClock()
+        self.fs = FaultyFs()  # one that never really syncs
+        columns = catalog.meters.columns
+        self.names = [column.name for column in columns]
+        self.fields = {column.name: pa.field(column.physical, column.type.arrow()) for column in columns}
+        schema = pa.schema(list(self.fields.values()))
+        self.vnodes = {
+            vgroup: Vnode.open(root / "vnode" / str(vgroup), VnodeOptions(vgroup), fs=self.fs, clock=self.clock)
+            for vgroup in catalog.db.vgroup_ids
+        }
+        for vnode in self.vnodes.values():
+            vnode.define_table(SUPER_UID, schema, 2 if catalog.meters.key_column is not None else 1)
+            vnode.set_pin("test", 0)
+
+    def wal(self, vgroup: int) -> Path:
+        return self.root / "vnode" / str(vgroup) / "wal"
+
+    def insert(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str] | None = None) -> None:
+        """Inserts rows (table number, ts, values of `columns`, by default all), one record per vnode."""
+        columns = self.names[1:] if columns is None else columns
+        for vgroup, vnode in self.vnodes.items():
+            mine = [row for row in rows if self.catalog.child_list[row[0]].vgroup_id == vgroup]
+            if not mine:
+                continue
+            arrays = {
+                "_tuid": pa.array([self.catalog.child_list[row[0]].uid for row in mine], pa.uint64()),
+            }
+            for n, name in enumerate([self.names[0], *columns], 1):
+                field = self.fields[name]
+                arrays[field.name] = pa.array([row[n] for row in mine], field.type)
+            vnode.write(SUPER_UID, pa.RecordBatch.from_pydict(arrays))
+
+    def delete(self, tables: Sequence[int] | None, first_ts: int, last_ts: int) -> None:
+        for vgroup, vnode in self.vnodes.items():
+            tuids = None if tables is None else [
+                self.catalog.child_list[n].uid for n in tables if self.catalog.child_list[n].vgroup_id == vgroup]
+            if tuids is None or tuids:
+                vnode.delete(SUPER_UID, tuids, first_ts, last_ts)
+
+    def rows(self) -> pa.Table:
+        """Returns all rows as the batch sees them: tbname, tags, `_tuid`, columns; timestamps are int64."""
+        children = {child.uid: child for child in self.catalog.child_list}
+        tables = []
+        for vnode in self.vnodes.values():
+            stored = vnode.snapshot(SUPER_UID).to_arrow()
+            tuids = stored.column("_tuid").to_pylist()
+            table = stored.select(["_tuid"])
+            for name, field in self.fields.items():
+                column = stored.column(field.name)
+                table = table.append_column(
+                    name, column.cast(pa.int64()) if pa.types.is_timestamp(field.type) else column)
+            table = table.append_column("tbname", pa.array([children[uid].name for uid in tuids], pa.string()))
+            for n, tag in enumerate(self.catalog.meters.tags):
+                table = table.append_column(
+                    tag.name, pa.array([children[uid].tag_values[n] for uid in tuids], tag.type.arrow()))
+            tables.append(table)
+        return pa.concat_tables(tables)
+
+    def close(self) -> None:
+        for vnode in self.vnodes.values():
+            vnode.close(flush=False)
+
+
 @dataclass
 class MemoryWriter:
-    """Applies a sink's writes to a dictionary: (child, ts) -> row."""
+    """Applies a sink's writes to a dictionary: (child, ts, and the key if the target has one) -> row."""
 
-    results: dict[tuple[str, Any], dict[str, Any]]
+    results: dict[tuple[Any, ...], dict[str, Any]]
     writes: list[ResultWrite]
+    keyed: bool
+    submitted: int = 0
 
     def submit(self, write: ResultWrite) -> None:
+        self.submitted += 1
         self.writes.append(write)
         for row in write.rows.to_pylist():
             child = write.children[row.pop("_child")].name
             operation = row.pop("_op")
-            key = (child, next(iter(row.values())))
-            if operation:
-                self.results.pop(key, None)
-            else:
-                self.results[key] = row
+            values = list(row.values())
+            if operation and not self.keyed:
+                self.results.pop((child, values[0]), None)
+            elif operation:
+                for key in [key for key in self.results if key[:2] == (child, values[0])]:
+                    del self.results[key]
+            if operation != 1:
+                self.results[child, *values[:2 if self.keyed else 1]] = row
 
-    def poll(self) -> bool:
-        return True
+    def acknowledged(self) -> int:
+        return self.submitted
 
 
 class MemoryEnvironment:
@@ -98,7 +183,7 @@ class MemoryEnvironment:
         self.clock = kit.clock
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(self.kit.root / "vnode" / str(vgroup_id) / "wal", self.kit.fs, after_version + 1)
+        return WalReader(self.kit.store.wal(vgroup_id), self.kit.store.fs, after_version + 1)
 
     def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.Array | None, first_ts: int, last_ts: int,
                   as_of: int) -> pa.Table:
@@ -108,8 +193,10 @@ class MemoryEnvironment:
     def time_span(self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self.kit.vnodes[vgroup_id].snapshot(table_uid, as_of=as_of).span(first_ts, last_ts)
 
-    def result_writer(self, task: TaskId) -> MemoryWriter:
-        return MemoryWriter(self.kit.results, self.kit.writes)
+    def result_writer(self, task: TaskId) -> ResultWriter:
+        if self.kit.writer is not None:
+            return self.kit.writer(task)
+        return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
 
     def state_directory(self, task: TaskId) -> Path:
         return self.kit.root / "state" / str(task)
@@ -126,26 +213,25 @@ class StreamKit:
 
     def __init__(self, root: Path, sql: str, *, vnodes: int = 1, tables: int = 4,
                  settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None,
-                 now_ms: int = 0, functions: Sequence[UserFunction] = ()) -> None:
-        """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start."""
+                 now_ms: int = 0, functions: Sequence[UserFunction] = (), store: Store | None = None,
+                 time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None) -> None:
+        """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
+
+        `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
+        writes to, instead of `results`.
+        """
         self.root = root
-        self.fs = OsFs()
-        self.clock = ManualClock()
-        self.catalog = Catalog(vnodes, tables, functions)
-        self.vnodes = {
-            vgroup: Vnode.open(root / "vnode" / str(vgroup), VnodeOptions(vgroup), fs=self.fs, clock=self.clock)
-            for vgroup in self.catalog.db.vgroup_ids
-        }
-        schema = pa.schema([(column.physical, column.type.arrow()) for column in COLUMNS])
-        for vnode in self.vnodes.values():
-            vnode.define_table(SUPER_UID, schema, 1)
-            vnode.set_pin("test", 0)
+        self.writer = writer
+        self.owns_store = store is None
+        self.store = store or Store(root, Catalog(vnodes, tables, functions))
+        self.clock = self.store.clock
+        self.catalog = self.store.catalog
+        self.vnodes = self.store.vnodes
         statement = parse_one(sql)
         assert isinstance(statement, CreateStream)
-        self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", "UTC", now_ms))
-        self.settings = settings or TaskSettings(
-            sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26)
-        self.results: dict[tuple[str, Any], dict[str, Any]] = {}
+        self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", time_zone, now_ms))
+        self.settings = settings or unhurried()
+        self.results: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.writes: list[ResultWrite] = []
         self.acknowledged: list[TaskCheckpoint] = []
         self.committed: int | None = None
@@ -160,15 +246,16 @@ class StreamKit:
     def start(self) -> None:
         """Builds the tasks from the last committed checkpoint."""
         self.attempt += 1
-        sinks = [pa.field("uid", pa.uint64()), pa.field("name", pa.string()), pa.field("site", pa.string())]
+        tags = self.catalog.meters.tags
         children = []
         for vgroup in self.vnodes:
-            table = pa.table([
-                pa.array([child.uid for child in self.catalog.child_list if child.vgroup_id == vgroup], pa.uint64()),
-                pa.array([child.name for child in self.catalog.child_list if child.vgroup_id == vgroup], pa.string()),
-                pa.array([child.tag_values[0] for child in self.catalog.child_list if child.vgroup_id == vgroup],
-                         pa.string()),
-            ], schema=pa.schema(sinks))
+            mine = [child for child in self.catalog.child_list if child.vgroup_id == vgroup]
+            table = pa.table({
+                "uid": pa.array([child.uid for child in mine], pa.uint64()),
+                "name": pa.array([child.name for child in mine], pa.string()),
+                **{tag.name: pa.array([child.tag_values[n] for child in mine], tag.type.arrow())
+                   for n, tag in enumerate(tags)},
+            })
             buffer = pa.BufferOutputStream()
             with pa.ipc.new_stream(buffer, table.schema) as writer:
                 writer.write_table(table)
@@ -229,50 +316,95 @@ class StreamKit:
         self.committed = number
         self.post(CheckpointCommitted(number))
 
-    def insert(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str] = ("voltage", "current", "note")) -> None:
-        """Inserts rows (table number, ts, values of `columns`), one record per vnode."""
-        for vgroup, vnode in self.vnodes.items():
-            mine = [row for row in rows if self.catalog.child_list[row[0]].vgroup_id == vgroup]
-            if not mine:
-                continue
-            arrays: dict[str, pa.Array] = {
-                "_tuid": pa.array([self.catalog.child_list[row[0]].uid for row in mine], pa.uint64()),
-                "ts": pa.array([row[1] for row in mine], pa.timestamp("ms")),
-            }
-            for n, name in enumerate(columns):
-                kind = next(column.type.arrow() for column in COLUMNS if column.name == name)
-                arrays[name] = pa.array([row[2 + n] for row in mine], kind)
-            vnode.write(SUPER_UID, pa.RecordBatch.from_pydict(arrays))
+    def insert(self, rows: Sequence[tuple[Any, ...]], columns: Sequence[str] | None = None) -> None:
+        """Inserts rows (table number, ts, values of `columns`, by default all), one record per vnode."""
+        self.store.insert(rows, columns)
 
     def delete(self, tables: Sequence[int] | None, first_ts: int, last_ts: int) -> None:
-        for vgroup, vnode in self.vnodes.items():
-            tuids = None if tables is None else [
-                self.catalog.child_list[n].uid for n in tables if self.catalog.child_list[n].vgroup_id == vgroup]
-            if tuids is None or tuids:
-                vnode.delete(SUPER_UID, tuids, first_ts, last_ts)
+        self.store.delete(tables, first_ts, last_ts)
 
     def rows(self) -> list[dict[str, Any]]:
         """Returns the result rows, sorted by child and time."""
         return [dict(row, _child=key[0]) for key, row in sorted(self.results.items(), key=lambda item: item[0])]
 
     def source(self) -> pa.Table:
-        """Returns all rows of the source as the batch sees them: tbname, site, ts (int64), columns."""
-        names = {child.uid: child for child in self.catalog.child_list}
-        tables = []
-        for vnode in self.vnodes.values():
-            stored = vnode.snapshot(SUPER_UID).to_arrow()
-            tuids = stored.column("_tuid").to_pylist()
-            table = stored.drop_columns(["_ver", "ts"]).append_column("ts", stored.column("ts").cast(pa.int64()))
-            table = table.append_column("tbname", pa.array([names[uid].name for uid in tuids], pa.string()))
-            tables.append(table.append_column("site", pa.array([names[uid].tag_values[0] for uid in tuids],
-                                                               pa.string())))
-        return pa.concat_tables(tables)
+        """Returns all rows of the source as the batch sees them."""
+        return self.store.rows()
 
     def close(self) -> None:
         for task in self.tasks:
             task.close()
-        for vnode in self.vnodes.values():
-            vnode.close(flush=False)
+        if self.owns_store:
+            self.store.close()
 
-    def with_settings(self, **changes: Any) -> TaskSettings:
-        return replace(self.settings, **changes)
+
+def unhurried(**changes: Any) -> TaskSettings:
+    """Returns settings without limits of rate, small enough for tests; `changes` are other fields."""
+    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26), **changes)
+
+
+# -- random steps ---------------------------------------------------------------------------------------------------
+
+
+def play(kit: StreamKit, steps: Sequence[Step]) -> None:
+    """Carries out random steps."""
+    for kind, what in steps:
+        match kind:
+            case "insert":
+                kit.insert(what)
+            case "each":
+                for row in what:
+                    kit.insert([row])
+            case "partial":
+                kit.insert([row[:3] for row in what], ("voltage",))
+            case "delete":
+                tables, first, length = what
+                kit.delete(tables, first, first + length)
+            case "run":
+                kit.run()
+            case "wait":
+                kit.pass_time(what)
+            case "checkpoint":
+                kit.run()
+                kit.checkpoint(commit=what)
+            case "kill":
+                kit.kill()
+
+
+def newest_per_vnode(kit: StreamKit, steps: Sequence[Step]) -> dict[int, int]:
+    """The newest time ever inserted into each vnode that has any."""
+    newest: dict[int, int] = {}
+    for kind, what in steps:
+        if kind in ("insert", "partial", "each"):
+            for row in what:
+                vgroup = kit.catalog.child_list[row[0]].vgroup_id
+                newest[vgroup] = max(row[1], newest.get(vgroup, row[1]))
+    return newest
+
+
+def table_vnode(kit: StreamKit, name: str) -> int:
+    return next(child.vgroup_id for child in kit.catalog.child_list if child.name == name)
+
+
+# -- comparing answers ----------------------------------------------------------------------------------------------
+
+
+def millis(moment: datetime) -> int:
+    """Milliseconds since the epoch; a time without zone is UTC."""
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def null_last(answer: Answer) -> list[tuple[bool, Any]]:
+    """Sorts rows that may have NULLs."""
+    return [(value is None, value) for value in answer]
+
+
+def assert_same(got: Sequence[Answer], want: Sequence[Answer]) -> None:
+    """Compares rows in order; floating point numbers may differ by rounding."""
+    assert len(got) == len(want), (got, want)
+    for left, right in zip(got, want, strict=True):
+        for a, b in zip(left, right, strict=True):
+            if isinstance(a, float) and isinstance(b, float):
+                assert math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6), (left, right)
+            else:
+                assert a == b, (left, right)

@@ -20,6 +20,7 @@ from penstock.mnode.checkpoints import (
     AttemptEnds,
     AttemptRuns,
     Begin,
+    CallOff,
     CheckpointMachine,
     CheckpointSettings,
     Event,
@@ -36,6 +37,7 @@ from penstock.mnode.checkpoints import (
 )
 from penstock.mnode.records import CommitRecord, CommitRecords, TaskRecord
 from penstock.tasks.messages import Level, TaskCheckpoint, TaskId
+from penstock.wal.record import crc32c
 
 LEVELS: tuple[Level, ...] = ("source", "agg", "sink")
 TASKS = frozenset(TaskId(1, level, index) for level in LEVELS for index in (0, 1))
@@ -75,7 +77,9 @@ def test_a_checkpoint_starts_every_interval_and_commits_when_all_have_acknowledg
     assert handle(machine, Tick(), 180.0) == [Begin(1, 3, 8)]
     record = acknowledge_all(machine, 8, 182.5)
     assert record.versions == ((20, 100), (21, 101))
-    assert record.tasks[0] == TaskRecord("1-agg-0", "d0", 10)
+    assert record.tasks[0] == TaskRecord("1-agg-0", "d0", 10, 2500.0, 1.0)
+    assert record.slowest is not None
+    assert record.slowest.after_ms == 2500.0
     assert (record.attempt, record.started_ms, record.duration_ms) == (3, 1_180_000, 2500.0)
     written = handle(machine, RecordWritten(1, 8), 183.0)
     assert written == [Announce(record), Finished(1, 8, "committed", "")]
@@ -86,7 +90,8 @@ def test_nothing_is_announced_before_the_record_is_written(machine: CheckpointMa
     """A record that can't be written abandons the checkpoint; the next one gets another id."""
     handle(machine, Request(1), 5.0)
     acknowledge_all(machine, 8, 6.0)
-    (finished,) = handle(machine, RecordFailed(1, 8, "disk full"), 7.0)
+    called_off, finished = handle(machine, RecordFailed(1, 8, "disk full"), 7.0)
+    assert called_off == CallOff(1, 8)
     assert finished == Finished(1, 8, "abandoned", "its record could not be written: disk full")
     assert handle(machine, Request(1), 8.0) == [Begin(1, 3, 9)]
 
@@ -98,10 +103,23 @@ def test_a_checkpoint_that_takes_too_long_is_abandoned_and_says_whose_fault_it_i
     for task in sorted(TASKS - {late}):
         handle(machine, acknowledge(task, 8), 1.0)
     assert machine.next_deadline() == 60.0
-    (finished,) = handle(machine, Tick(), 60.0)
+    called_off, finished = handle(machine, Tick(), 60.0)
+    assert called_off == CallOff(1, 8)
     assert finished == Finished(1, 8, "abandoned", "not acknowledged by 1-sink-1 within 60 s")
     (ignored,) = handle(machine, acknowledge(late, 8), 61.0)
     assert isinstance(ignored, Ignored)
+
+
+def test_one_that_timed_out_does_not_begin_again_at_once() -> None:
+    """However much longer than its interval a checkpoint took, the stream gets an interval to recover; its own one
+    goes before that of all."""
+    machine = CheckpointMachine(CheckpointSettings(interval_s=180, timeout_s=600))
+    handle(machine, replace(RUNS, interval_s=10.0), 0.0)
+    assert handle(machine, Tick(), 10.0) == [Begin(1, 3, 8)]
+    assert len(handle(machine, Tick(), 610.0)) == 2
+    assert machine.next_deadline() == 620.0
+    assert handle(machine, Tick(), 619.0) == []
+    assert handle(machine, Tick(), 620.0) == [Begin(1, 3, 9)]
 
 
 def test_a_slow_checkpoint_does_not_overlap_with_the_next(machine: CheckpointMachine) -> None:
@@ -221,6 +239,11 @@ def records(tmp_path: Path) -> CommitRecords:
     return CommitRecords(DataPaths(tmp_path), OsFs())
 
 
+def reopened(root: Path) -> CommitRecords:
+    """Returns the records as whoever starts next finds them."""
+    return CommitRecords(DataPaths(root), OsFs())
+
+
 def test_records_are_read_back_and_only_the_last_three_stay(records: CommitRecords) -> None:
     """The newest of several records is found; older ones than the kept ones are removed."""
     assert records.newest(0x2A) is None
@@ -237,7 +260,43 @@ def test_wal_is_needed_back_to_the_oldest_record(records: CommitRecords, tmp_pat
         records.write(replace(record_of(checkpoint_id), versions=((20, checkpoint_id * 10),)))
     assert records.oldest_versions(0x2A) == {20: 80}
     (DataPaths(tmp_path).checkpoints(0x2A) / "8.json").write_bytes(b"")
-    assert records.oldest_versions(0x2A) == {20: 90}
+    assert reopened(tmp_path).oldest_versions(0x2A) == {20: 90}
+
+
+def test_records_of_savepoints_stay_until_they_are_none(records: CommitRecords) -> None:
+    """A savepoint's record is kept besides the newest ones, and holds the WAL; without the name it goes."""
+    for checkpoint_id in range(1, 9):
+        records.write(replace(record_of(checkpoint_id), versions=((20, checkpoint_id),)), {2})
+    assert records.ids(0x2A) == [8, 7, 6, 2]
+    assert records.oldest_versions(0x2A) == {20: 2}
+    records.prune(0x2A, ())
+    assert records.ids(0x2A) == [8, 7, 6]
+
+
+def test_going_back_removes_what_is_newer(records: CommitRecords, tmp_path: Path) -> None:
+    """After the removal of newer records the older one is the newest, also for whoever reads them next."""
+    for checkpoint_id in (1, 2, 3):
+        records.write(record_of(checkpoint_id))
+    records.remove(0x2A, [2, 3])
+    assert records.newest(0x2A) == reopened(tmp_path).newest(0x2A) == record_of(1)
+
+
+def test_checkpoints_that_a_task_cannot_restore_are_passed_over(records: CommitRecords) -> None:
+    """The record is intact, but the state isn't: the one before is the newest; without any, that is an error."""
+    for checkpoint_id in (1, 2):
+        records.write(record_of(checkpoint_id))
+    assert records.newest(0x2A, {2}) == record_of(1)
+    with pytest.raises(CorruptionError, match="no checkpoint of stream 2a is intact"):
+        records.newest(0x2A, {1, 2})
+
+
+def test_records_of_format_1_are_read() -> None:
+    """What an earlier version wrote gives the record without what it didn't have."""
+    text = (b'{"attempt": 3, "bytes": 0, "checkpoint": 8, "duration_ms": 12.5, "format": 1, "started_ms": 5, '
+            b'"stream": "2a", "tasks": [["2a-source-0", "ab", 7]], "versions": [[20, 100]]}')
+    record = CommitRecord.decode(b"%08x\n%s\n" % (crc32c(text), text), "x")
+    assert record == CommitRecord(0x2A, 8, 3, ((20, 100),), (TaskRecord("2a-source-0", "ab", 7),), 5, 12.5)
+    assert (record.slowest, record.rows) == (None, None)
 
 
 def test_a_damaged_record_is_passed_over(records: CommitRecords, tmp_path: Path) -> None:
@@ -246,10 +305,11 @@ def test_a_damaged_record_is_passed_over(records: CommitRecords, tmp_path: Path)
         records.write(record_of(checkpoint_id))
     directory = DataPaths(tmp_path).checkpoints(0x2A)
     (directory / "9.json").write_bytes((directory / "9.json").read_bytes()[:-3])
-    assert records.newest(0x2A) == record_of(8)
+    assert reopened(tmp_path).newest(0x2A) == record_of(8)
+    assert [one.damage == "" for one in reopened(tmp_path).all(0x2A)] == [False, True]
     (directory / "8.json").write_bytes(b"")
     with pytest.raises(CorruptionError, match=r"9\.json"):
-        records.newest(0x2A)
+        reopened(tmp_path).newest(0x2A)
 
 
 def test_a_record_under_another_name_is_not_believed(records: CommitRecords, tmp_path: Path) -> None:
@@ -257,7 +317,7 @@ def test_a_record_under_another_name_is_not_believed(records: CommitRecords, tmp
     records.write(record_of(8))
     directory = DataPaths(tmp_path).checkpoints(0x2A)
     (directory / "12.json").write_bytes((directory / "8.json").read_bytes())
-    assert records.newest(0x2A) == record_of(8)
+    assert reopened(tmp_path).newest(0x2A) == record_of(8)
 
 
 def test_every_flipped_byte_is_noticed() -> None:

@@ -46,9 +46,9 @@ class Engine:
         )
         return StreamController(
             DataPaths(self.root),
-            OsFs(),
             SystemClock(),
             settings,
+            CommitRecords(DataPaths(self.root), OsFs()),
             self.runtime,
             self.service.address,
             SECRET,

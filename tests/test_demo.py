@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT))
 
 from examples.flights import check  # noqa: E402
 from examples.flights.data import LATE_BY_MINUTES_MAX, Feed, batches, load_feeds  # noqa: E402
+from examples.shared.verdict import compare  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -67,13 +68,13 @@ def test_same_seed_same_rows() -> None:
 def test_comparison_finds_differences(feeds: list[Feed]) -> None:
     """A wrong value, a missing row and a row too many are told apart and named."""
     wanted = check.pandas_answer(check.EXPECTATIONS[0], feeds[0].frame)
-    assert check._compare("left", wanted, "right", wanted, lambda key: True) == []
+    assert compare("left", wanted, "right", wanted, lambda key: True, "UTC") == []
     wrong = wanted.copy()
     wrong.iloc[0, 0] += 1
-    assert "planned is" in check._compare("left", wanted, "right", wrong, lambda key: True)[0]
-    assert "right has not" in check._compare("left", wanted, "right", wanted.iloc[1:], lambda key: True)[0]
-    assert check._compare("left", wanted, "right", wanted.iloc[1:], lambda key: False) == []
-    assert "left has not" in check._compare("left", wanted.iloc[1:], "right", wanted, lambda key: True)[0]
+    assert "planned is" in compare("left", wanted, "right", wrong, lambda key: True, "UTC")[0]
+    assert "right has not" in compare("left", wanted, "right", wanted.iloc[1:], lambda key: True, "UTC")[0]
+    assert compare("left", wanted, "right", wanted.iloc[1:], lambda key: False, "UTC") == []
+    assert "left has not" in compare("left", wanted.iloc[1:], "right", wanted, lambda key: True, "UTC")[0]
 
 
 @pytest.mark.slow

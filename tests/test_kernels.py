@@ -226,7 +226,7 @@ def test_late_rows(rows: pa.Table, window: str, condition: str | None, data: st.
     moments = st.lists(st.integers(-30_000, 90_000), min_size=count, max_size=count)
     change = np.array(data.draw(st.lists(st.integers(0, 2), min_size=count, max_size=count)), np.uint8)
     ts = rows.column("ts").to_numpy()
-    judged = Judged(rows, ts, int(ts.max()), change, np.array(data.draw(moments)), np.array(data.draw(moments)))
+    judged = Judged(rows, ts, change, np.array(data.draw(moments)), np.array(data.draw(moments)), (count,), (1,), (0,))
     by_kernel, by_sql = stages(plan)
     (got, expired), (want, wanted) = by_kernel.compute_timely(judged), by_sql.compute_timely(judged)
     assert expired.tolist() == wanted.tolist()

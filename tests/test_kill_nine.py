@@ -4,56 +4,36 @@ from __future__ import annotations
 
 import itertools
 import os
-import queue
 import random
 import signal
-import subprocess
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
+from engine_process import EngineProcess
 from examples.flights.data import batches, load_feeds
 
-ROOT = Path(__file__).parent.parent
 KILLS = int(os.environ.get("KILLS", "20"))
-ANSWER_S = 180.0
 
 pytestmark = pytest.mark.slow
 
 
-class Child:
-    """One engine process (tests/kill_child.py) and what it says."""
+class Child(EngineProcess):
+    """One engine process (tests/kill_child.py), and how far its inserts are acknowledged."""
 
     def __init__(self, data: Path, position: int) -> None:
-        environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]))
-        self.process = subprocess.Popen(
-            [sys.executable, str(ROOT / "tests" / "kill_child.py"), str(data), str(position)],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT,
-            env=environment)
+        super().__init__("kill_child.py", data, position)
         self.acked = position - 1
-        self._lines: queue.Queue[str] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
         self.expect("ready")
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self._lines.put(line.strip())
-        self._lines.put("ended")
-
-    def tell(self, command: str) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-
     def next(self) -> str:
-        line = self._lines.get(timeout=ANSWER_S)
+        line = super().next()
+        self._note(line)
+        return line
+
+    def _note(self, line: str) -> None:
         if line.startswith("acked "):
             self.acked = int(line.split()[1])
-        return line
 
     def expect(self, start: str) -> str:
         """Returns the next line that is not an acknowledgement; it must begin with `start`."""
@@ -68,33 +48,11 @@ class Child:
             if not self.next().startswith("acked "):
                 return
 
-    def kill(self) -> int:
+    def kill_amid(self) -> int:
         """Kills the engine and returns the first batch that wasn't acknowledged."""
-        self.process.send_signal(signal.SIGKILL)
-        self.process.wait()
-        while (line := self._lines.get(timeout=ANSWER_S)) != "ended":
-            if line.startswith("acked "):
-                self.acked = int(line.split()[1])
+        for line in self.kill():
+            self._note(line)
         return self.acked + 1
-
-    def workers(self) -> list[psutil.Process]:
-        """Returns the Python workers of the engine's Spark: children of the daemon."""
-        tree = psutil.Process(self.process.pid).children(recursive=True)
-        daemons = {process.pid for process in tree if _is_daemon(process)}
-        return [process for process in tree if process.ppid() in daemons]
-
-    def close(self) -> None:
-        if self.process.poll() is None:
-            self.tell("exit")
-            self.process.wait(timeout=ANSWER_S)
-
-
-def _is_daemon(process: psutil.Process) -> bool:
-    try:
-        words = process.cmdline()
-    except (psutil.NoSuchProcess, psutil.AccessDenied):
-        return False
-    return "penstock.tasks.daemon" in words and process.parent() is not None and "java" in process.parent().name()
 
 
 @pytest.fixture
@@ -103,9 +61,7 @@ def children() -> Iterator[list[Child]]:
     started: list[Child] = []
     yield started
     for child in started:
-        if child.process.poll() is None:
-            child.process.kill()
-            child.process.wait()
+        child.end()
 
 
 def test_engine_killed_again_and_again(tmp_path: Path, children: list[Child]) -> None:
@@ -119,7 +75,7 @@ def test_engine_killed_again_and_again(tmp_path: Path, children: list[Child]) ->
     for _ in range(KILLS):
         child.tell("insert 100000")
         child.run_until(chance.randint(1, 12))
-        position = child.kill()
+        position = child.kill_amid()
         child = Child(tmp_path / "data", position)
         children.append(child)
         child.tell("check")

@@ -7,15 +7,15 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import runtime_fakes
 from runtime_fakes import FakePlan, Results, build_fakes
+from waiting import wait_until
 
 from penstock.common.clock import SystemClock
 from penstock.common.config import CONF_DIRECTORY
@@ -91,16 +91,6 @@ def engine(tmp_path: Path, runtime: SparkRuntime) -> Iterator[Engine]:
 
 
 EXPECTED = sorted(list(range(100)) * 2)
-
-
-def wait_until(condition: Callable[[], Any], timeout_s: float = 30.0) -> Any:
-    """Returns the first truthy value of `condition`."""
-    clock, never = SystemClock(), threading.Event()
-    deadline = clock.monotonic() + timeout_s
-    while not (value := condition()):
-        assert clock.monotonic() < deadline, "it never came true"
-        clock.wait(never, 0.02)
-    return value
 
 
 def test_streams_run_on_spark_and_share_its_workers(engine: Engine) -> None:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.common.errors import CorruptionError
+from penstock.common.errors import CheckpointDamagedError, CorruptionError
 from penstock.tasks.state_store import StateStore
 
 MAP = 64 * 1024 * 1024
@@ -51,24 +51,80 @@ def test_restore_none_empties(tmp_path: Path) -> None:
     store.close()
 
 
+def test_a_damaged_delta_is_noticed_and_the_checkpoint_before_it_is_intact(tmp_path: Path) -> None:
+    """A changed byte in what the newest checkpoint wrote, also in a key, costs that checkpoint and no other."""
+    for wanted in (b"key-two", b"value-two"):
+        directory = tmp_path / wanted.decode()
+        store = StateStore(directory, MAP)
+        store.put_many([(b"key-one", b"value-one")])
+        store.checkpoint(1, {"n": 1})
+        store.put_many([(b"key-two", b"value-two")])
+        store.checkpoint(2, {"n": 2})
+        store.committed(2, (1,))
+        store.close()
+        data = bytearray((directory / "data.mdb").read_bytes())
+        while (place := data.find(wanted)) >= 0:
+            data[place] ^= 1
+        (directory / "data.mdb").write_bytes(data)
+        store = StateStore(directory, MAP)
+        with pytest.raises(CheckpointDamagedError, match=r"checkpoint 2 .* is damaged"):
+            store.restore(2)
+        assert store.restore(1) == {"n": 1}
+        assert store.items() == [(b"key-one", b"value-one")]
+        store.close()
+
+
+def test_a_delta_that_was_spilled_in_pieces_is_verified_too(tmp_path: Path) -> None:
+    """Keys that are written to disk several times before a checkpoint have one checksum in the end."""
+    store = StateStore(tmp_path, MAP)
+    for value in (b"1", b"2"):
+        store.put_many([(b"b", value), (b"a", value)])
+        store.flush()
+    store.put_many([(b"a", None)])
+    store.checkpoint(1, {})
+    store.close()
+    store = StateStore(tmp_path, MAP)
+    store.restore(1)
+    assert store.items() == [(b"b", b"2")]
+    store.close()
+
+
+def test_folding_costs_what_the_folded_checkpoint_changed(tmp_path: Path) -> None:
+    """Behind an old kept checkpoint there is one layer for all that aren't kept, however many there were."""
+    store = StateStore(tmp_path, MAP)
+    for number in range(1, 40):
+        store.put_many([(bytes([number]), b"x"), (b"same", bytes([number]))])
+        store.checkpoint(number, {"n": number})
+        store.committed(number, tuple(n for n in (5, number - 1) if n < number))
+    assert [delta.checkpoint_id for delta in store._deltas] == [5, 37, 38, 39]
+    assert store.restore(5) == {"n": 5}
+    assert store.items() == [*((bytes([n]), b"x") for n in range(1, 6)), (b"same", b"\x05")]
+    store.close()
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("put"), st.integers(0, 5), st.one_of(st.none(), st.binary(max_size=4))),
-        st.tuples(st.just("checkpoint"), st.booleans(), st.none()),
-        st.tuples(st.just("crash"), st.none(), st.none()),
+        st.tuples(st.just("flush"), st.none(), st.none()),
+        st.tuples(st.just("checkpoint"), st.booleans(), st.booleans()),
+        st.tuples(st.just("drop"), st.integers(0, 5), st.none()),
+        st.tuples(st.just("crash"), st.integers(0, 5), st.none()),
     ),
-    max_size=40,
+    max_size=60,
 )
 
 
-@settings(max_examples=40, deadline=None)
-@given(steps=STEPS)
-def test_equals_a_dict_with_snapshots(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple]) -> None:
-    """Random puts, checkpoints, commits and crashes behave like a dict that is copied at each checkpoint."""
+@settings(max_examples=80, deadline=None)
+@given(steps=STEPS, newest=st.integers(1, 3))
+def test_equals_a_dict_with_snapshots(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple], newest: int
+) -> None:
+    """Random puts, checkpoints, commits, and crashes back to any kept checkpoint behave like copies of a dict."""
     directory = tmp_path_factory.mktemp("state")
     store = StateStore(directory, MAP)
     live: dict[bytes, bytes] = {}
-    committed: tuple[int | None, dict[bytes, bytes]] = (None, {})
+    kept: dict[int, dict[bytes, bytes]] = {}
+    savepoints: set[int] = set()
     number = 0
     for kind, first, second in steps:
         if kind == "put":
@@ -77,18 +133,27 @@ def test_equals_a_dict_with_snapshots(tmp_path_factory: pytest.TempPathFactory, 
             live.pop(key, None)
             if second is not None:
                 live[key] = second
+        elif kind == "flush":
+            store.flush()
         elif kind == "checkpoint":
             number += 1
             store.checkpoint(number, {"n": number})
             if first:
-                store.committed(number)
-                committed = (number, dict(live))
+                kept[number] = dict(live)
+                savepoints |= {number} if second else set()
+                for old in sorted(kept.keys() - savepoints)[:-newest]:
+                    if old != number:
+                        del kept[old]
+                store.committed(number, tuple(kept.keys() - {number}))
+        elif kind == "drop":
+            savepoints.discard(first)
         else:
             store.close()
             store = StateStore(directory, MAP)
-            meta = store.restore(committed[0])
-            assert meta == (None if committed[0] is None else {"n": committed[0]})
-            live = dict(committed[1])
+            back = sorted(kept)[-1 - first % len(kept)] if kept else None
+            assert store.restore(back) == (None if back is None else {"n": back})
+            live = dict(kept[back]) if back is not None else {}
+            kept = {id_: content for id_, content in kept.items() if back is not None and id_ <= back}
         assert store.get_many([bytes([n]) for n in range(6)]) == [live.get(bytes([n])) for n in range(6)]
     assert dict(store.items()) == live
     store.close()

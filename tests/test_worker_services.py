@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,9 +18,10 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.service import DnodeService
 from penstock.tasks import control
 from penstock.tasks.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopStream
-from penstock.tasks.environment import DnodeClient, FlightResultWriter, RowsRequest, StateDirectories
+from penstock.tasks.environment import DnodeClient, RowsRequest, StateDirectories
 from penstock.tasks.messages import ResultChild, ResultWrite, TaskId
 from penstock.tasks.notifier import WalNotifier
+from penstock.tasks.result_writer import FlightResultWriter
 from penstock.tasks.wire import decode, decode_error, encode, encode_error
 
 SECRET = b"secret"
@@ -138,9 +139,12 @@ class Dnode:
         self.writes: list[ResultWrite] = []
         self.reads: list[RowsRequest] = []
         self.error: Exception | None = None
+        self.on_write: Callable[[ResultWrite], None] | None = None
         self.service = DnodeService(SECRET, self.write, self.read)
 
     def write(self, write: ResultWrite) -> None:
+        if self.on_write is not None:
+            self.on_write(write)
         if self.error is not None:
             raise self.error
         self.writes.append(write)
@@ -167,56 +171,96 @@ class Writer:
         self.client = DnodeClient(address, secret)
         self.writer = FlightResultWriter(self.client, "w", self.woken.set)
 
-    def write(self, write: ResultWrite) -> bool:
-        """Performs a write; returns or raises what `poll` does then."""
-        self.woken.clear()
-        self.writer.submit(write)
-        assert self.woken.wait(10)
-        return self.writer.poll()
+    def wait(self, count: int) -> None:
+        """Waits until so many writes are acknowledged; raises what one failed with."""
+        while self.writer.acknowledged() < count:
+            assert self.woken.wait(10)
+            self.woken.clear()
+
+    def write(self, *writes: ResultWrite) -> None:
+        """Submits writes at once and waits for all of them."""
+        expected = self.writer.acknowledged() + len(writes)
+        for write in writes:
+            self.writer.submit(write)
+        self.wait(expected)
 
 
-def result(columns: dict[str, pa.Array], attempt: int = 1) -> ResultWrite:
-    children = (ResultChild("c1", (1, "x", None)), ResultChild("c2"))
-    return ResultWrite(5, attempt, SINK, 77, children, pa.record_batch(columns))
-
-
+CHILDREN = [ResultChild("c1", (1, "x", None)), ResultChild("c2")]
 FIRST = {"_child": pa.array([0, 1], pa.int32()), "_op": pa.array([0, 1], pa.uint8()), "ts": pa.array([1, 2])}
 
 
-def test_writes_arrive_unchanged_also_with_another_schema(dnode: Dnode) -> None:
-    """Children with their tags, rows, attempt and task all arrive; poll tells of the acknowledgement."""
+def result(columns: dict[str, pa.Array], children: Sequence[ResultChild] = CHILDREN) -> ResultWrite:
+    return ResultWrite(5, 1, SINK, 77, children, pa.record_batch(columns))
+
+
+def long(start: int, rows: int = 20_000) -> ResultWrite:
+    """Returns a write that is too large to be sent by the caller."""
+    return result({"_child": pa.array([0] * rows, pa.int32()), "_op": pa.array([0] * rows, pa.uint8()),
+                   "ts": pa.array(range(start, start + rows))})
+
+
+def test_writes_arrive_unchanged_and_in_order(dnode: Dnode) -> None:
+    """Small and large writes mixed, all under way at once, arrive as they were submitted."""
     writer = Writer(dnode.service.address)
-    writes = [result(FIRST), result(FIRST, 2), result(FIRST | {"v": pa.array(["a", None])})]
-    assert [writer.write(write) for write in writes] == [True, True, True]
-    assert dnode.writes == writes
+    writes = [result(FIRST), long(0), result(FIRST), result(FIRST), long(7), long(8), result(FIRST)]
+    writer.write(*writes)
+    writer.write(*writes)
+    assert dnode.writes == writes * 2
     writer.writer.close()
 
 
-def test_a_refused_write_raises_in_the_task_and_the_next_one_goes_through(dnode: Dnode) -> None:
-    """A StaleAttemptError of the dnode arrives as such, once; other exceptions as InternalError."""
+def test_children_are_sent_once_and_known_from_then_on(dnode: Dnode) -> None:
+    """The dnode has one list of children per connection, which grows as the sink's does."""
+    children = CHILDREN[:1]
     writer = Writer(dnode.service.address)
-    dnode.error = StaleAttemptError("attempt 1 was fenced off")
-    with pytest.raises(StaleAttemptError, match="fenced off"):
-        writer.write(result(FIRST))
-    assert not writer.writer.poll()
+    writer.write(result(FIRST, children))
+    children.append(CHILDREN[1])
+    writer.write(result(FIRST, children), result(FIRST, children))
+    assert dnode.writes[0].children is dnode.writes[2].children
+    assert dnode.writes[2].children == CHILDREN
+    writer.writer.close()
+
+
+def test_a_refused_write_raises_in_the_task_and_none_behind_it_is_performed(dnode: Dnode) -> None:
+    """A StaleAttemptError arrives as such; what was sent behind the write is refused too; another writer goes on."""
+    gate = threading.Event()
+
+    def fail(write: ResultWrite) -> None:
+        gate.wait(10)
+        dnode.on_write = None
+        raise StaleAttemptError("attempt 1 was fenced off")
+
+    dnode.on_write = fail
+    writer = Writer(dnode.service.address)
+    for write in (result(FIRST), result(FIRST), long(0)):
+        writer.writer.submit(write)
+    gate.set()
+    for _ in range(2):
+        with pytest.raises(StaleAttemptError, match="fenced off"):
+            writer.wait(1)
+    writer.writer.submit(result(FIRST))
+    writer.writer.close()
+    another = Writer(dnode.service.address)
+    another.write(result(FIRST))
+    assert dnode.writes == [result(FIRST)]
+    another.writer.close()
+
+
+def test_a_defect_of_the_dnode_is_an_internal_error_in_the_task(dnode: Dnode) -> None:
+    """Exceptions that aren't Penstock's arrive as InternalError with their type's name."""
     dnode.error = ValueError("a defect")
+    writer = Writer(dnode.service.address)
     with pytest.raises(InternalError, match="ValueError: a defect"):
         writer.write(result(FIRST))
-    dnode.error = None
-    assert writer.write(result(FIRST))
     writer.writer.close()
 
 
-def test_two_writes_at_once_are_a_defect(dnode: Dnode) -> None:
-    """A sink waits for its acknowledgement before it submits again."""
-    gate = threading.Event()
-    dnode.writes = type("Slow", (list,), {"append": lambda self, write: gate.wait()})()
+def test_another_kind_of_write_over_the_same_connection_is_a_defect(dnode: Dnode) -> None:
+    """One connection serves one attempt of one task, whose rows all have the same columns."""
     writer = Writer(dnode.service.address)
-    writer.writer.submit(result(FIRST))
-    with pytest.raises(InternalError, match="while another is under way"):
-        writer.writer.submit(result(FIRST))
-    gate.set()
-    assert writer.woken.wait(10)
+    writer.write(result(FIRST))
+    with pytest.raises(InternalError, match="another kind of write"):
+        writer.write(result(FIRST | {"v": pa.array(["a", None])}))
     writer.writer.close()
 
 

@@ -46,10 +46,11 @@ class PartInfo:
 
 @dataclass(frozen=True, slots=True)
 class LastTimes:
-    """The file with the greatest ts per child table, valid for all rows up to `version`."""
+    """The file with the greatest ts per child table, valid for all rows up to `version`. `crc`: of the whole file."""
 
     name: str
     version: int
+    crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

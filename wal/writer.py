@@ -13,7 +13,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InvalidValueError, StorageError
 from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
-from penstock.wal.record import DamagedRecordError, Kind
+from penstock.wal.record import DamagedRecordError, Kind, Pieces, size_of
 from penstock.wal.segment import (
     SEGMENT_HEADER_SIZE,
     End,
@@ -45,7 +45,7 @@ class Ticket:
 @dataclass(frozen=True, slots=True)
 class _Pending:
     ticket: Ticket
-    data: bytes
+    data: Pieces
     tail: Tail
     opens_segment: bool
 
@@ -136,7 +136,7 @@ class WalWriter:
         with self._condition:
             shape = self._shape(table_uid, batch.schema)
             payload = wire.rows_payload(table_uid, shape[0], batch)
-            if self._must_roll(len(payload)):
+            if self._must_roll(size_of(payload)):
                 self._shapes = {}
                 shape = self._shape(table_uid, batch.schema)
                 payload = wire.rows_payload(table_uid, shape[0], batch)
@@ -170,18 +170,19 @@ class WalWriter:
         return (self._planned.segment == 0
                 or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
 
-    def _enqueue(self, kind: Kind, payload: bytes, ingest_time_ms: int,
+    def _enqueue(self, kind: Kind, payload: Pieces, ingest_time_ms: int,
                  declaration: tuple[int, int, pa.Schema] | None = None) -> Ticket:
         problem = self.failed or self.refused
         if problem is not None:
             raise StorageError(f"the log in {self._directory} takes no writes: {problem.message}", hint=problem.hint)
-        if len(payload) > MAX_PAYLOAD:
-            raise InvalidValueError(f"a record of {len(payload)} bytes is too large for the log",
+        size = size_of(payload)
+        if size > MAX_PAYLOAD:
+            raise InvalidValueError(f"a record of {size} bytes is too large for the log",
                                     hint=f"write at most {MAX_PAYLOAD} bytes at once")
         planned = self._planned
         version = planned.version + 1
-        opens = self._must_roll(len(payload))
-        parts: list[bytes] = []
+        opens = self._must_roll(size)
+        parts: list[bytes | pa.Buffer] = []
         segment, offset, crc = planned.segment, planned.offset, planned.crc
         if opens:
             header = SegmentHeader(self._vgroup_id, version, self._clock.now_ms(), segment, crc)
@@ -194,15 +195,15 @@ class WalWriter:
             table_uid, shape, schema = declaration
             self._shapes[table_uid, schema] = shape
             self._next_shape = (shape + 1) & 0xFFFF_FFFF  # ids may come again: a later declaration replaces an earlier
-            data, crc = wire.encode(Kind.SCHEMA, version, ingest_time_ms,
-                                    wire.schema_payload(table_uid, shape, schema), crc)
-            parts.append(data)
-            offset += len(data)
-        data, crc = wire.encode(kind, version, ingest_time_ms, payload, crc)
-        parts.append(data)
-        self._planned = Tail(version, segment, offset + len(data), crc)
+            pieces, crc = wire.encode(Kind.SCHEMA, version, ingest_time_ms,
+                                      wire.schema_payload(table_uid, shape, schema), crc)
+            parts += pieces
+            offset += size_of(pieces)
+        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc)
+        parts += pieces
+        self._planned = Tail(version, segment, offset + size_of(pieces), crc)
         ticket = Ticket(version)
-        self._pending.append(_Pending(ticket, b"".join(parts), self._planned, opens))
+        self._pending.append(_Pending(ticket, tuple(parts), self._planned, opens))
         return ticket
 
     def commit(self, ticket: Ticket) -> None:
@@ -261,14 +262,14 @@ class WalWriter:
                 self._condition.notify_all()
 
     def _write(self, group: list[_Pending]) -> StorageError | None:
-        written: list[bytes] = []
+        written: list[bytes | pa.Buffer] = []
         try:
             for entry in group:
                 if entry.opens_segment:
                     self._append(written)
                     written = []
                     self._roll(entry.tail.segment)
-                written.append(entry.data)
+                written += entry.data
             self._append(written)
         except StorageError as error:
             return self._take_back(error)
@@ -278,9 +279,9 @@ class WalWriter:
             return self._sync_file(self._file)
         return None
 
-    def _append(self, chunks: list[bytes]) -> None:
-        if chunks and self._file is not None:
-            self._file.append(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    def _append(self, pieces: list[bytes | pa.Buffer]) -> None:
+        if pieces and self._file is not None:
+            self._file.append(b"".join(pieces))
 
     def _roll(self, first_version: int) -> None:
         with self._sync_lock:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from penstock.shell.dbapi import Connection
 
 from examples.flights.data import TIME_ZONE, Feed
+from examples.shared.replay import vnode_of_children
+from examples.shared.verdict import Verdict, compare
 
 HOUR_MS = 3_600_000
-DIFFERENCES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +59,6 @@ EXPECTATIONS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The comparison of one stream: its rows, and the differences found, of which there should be none."""
-
-    stream: str
-    rows: int
-    differences: tuple[str, ...]
-
-    @property
-    def matches(self) -> bool:
-        return not self.differences
-
-    def __str__(self) -> str:
-        if self.matches:
-            return f"{self.stream}: matches the batch answer ({self.rows} rows)"
-        shown = "\n  ".join(self.differences[:DIFFERENCES_SHOWN])
-        more = len(self.differences) - DIFFERENCES_SHOWN
-        return f"{self.stream}: differs from the batch answer\n  {shown}" + (f"\n  and {more} more" if more > 0 else "")
-
-
 def check(expectation: Expectation, feed: Feed, connection: Connection, path: str) -> Verdict:
     """Reads the result table with plain DuckDB and compares it with both batch answers."""
     found = _result_rows(expectation, path)
@@ -85,8 +66,8 @@ def check(expectation: Expectation, feed: Feed, connection: Connection, path: st
     batch = _batch_answer(expectation, connection)
     must_be_there = _closed_windows(expectation, feed, connection)
     differences = [
-        *_compare("pandas", wanted, "Penstock's batch query", batch, lambda key: True),
-        *_compare("the batch answer", wanted, "the stream", found, must_be_there),
+        *compare("pandas", wanted, "Penstock's batch query", batch, lambda key: True, TIME_ZONE),
+        *compare("the batch answer", wanted, "the stream", found, must_be_there, TIME_ZONE),
     ]
     return Verdict(expectation.stream, len(found), tuple(differences))
 
@@ -133,7 +114,7 @@ def _closed_windows(
     """Returns which windows the stream must have written: a closed one ends before every vnode's watermark."""
     if expectation.emits_open_windows:
         return lambda key: True
-    vnodes = _vnode_of_children(expectation.source, connection)
+    vnodes = vnode_of_children(connection, "nyc", expectation.source)
     newest = feed.frame.groupby(feed.frame["tbname"].map(vnodes))["ts"].max()
     watermark = int(newest.min()) - round(expectation.watermark_hours * HOUR_MS)
     return lambda key: _window_end(expectation, key[1]) <= watermark
@@ -144,37 +125,3 @@ def _window_end(expectation: Expectation, start: int) -> int:
         return start + HOUR_MS
     midnight = pd.Timestamp(start, unit="ms", tz="UTC").tz_convert(TIME_ZONE)
     return int((midnight + pd.DateOffset(days=1)).timestamp() * 1000)
-
-
-def _vnode_of_children(source: str, connection: Connection) -> dict[str, int]:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT table_name, vgroup_id FROM information_schema.ins_tables "
-            f"WHERE db_name = 'nyc' AND stable_name = '{source}'"
-        )
-        return dict(cursor.fetchall())
-
-
-def _compare(
-    left_name: str, left: pd.DataFrame, right_name: str, right: pd.DataFrame, required: Callable[[Any], bool]
-) -> list[str]:
-    """Returns differences in words; rows of `left` that aren't `required` may be missing from `right`."""
-    differences = [f"{right_name} has {_row(key)}, {left_name} has not" for key in right.index.difference(left.index)]
-    missing = [key for key in left.index.difference(right.index) if required(key)]
-    differences += [f"{left_name} has {_row(key)}, {right_name} has not" for key in missing]
-    common = left.index.intersection(right.index)
-    for column in left.columns:
-        wanted = left.loc[common, column].astype("float64")
-        found = right.loc[common, column].astype("float64")
-        tolerance = 1e-9 * wanted.abs().clip(lower=1)
-        wrong = ~((wanted - found).abs() <= tolerance) & ~(wanted.isna() & found.isna())
-        differences += [
-            f"{_row(key)}: {column} is {found[key]} by {right_name}, {wanted[key]} by {left_name}"
-            for key in common[wrong]
-        ]
-    return differences
-
-
-def _row(key: tuple[str, int]) -> str:
-    group, start = key
-    return f"{group} at {pd.Timestamp(start, unit='ms', tz='UTC').tz_convert(TIME_ZONE):%Y-%m-%d %H:%M}"

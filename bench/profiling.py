@@ -116,10 +116,10 @@ def profile(
         check(query, found, expected(query, shape, trigger))
         total = sum(parts.values())
         return {
-            "measure": "profile", "engine": "penstock", "query": query.name, "trigger": trigger, "rows": rows,
-            "tables": shape.tables, "vgroups": vgroups, "late": shape.late, "updated": shape.updated,
-            "rows_per_record": batch_rows, "follow": follow, "result_rows": found.num_rows, "written_rows": result.rows,
-            "write_calls": result.calls, "rows_per_cpu_second": round(rows / total),
+            "part": "profile", "measure": "profile", "engine": "penstock", "query": query.name, "trigger": trigger,
+            "rows": rows, "tables": shape.tables, "vgroups": vgroups, "late": shape.late,
+            "updated": shape.updated, "rows_per_record": batch_rows, "follow": follow, "result_rows": found.num_rows,
+            "written_rows": result.rows, "write_calls": result.calls, "rows_per_cpu_second": round(rows / total),
             "cpu_seconds": {name: round(seconds, 3) for name, seconds in parts.items()},
             "rows_per_cpu_second_of": {name: round(rows / seconds) for name, seconds in parts.items() if seconds > 0},
             "ingest_rows_per_cpu_second": round(rows / ingest),

@@ -1,0 +1,172 @@
+"""An engine that is measured: the real one with Spark, with a note of when each result became visible.
+
+A result is visible once `ResultStore.write_results` has returned in the engine: the vnode has acknowledged the rows,
+and every query that starts from then on finds them (`Snapshot`s are taken under the same lock). So the time is taken
+right there, by a callback around that call; nothing polls, and the measurement costs the engine one clock reading per
+write call of a sink. The callback is put around the class's method, for good: a `Node` belongs into a process of its
+own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import pyarrow as pa
+
+from bench.setup import DATABASE
+from penstock.common.clock import SystemClock
+from penstock.common.config import load_config
+from penstock.common.errors import UnavailableError
+from penstock.mnode.engine import Engine
+from penstock.mnode.results import ResultStore
+from penstock.mnode.session import Result, SessionState
+from penstock.mnode.stream_status import StreamsSnapshot
+from penstock.tasks.messages import ResultWrite, TaskStatus
+
+_POLL_S = 0.05
+_START_TIMEOUT_S = 180.0
+CONFIG: Mapping[str, Any] = {"timezone": "UTC", "streamSinkDataRate": 0, "heartbeatInterval": "200ms"}
+
+
+class ResultLog:
+    """When results became visible. Thread-safe."""
+
+    def __init__(self, keep: bool) -> None:
+        """`keep`: keeps the rows as well."""
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._writes: list[tuple[int, ResultWrite]] = []
+        self.rows = 0
+        self.calls = 0
+        self.first_ns: int | None = None
+        self.last_ns: int | None = None
+        self._news = threading.Event()
+
+    def note(self, write: ResultWrite) -> None:
+        """Notes a write that has just been acknowledged."""
+        now = time.monotonic_ns()
+        with self._lock:
+            self.rows += write.rows.num_rows
+            self.calls += 1
+            self.first_ns = self.first_ns or now
+            self.last_ns = now
+            if self._keep:
+                self._writes.append((now, write))
+        self._news.set()
+
+    def wait_for_news(self, timeout_s: float) -> bool:
+        """Waits for the next write; returns whether there was one."""
+        self._news.clear()
+        return self._news.wait(timeout_s)
+
+    def writes(self) -> list[tuple[int, ResultWrite]]:
+        """Returns the writes with the times (ns) at which they became visible."""
+        with self._lock:
+            return list(self._writes)
+
+    def visible(self, column: str, count: str = "c") -> pa.Table:
+        """Returns all rows written: the group (tag value) as `column`, ts (int64), the count as `c`, `shown_ns`."""
+        parts = []
+        for at, write in self.writes():
+            rows = write.rows
+            groups = pa.array([child.tag_values[0] for child in write.children])
+            columns = {column: groups.take(rows.column("_child")), "ts": rows.column("ts").cast(pa.int64())}
+            if count in rows.schema.names:
+                columns["c"] = rows.column(count)
+            parts.append(pa.table({**columns, "shown_ns": pa.repeat(pa.scalar(at, pa.int64()), rows.num_rows)}))
+        return pa.concat_tables(parts, promote_options="default")
+
+
+def _note_results(note: Callable[[ResultWrite], None]) -> None:
+    """Has every result write of this process noted once it is done."""
+    write_results = ResultStore.write_results
+
+    def noting(store: ResultStore, write: ResultWrite) -> None:
+        write_results(store, write)
+        note(write)
+
+    ResultStore.write_results = noting  # type: ignore[method-assign]
+
+
+class Node:
+    """An engine in this process. `execute`, `insert`; a context manager."""
+
+    def __init__(self, directory: Path, config: Mapping[str, Any] | None = None, *, keep: bool = False) -> None:
+        """`keep`: the rows of results are kept for `results.visible`."""
+        self.results = ResultLog(keep)
+        self.session = SessionState("UTC")
+        _note_results(self.results.note)
+        self.engine = Engine(directory, load_config({**CONFIG, **(config or {})}, environment={}))
+
+    def execute(self, text: str) -> Result:
+        return self.engine.execute(text, self.session)
+
+    def rows(self, text: str) -> list[dict[str, Any]]:
+        """Returns the rows of a query."""
+        table = self.execute(text).table
+        assert table is not None
+        found: list[dict[str, Any]] = table.to_pylist()
+        return found
+
+    def insert(self, table: str, batch: pa.RecordBatch) -> None:
+        self.engine.insert_arrow(table, pa.Table.from_batches([batch]), self.session)
+
+    def status(self) -> StreamsSnapshot:
+        """Returns how all streams are, as of their last heartbeats."""
+        return self.engine.streams.snapshot()
+
+    def tasks(self) -> list[TaskStatus]:
+        """Returns how the tasks of all streams are."""
+        return [report.status for reports in self.status().tasks.values() for report in reports]
+
+    def wait_running(self) -> None:
+        """Waits until the tasks of all streams run. Raises UnavailableError after three minutes."""
+        self._wait_until(lambda: all(info.state == "RUNNING" for info in self.status().infos.values())
+                         and all(task.state != "STARTING" for task in self.tasks()), _START_TIMEOUT_S)
+
+    def log_ends(self) -> list[int]:
+        """Returns the acknowledged version of each vnode's log, in the order of the database's vnodes."""
+        database = self.engine.catalog.database(DATABASE)
+        assert database is not None
+        return [self.engine.storage.vnode(vgroup_id).acknowledged_version for vgroup_id in database.vgroup_ids]
+
+    def wait_done(self, ends: Sequence[int], timeout_s: float) -> None:
+        """Waits until all tasks have processed the logs up to these versions and rest. Raises UnavailableError."""
+        self._wait_until(lambda: self._is_done(ends), timeout_s)
+
+    def _is_done(self, ends: Sequence[int]) -> bool:
+        calls = self.results.calls
+        # Blocks may be on their way between workers: rest counts if the next heartbeats say so too.
+        return (self._rests(ends) and not self.results.wait_for_news(self.engine.config.heartbeat_interval * 1.5)
+                and self._rests(ends) and self.results.calls == calls)
+
+    def _rests(self, ends: Sequence[int]) -> bool:
+        tasks = self.tasks()
+        return bool(tasks) and all(
+            task.state == "IDLE" and not task.input_bytes and not task.output_bytes
+            and (task.processed_version is None or task.processed_version >= ends[task.task.index]) for task in tasks)
+
+    def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        clock, never = SystemClock(), threading.Event()
+        deadline = clock.monotonic() + timeout_s
+        while not condition():
+            if clock.monotonic() > deadline:
+                raise UnavailableError(f"after {timeout_s:g} s the streams are not there yet: " + "; ".join(
+                    f"{task.task} {task.state} {task.reason}" for task in self.tasks()))
+            clock.wait(never, _POLL_S)
+
+    def close(self) -> None:
+        self.engine.close()
+
+    def __enter__(self) -> Node:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

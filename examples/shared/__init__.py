@@ -1,0 +1,1 @@
+"""What the examples have in common: replaying rows, showing the tasks, comparing answers."""

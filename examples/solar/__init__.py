@@ -1,0 +1,1 @@
+"""Trackers of three solar fields through four streams, one of them over the results of another."""

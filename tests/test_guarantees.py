@@ -1,0 +1,192 @@
+"""EXACTLY_ONCE and AT_LEAST_ONCE: who waits for barriers, and what a sink that can't replace rows sees of a failure."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from stream_kit import StreamKit
+
+from penstock.tasks.inbox import Inbox
+from penstock.tasks.messages import Barrier, Block, ResultWrite, StartCheckpoint, TaskId
+from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.runner import drive_once
+
+CHANNELS = [TaskId(1, "source", n) for n in range(3)]
+
+
+def block(number: int) -> Block:
+    return Block(pa.record_batch({"n": pa.array([number])}))
+
+
+@given(st.booleans(), st.lists(st.lists(st.integers(0, 4), min_size=2, max_size=2), min_size=3, max_size=3),
+       st.integers(0, 1 << 32))
+def test_only_aligned_channels_wait(aligned: bool, sizes: list[list[int]], seed: int) -> None:
+    """Aligned: at a checkpoint's moment exactly what was before its barriers has been taken. Unaligned: a channel that
+    has something is never held back, and the moment comes when the last barrier does."""
+    chance = random.Random(seed)
+    queue: ChannelQueue[TaskId] = ChannelQueue(1 << 20, CHANNELS, lambda: None)
+    inbox = Inbox(queue, aligned=aligned)
+    lengths = dict(zip(CHANNELS, sizes, strict=True))
+    items = {channel: [item for number, length in enumerate(parts)
+                       for item in (*(block(number) for _ in range(length)), Barrier(number + 1))]
+             for channel, parts in lengths.items()}
+    taken = dict.fromkeys(CHANNELS, 0)
+    moments = []
+    while any(items.values()) or any(queue.peek(channel) for channel in CHANNELS):
+        waiting = [channel for channel in CHANNELS if items[channel]]
+        if waiting and chance.random() < 0.5:
+            channel = chance.choice(waiting)
+            assert queue.try_put(channel, items[channel].pop(0))
+        got = inbox.next()
+        if got is None:
+            if not aligned:
+                assert all(queue.peek(channel) is None for channel in CHANNELS)
+            continue
+        channel, item = got
+        if isinstance(item, Block):
+            taken[channel] += 1
+        elif isinstance(item, Barrier) and inbox.barrier(channel, item):
+            moments.append(item.checkpoint_id)
+            before = {channel: sum(lengths[channel][:item.checkpoint_id]) for channel in CHANNELS}
+            assert taken == before if aligned else all(taken[channel] >= before[channel] for channel in CHANNELS)
+    assert moments == [1, 2]
+
+
+@pytest.mark.parametrize("aligned", [True, False])
+def test_an_abandoned_checkpoint_holds_nobody(aligned: bool) -> None:
+    """Channels that waited for it go on; its barrier counts no more when it comes in the end."""
+    queue: ChannelQueue[TaskId] = ChannelQueue(1 << 20, CHANNELS[:2], lambda: None)
+    inbox = Inbox(queue, aligned=aligned)
+    fast, slow = CHANNELS[:2]
+    assert not inbox.barrier(fast, Barrier(1))
+    inbox.abandon(1)
+    assert not inbox.aligning
+    assert not inbox.barrier(slow, Barrier(1))
+    assert not inbox.aligning
+    assert not inbox.barrier(fast, Barrier(2))
+    assert inbox.barrier(slow, Barrier(2))
+
+
+# --- a sink that cannot replace rows ---------------------------------------------------------------------------------
+
+
+@dataclass
+class Journal:
+    """What readers of an append-only target see, and what is prepared for them; survives the tasks."""
+
+    seen: list[dict[str, Any]] = field(default_factory=list)
+    prepared: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+
+class JournalWriter:
+    """Appends every row that is written to a journal: a row that is written twice is there twice."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+        self.open: list[dict[str, Any]] = []
+        self.submitted = 0
+
+    def submit(self, write: ResultWrite) -> None:
+        self.submitted += 1
+        self.open += write.rows.drop_columns(["_child", "_op"]).to_pylist()
+
+    def acknowledged(self) -> int:
+        return self.submitted
+
+    def recover(self, checkpoint_id: int | None) -> None:
+        self.commit(checkpoint_id or 0)
+        self.journal.prepared.clear()
+
+    def prepare(self, checkpoint_id: int) -> None:
+        self.journal.prepared[checkpoint_id], self.open = self.open, []
+
+    def commit(self, checkpoint_id: int) -> None:
+        for number in sorted(self.journal.prepared):
+            if number <= checkpoint_id:
+                self.journal.seen += self.journal.prepared.pop(number)
+
+    def commit_writes(self) -> None:
+        self.journal.seen += self.open
+        self.open = []
+
+
+def journal_after_a_kill(root: Path, guarantee: str, *, commit_is_told: bool = True) -> list[int]:
+    """Returns the values that an append-only sink has after the same rows, checkpoints and kill."""
+    journals: dict[TaskId, Journal] = {}
+    kit = StreamKit(
+        root, f"CREATE STREAM s TRIGGER AT_ONCE GUARANTEE {guarantee} INTO o AS SELECT ts, voltage FROM meters "
+        "PARTITION BY tbname", vnodes=2,
+        writer=lambda task: JournalWriter(journals.setdefault(task, Journal())))
+    try:
+        kit.insert([(n % 4, 1000 + n, n) for n in range(10)], ("voltage",))
+        kit.run()
+        kit.checkpoint(commit=commit_is_told)
+        if not commit_is_told:  # the record was written, and then the tasks died
+            kit.committed = kit.checkpoints
+        else:
+            kit.insert([(n % 4, 1000 + n, n) for n in range(10, 20)], ("voltage",))
+            kit.run()
+        kit.kill()
+        kit.run()
+        kit.insert([(n % 4, 1000 + n, n) for n in range(20, 30)], ("voltage",))
+        kit.run()
+        kit.checkpoint()
+        return sorted(row["voltage"] for journal in journals.values() for row in journal.seen)
+    finally:
+        kit.close()
+
+
+def test_replays_are_seen_under_at_least_once_and_not_under_exactly_once(tmp_path: Path) -> None:
+    """The same rows and the same kill: what was written after the checkpoint comes twice, or once."""
+    assert journal_after_a_kill(tmp_path / "exactly", "EXACTLY_ONCE") == list(range(30))
+    replayed = list(range(10, 20))
+    assert journal_after_a_kill(tmp_path / "least", "AT_LEAST_ONCE") == sorted([*range(30), *replayed])
+
+
+def test_a_checkpoint_that_is_valid_but_was_not_told_of_is_committed_after_the_restart(tmp_path: Path) -> None:
+    """Between the commit record and the sink's commit there is a moment to die in: nothing is lost or doubled then."""
+    values = journal_after_a_kill(tmp_path, "EXACTLY_ONCE", commit_is_told=False)
+    assert values == [*range(10), *range(20, 30)]
+
+
+def test_state_counts_rows_again_under_at_least_once_only(tmp_path: Path) -> None:
+    """A channel that runs ahead of the others' barriers is in the state and read again after a kill."""
+    counts = {}
+    for guarantee in ("EXACTLY_ONCE", "AT_LEAST_ONCE"):
+        kit = StreamKit(
+            tmp_path / guarantee, f"CREATE STREAM s TRIGGER AT_ONCE GUARANTEE {guarantee} INTO o AS "
+            "SELECT _wstart, count(*) n FROM meters INTERVAL(1h)", vnodes=2, tables=4)
+        try:
+            kit.insert([(n % 4, 1000 + n, n) for n in range(8)], ("voltage",))
+            kit.run()
+            sources = [task for task in kit.tasks if task.id.level == "source"]
+            others = [task for task in kit.tasks if task.id.level != "source"]
+            first, second = sources
+            kit.checkpoints += 1
+            kit.post(StartCheckpoint(kit.checkpoints), "source")
+            drive(kit, [first, *others])  # the second source's barrier isn't on its way yet
+            kit.insert([(n % 4, 2000 + n, n) for n in range(8)], ("voltage",))
+            drive(kit, [first, *others])
+            drive(kit, [second, *others])
+            kit.run()
+            kit.committed = kit.checkpoints
+            kit.kill()
+            kit.run()
+            counts[guarantee] = kit.rows()[0]["n"]
+        finally:
+            kit.close()
+    assert counts["EXACTLY_ONCE"] == 16
+    assert counts["AT_LEAST_ONCE"] > 16
+
+
+def drive(kit: StreamKit, tasks: list[Any]) -> None:
+    """Steps only these tasks, and moves what they sent."""
+    while drive_once(tasks, kit.stream.links):
+        continue

@@ -1,0 +1,65 @@
+"""Options of streams as text: what is written is read back as it was, and ALTER changes nothing else."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.sql.parser import parse_one
+from penstock.sql.statements import CreateStream, Duration, StreamOptions
+from penstock.sql.stream_options import altered, options_sql
+from penstock.sql.stream_options import given as given_in
+
+DURATIONS = st.builds(Duration, st.integers(1, 999), st.sampled_from(["a", "s", "m", "h", "d"]))
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "trigger": st.sampled_from(["at_once", "window_close", "force_window_close"]),
+    "max_delay": st.none(), "recalculate": st.none(),
+    "watermark": DURATIONS, "ignore_expired": st.booleans(), "ignore_update": st.booleans(), "delete_mark": DURATIONS,
+    "fill_history": st.booleans(), "fill_history_async": st.just(False),
+    "timezone": st.sampled_from(["Europe/Berlin", "it's"]), "allowed_lateness": DURATIONS, "idle_timeout": DURATIONS,
+    "time": st.sampled_from(["event", "processing"]), "max_future": DURATIONS, "max_skew": DURATIONS,
+    "on_error": st.sampled_from(["fail", "skip"]), "late": st.sampled_from(["drop", "recalc"]), "dlq": st.none(),
+    "close_when_idle": st.booleans(), "checkpoint_interval": st.just(Duration(90, "s")),
+    "sink_rate": st.sampled_from([0.0, 0.1, 2.5]), "guarantee": st.sampled_from(["exactly_once", "at_least_once"]),
+}
+OPTIONS = st.fixed_dictionaries({}, optional=VALUES).map(lambda values: StreamOptions(**values))
+PERIODS = [StreamOptions(trigger="max_delay", max_delay=Duration(7, "s")),
+           StreamOptions(trigger="continuous_window_close", recalculate=Duration(20, "m")),
+           StreamOptions(fill_history=True, fill_history_async=True)]
+
+
+def create(options: str) -> CreateStream:
+    statement = parse_one(f"CREATE STREAM s {options} INTO `into` AS SELECT _wstart, count(*) FROM t INTERVAL(1s)")
+    assert isinstance(statement, CreateStream)
+    return statement
+
+
+def test_every_option_is_known_here() -> None:
+    """A new option must be written by `options_sql`, or ALTER STREAM would lose it."""
+    assert VALUES.keys() == {field.name for field in fields(StreamOptions)}
+
+
+@given(OPTIONS)
+def test_options_are_read_back_as_they_were(options: StreamOptions) -> None:
+    """Whatever is given, in whatever combination, the text has all of it."""
+    assert create(options_sql(options)).options == options
+
+
+@pytest.mark.parametrize("options", PERIODS, ids=options_sql)
+def test_options_of_two_words_are_read_back(options: StreamOptions) -> None:
+    """A trigger's time and ASYNC belong to the word before them."""
+    assert create(options_sql(options)).options == options
+
+
+@given(OPTIONS, OPTIONS)
+def test_altered_options_replace_the_old_and_leave_the_rest(old: StreamOptions, new: StreamOptions) -> None:
+    """The changed text is the old one with other options."""
+    before = create(options_sql(old))
+    after = parse_one(altered(before, new))
+    assert isinstance(after, CreateStream)
+    assert after.options == replace(old, **{name: getattr(new, name) for name in given_in(new)})
+    assert (after.name, after.target.name.name, after.query.text) == ("s", "into", before.query.text)
