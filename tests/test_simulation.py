@@ -1,4 +1,4 @@
-"""Seeded histories of the whole system in one thread: same answer as the batch, nothing acknowledged lost, no standstill."""
+"""Seeded histories of the whole system in one thread: the batch answer, nothing acknowledged lost, no standstill."""
 
 from __future__ import annotations
 

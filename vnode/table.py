@@ -18,7 +18,7 @@ from penstock.vnode.newest import NewestTimes
 from penstock.vnode.parts import PartCache
 from penstock.vnode.source import Chunk, find_newest, stored_values
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
-from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, with_key_columns
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, RowsRecord, with_key_columns
 
 APPEND, LATE, UPDATE = 0, 1, 2
 _RECENT_TOMBSTONES = 256
@@ -45,6 +45,22 @@ class Decided:
     change: npt.NDArray[np.uint8] | None
     last: npt.NDArray[np.int64] | None
     updates: TimeRange | None
+
+
+def stored_form(record: RowsRecord) -> tuple[list[pa.Array], pa.Schema, int, TimeRange | None]:
+    """Returns the rows of a log record as `TableState.append` takes them: without the verdict."""
+    batch = record.batch
+    names: list[str] = batch.schema.names
+    updates: TimeRange | None = None
+    arrays = batch.columns
+    if names[-1] == LAST_COLUMN:
+        updated = np.flatnonzero(arrays[-2].to_numpy() == UPDATE)
+        if len(updated):
+            times = arrays[1].view(pa.int64()).to_numpy()[updated]
+            updates = (int(times.min()), int(times.max()))
+        names, arrays = names[:-2], arrays[:-2]
+    fields = [batch.schema.field(name) for name in names]
+    return arrays, pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())]), record.version, updates
 
 
 class TableState:

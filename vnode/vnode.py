@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,7 +32,7 @@ from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges,
 from penstock.vnode.parts import MAX_PART_ROWS, PartCache, parquet_bytes, write_part
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.source import Selection, gather, resolve
-from penstock.vnode.table import UPDATE, PartHandle, TableState
+from penstock.vnode.table import PartHandle, TableState, stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
 from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
@@ -239,8 +238,12 @@ class Vnode:
         known = 0
         if table.last_times is not None:
             path = self._store / "last" / table.last_times.name
+            content = self._fs.read(path)
+            if table.last_times.crc not in (None, crc32c(content)):
+                raise CorruptionError(f"{path} is damaged: its checksum does not fit",
+                                      hint="penstock fsck --repair has it made again from the parts")
             try:
-                stored = pq.read_table(path)
+                stored = pq.read_table(pa.BufferReader(content))
             except (OSError, pa.ArrowInvalid) as error:
                 raise CorruptionError(f"{path} is damaged: {error}") from error
             stored = stored.sort_by("tuid")
@@ -255,19 +258,7 @@ class Vnode:
         table = self._tables.get(record.table_uid)
         if table is None:
             return  # the table was dropped later
-        batch = record.batch
-        names: list[str] = batch.schema.names
-        updates: TimeRange | None = None
-        arrays = batch.columns
-        if names[-1] == LAST_COLUMN:
-            updated = np.flatnonzero(arrays[-2].to_numpy() == UPDATE)
-            if len(updated):
-                times = arrays[1].view(pa.int64()).to_numpy()[updated]
-                updates = (int(times.min()), int(times.max()))
-            names, arrays = names[:-2], arrays[:-2]
-        fields = [batch.schema.field(name) for name in names]
-        schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
-        table.append(arrays, schema, record.version, updates)
+        table.append(*stored_form(record))
 
     def _ready(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write."""
@@ -620,8 +611,9 @@ class Vnode:
 
     def _write_times(self, table: TableState, times: pa.Table, version: int) -> LastTimes:
         name = f"{table.uid}-{version:020d}.parquet"
-        self._fs.write_atomic(self._store / "last" / name, parquet_bytes(times))
-        return LastTimes(name, version)
+        content = parquet_bytes(times)
+        self._fs.write_atomic(self._store / "last" / name, content)
+        return LastTimes(name, version, crc32c(content))
 
     def _install(self, persisted: int, generation: int, results: Sequence[_Flushed]) -> None:
         """Makes the result of a flush valid, in the MANIFEST and in memory."""
