@@ -78,6 +78,7 @@ class StreamRecord:
     wanted: WantedState = "running"
     functions: tuple[str, ...] = ()
     defaults: dict[str, Any] = field(default_factory=dict)
+    dlq: tuple[str, str] | None = None
     savepoints: tuple[Savepoint, ...] = ()
     last_checkpoint_id: int = 0
     replaces: int | None = None
@@ -148,12 +149,18 @@ class Catalog:
         self._drops = 0
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._streams: dict[int, StreamRecord] = {}
+        #: streams whose entry cannot be read, by id: they are set aside, and everything else works
+        self.damaged_streams: dict[int, str] = {}
         self._snodes: dict[int, Snode] = {}
         self._functions: dict[str, UserFunction] = {}
         self._next_id = FIRST_UID
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
             self._load()
+        except lmdb.Error as error:
+            self._env.close()
+            raise StorageError(f"the catalog {self._path} cannot be opened: {error}",
+                               hint="check free space and the disk") from error
         except BaseException:
             self._env.close()
             raise
@@ -685,10 +692,11 @@ class Catalog:
                 parent, child = codec.child_from_json(key, value)
                 self._children[parent][child.uid] = child
                 self._namespace_of(self._tables[parent]).children[child.name] = (parent, child)
-            for _, value in read.items(_STREAMS):
+            for _, value in read.sound_items(_STREAMS, self.damaged_streams):
                 value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
                 value["source_columns"] = tuple(value["source_columns"])
                 value["functions"] = tuple(value.get("functions", ()))
+                value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
                 value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
                 self._streams[value["id"]] = StreamRecord(**value)
             for _, value in read.items(_SNODES):
@@ -726,6 +734,17 @@ class _Read:
     def get(self, store: bytes, key: bytes) -> Any:
         value = self._transaction.get(key, db=self._stores[store])
         return None if value is None else self._open(store, key, value)
+
+    def sound_items(self, store: bytes, damaged: dict[int, str]) -> Iterator[tuple[bytes, Any]]:
+        """As `items`; entries that are damaged are left out and noted by their id."""
+        with self._transaction.cursor(db=self._stores[store]) as cursor:
+            for key, value in cursor:
+                try:
+                    opened = self._open(store, key, value)
+                except CorruptionError as error:
+                    damaged[int.from_bytes(key, "big")] = error.message
+                else:
+                    yield key, opened
 
     def items(self, store: bytes) -> Iterator[tuple[bytes, Any]]:
         with self._transaction.cursor(db=self._stores[store]) as cursor:

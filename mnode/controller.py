@@ -10,7 +10,7 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -26,13 +26,14 @@ from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, Strea
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, WorkerInfo
-from penstock.mnode.workers import WorkerConnection, WorkerDoor
+from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.tasks import control
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
     Pause,
     Recalculate,
+    Replay,
     Resume,
     StartCheckpoint,
     TaskEvent,
@@ -191,7 +192,7 @@ class _Entry:
 
 @dataclass(slots=True)
 class _Worker:
-    connection: WorkerConnection
+    connection: WorkerLine
     heard_at: float
 
 
@@ -209,11 +210,15 @@ class StreamController:
         secret: bytes,
         on_checkpoint: Callable[[int, Mapping[int, int]], None],
         build: TaskBuilder | None = None,
+        surroundings: Surroundings | None = None,
+        before_commit: Callable[[int], None] = lambda stream_id: None,
     ) -> None:
         """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
 
         `on_checkpoint(stream id, {vgroup id: version})` is called after each commit, from another thread: WAL up to
         these versions isn't needed any more, not even for a restart from the oldest record that is kept.
+        `before_commit(stream id)` is called before each commit, from another thread, and makes durable what the stream
+        has read and written; if it raises, the checkpoint is abandoned.
         """
         self._paths = paths
         self._clock = clock
@@ -222,6 +227,7 @@ class StreamController:
         self._service_address = service_address
         self._secret = secret
         self._on_checkpoint = on_checkpoint
+        self._before_commit = before_commit
         self._build = build
         self._records = records
         self._machine = GroupMachine(settings.groups)
@@ -236,10 +242,10 @@ class StreamController:
         self._flag = threading.Event()
         self._stopping = False
         self._gone: Future[None] | None = None
-        self._helpers = ThreadPoolExecutor(4, thread_name_prefix="controller helper")
-        self._door = WorkerDoor(secret, self._hello, self._message, self._lost, settings.host)
-        self._thread = threading.Thread(target=self._run, name="stream controller", daemon=True)
-        self._thread.start()
+        self._surroundings: Surroundings = surroundings or Threads()
+        self._helpers = self._surroundings.pool("controller helper", 4)
+        self._door = self._surroundings.door(secret, self._hello, self._message, self._lost, settings.host)
+        self._thread = self._surroundings.launch("stream controller", self._run)
 
     # --- what others ask for -----------------------------------------------------------------------------------
 
@@ -251,7 +257,7 @@ class StreamController:
         """Waits until the stream's tasks run for the first time; returns whether they do."""
         future = self._ask(lambda: self._entry(stream_id).running)
         with contextlib.suppress(FutureTimeoutError):
-            future.result(timeout_s)
+            self._surroundings.result(future, timeout_s)
         return future.done()
 
     def stop(self, stream_id: int, timeout_s: float = _STOP_TIMEOUT_S) -> None:
@@ -263,7 +269,7 @@ class StreamController:
         if removed is None:
             return
         try:
-            removed.result(timeout_s)
+            self._surroundings.result(removed, timeout_s)
         except FutureTimeoutError:
             raise UnavailableError(f"stream {stream_id:x} has not ended within {timeout_s:g} s") from None
 
@@ -275,14 +281,15 @@ class StreamController:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
         self._ask(lambda: self._resume(stream_id, skip_to_end))
 
-    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None:
-        """Has a running stream compute a range of time again; returns once a checkpoint holds the order.
+    def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
+        """Has a running stream compute a range of time, or rows that it left out, again.
 
-        If that takes long the order stands all the same. Raises NotFoundError, or UnavailableError if it doesn't run.
+        Returns once a checkpoint holds the order. If that takes long the order stands all the same. Raises
+        NotFoundError, or UnavailableError if it doesn't run.
         """
-        future = self._ask(lambda: self._recalculate(stream_id, first_ts, last_ts))
+        future = self._ask(lambda: self._recalculate(stream_id, order))
         try:
-            future.result(_ORDER_TIMEOUT_S)
+            self._surroundings.result(future, _ORDER_TIMEOUT_S)
         except FutureTimeoutError:
             _log.info("stream %x: RECALCULATE is under way, but no checkpoint holds it yet", stream_id)
 
@@ -295,7 +302,7 @@ class StreamController:
         if not wait:
             return None
         try:
-            return future.result(timeout_s)
+            return self._surroundings.result(future, timeout_s)
         except FutureTimeoutError:
             text = f"the checkpoint of stream {stream_id:x} is not done within {timeout_s:g} s"
             raise UnavailableError(text) from None
@@ -352,13 +359,14 @@ class StreamController:
             self._checkpoint_all(self._settings.final_checkpoint_timeout_s)
         gone = self._ask(self._close_all)
         try:
-            gone.result(timeout_s)
+            self._surroundings.result(gone, timeout_s)
         except FutureTimeoutError:
             _log.warning("some workers have not left within %g s; they are cut off", timeout_s)
         self._ask(self._cut_off)
         self._stopping = True
         self._flag.set()
-        self._thread.join()
+        if self._thread is not None:
+            self._thread.join()
         self._door.close()
         self._helpers.shutdown(wait=True, cancel_futures=True)
 
@@ -368,7 +376,7 @@ class StreamController:
         deadline = self._clock.monotonic() + timeout_s
         for stream_id, future in zip(running, futures, strict=True):
             try:
-                future.result(max(0.0, deadline - self._clock.monotonic()))
+                self._surroundings.result(future, max(0.0, deadline - self._clock.monotonic()))
             except FutureTimeoutError:
                 _log.warning("stream %x is closed without a last checkpoint: it took too long", stream_id)
             except UnavailableError as error:
@@ -390,7 +398,7 @@ class StreamController:
             raise UnavailableError("the engine is closed")
         self._post(reply)
         try:
-            return answer.result(_ANSWER_TIMEOUT_S)
+            return self._surroundings.result(answer, _ANSWER_TIMEOUT_S)
         except FutureTimeoutError:
             raise UnavailableError("the stream controller doesn't answer") from None
 
@@ -401,10 +409,14 @@ class StreamController:
     def _run(self) -> None:
         while not self._stopping:
             self._flag.clear()
-            while self._inbox:
-                self._guard(self._inbox.popleft())
-            self._guard(self._tick)
+            self.turn()
             self._wait()
+
+    def turn(self) -> None:
+        """Handles everything that has come in, and what is due; the loop's body."""
+        while self._inbox:
+            self._guard(self._inbox.popleft())
+        self._guard(self._tick)
 
     def _guard(self, action: Callable[[], None]) -> None:
         try:
@@ -479,12 +491,12 @@ class StreamController:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
             self._handle_checkpoint(checkpoints.Request(stream_id))
 
-    def _recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> Future[CommitRecord]:
+    def _recalculate(self, stream_id: int, order: Recalculate | Replay) -> Future[CommitRecord]:
         stream = self._machine.stream(stream_id)
         self._entry(stream_id)
         if stream is None or stream.state is not StreamState.RUNNING:
             raise UnavailableError(f"stream {stream_id:x} isn't running", hint="try again once SHOW STREAMS says so")
-        self._post_event(stream_id, Recalculate(first_ts, last_ts))
+        self._post_event(stream_id, order)
         return self._request_checkpoint(stream_id)
 
     def _request_checkpoint(self, stream_id: int) -> Future[CommitRecord]:
@@ -551,16 +563,16 @@ class StreamController:
 
     # --- what workers say: from their receiving threads -----------------------------------------------------------
 
-    def _hello(self, connection: WorkerConnection) -> None:
+    def _hello(self, connection: WorkerLine) -> None:
         self._post(lambda: self._handle_hello(connection))
 
-    def _message(self, connection: WorkerConnection, message: control.WorkerMessage) -> None:
+    def _message(self, connection: WorkerLine, message: control.WorkerMessage) -> None:
         self._post(lambda: self._handle_message(connection, message))
 
-    def _lost(self, connection: WorkerConnection, reason: str) -> None:
+    def _lost(self, connection: WorkerLine, reason: str) -> None:
         self._post(lambda: self._handle_lost(connection, reason))
 
-    def _handle_hello(self, connection: WorkerConnection) -> None:
+    def _handle_hello(self, connection: WorkerLine) -> None:
         if connection.group not in self._handles:
             _log.info("worker %s/%d comes too late and is sent away", connection.group, connection.index)
             connection.close()
@@ -569,12 +581,12 @@ class StreamController:
         workers[connection.index] = _Worker(connection, self._clock.monotonic())
         self._handle(groups.WorkerJoined(connection.group, connection.index))
 
-    def _handle_lost(self, connection: WorkerConnection, reason: str) -> None:
+    def _handle_lost(self, connection: WorkerLine, reason: str) -> None:
         worker = self._workers.get(connection.group, {}).get(connection.index)
         if worker is not None and worker.connection is connection:
             self._handle(groups.WorkerLost(connection.group, connection.index, reason))
 
-    def _handle_message(self, connection: WorkerConnection, message: control.WorkerMessage) -> None:
+    def _handle_message(self, connection: WorkerLine, message: control.WorkerMessage) -> None:
         worker = self._workers.get(connection.group, {}).get(connection.index)
         if worker is None or worker.connection is not connection:
             return
@@ -810,6 +822,7 @@ class StreamController:
         """Writes a commit record, in a helper thread."""
         outcome: checkpoints.Event
         try:
+            self._before_commit(record.stream_id)
             self._records.write(record, stream.savepoints())
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:

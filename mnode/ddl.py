@@ -517,10 +517,12 @@ class Ddl:
                 raise _in_use(table, stream, "reads")
             if stream.target_uid == table.storage_uid and table.kind != "child":
                 raise _in_use(table, stream, "writes")
+            if stream.dlq == (table.database, table.name):
+                raise _in_use(table, stream, "writes")
 
     def _refuse_if_target(self, table: Table) -> None:
         for stream in self._catalog.streams():
-            if stream.target_uid == table.uid:
+            if stream.target_uid == table.uid or stream.dlq == (table.database, table.name):
                 raise _in_use(table, stream, "writes")
 
     def _refuse_if_column_streamed(self, table: Table, column: Column) -> None:

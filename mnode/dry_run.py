@@ -32,13 +32,17 @@ from penstock.sql.dialect import quote_identifier
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
 from penstock.sql.statements import CreateStream, DryRunStream
 from penstock.sql.types import VARCHAR, timestamp
-from penstock.tasks.source import SourceTask
+from penstock.tasks.messages import Reason
 
 SAMPLE_ROWS_MAX = 1_000_000
 _RECORDS_WANTED = 5_000
 _TBNAME = Column("tbname", VARCHAR, "\x00tbname")
 
 Planner = Callable[[CreateStream, Session], StreamPlan]
+_LEFT_OUT: dict[Reason, str] = {
+    "late": "came too late: all its windows were closed",
+    "future": "is too far in the future",
+}
 _Line = tuple[str, str | None, int | None, str]
 
 
@@ -218,11 +222,9 @@ def _results(sandbox: Sandbox, plan: StreamPlan) -> Iterator[_Line]:
 
 
 def _late(sandbox: Sandbox, copy: _Copy) -> Iterator[_Line]:
-    for stream in sandbox.streams.local_streams().values():
-        for task in stream.tasks:
-            if isinstance(task, SourceTask):
-                for uid, ts in task.late_sample:
-                    yield "late", copy.name_of(uid), ts, "came too late: all its windows were closed"
+    for status in sandbox.streams.statuses():
+        for row in status.left_out or ():
+            yield row.reason, copy.name_of(row.tuid), row.ts, _LEFT_OUT[row.reason]
 
 
 def _summary(sandbox: Sandbox, rows: int, lines: Sequence[_Line]) -> _Line:

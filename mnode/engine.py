@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config
-from penstock.common.errors import CorruptionError, NotSupportedError, UnavailableError
+from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
@@ -25,8 +25,11 @@ from penstock.mnode.children import Children
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
 from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
+from penstock.mnode.cuts import Cuts
 from penstock.mnode.ddl import Ddl
+from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
+from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
@@ -42,6 +45,7 @@ from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import Shower
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
+from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.sql.parser import parse_one
@@ -71,6 +75,7 @@ from penstock.sql.statements import (
     Insert,
     PauseStream,
     RecalculateStream,
+    ReplayDlq,
     ResumeStream,
     Select,
     SetOperation,
@@ -83,8 +88,6 @@ from penstock.sql.statements import (
 )
 from penstock.tasks.explain import explain_stream
 from penstock.vnode.dnode import Dnode, lock_data_directory
-
-FORMAT_VERSION = 1
 
 _log = logger(__name__)
 
@@ -116,6 +119,7 @@ class Engine:
         fs: Fs | None = None,
         runtime: RuntimeFactory = spark_runtime,
         controller: ControllerFactory | None = None,
+        surroundings: Surroundings | None = None,
     ) -> None:
         """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open."""
         self.paths = DataPaths(path)
@@ -126,17 +130,18 @@ class Engine:
         self._controller_factory = controller
         self._runtime: Runtime | None = None
         self._service: DnodeService | None = None
+        self._surroundings: Surroundings = surroundings or Threads()
         self._secret = secrets.token_bytes(32)
         self._ddl_lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
         self.activity = Activity(self.clock)
         with ExitStack() as undo:
-            lock = lock_data_directory(self.paths)
-            undo.callback(lock.release)
-            self._check_format()
-            handler = configure_file_logging(config, path)
-            undo.callback(stop_logging, handler)
+            self._lock = lock_data_directory(self.paths)
+            undo.callback(self._lock.release)
+            ensure_format(self.fs, self.paths)
+            self._log_handler = configure_file_logging(config, path)
+            undo.callback(stop_logging, self._log_handler)
             self.catalog = Catalog(self.paths.catalog)
             undo.callback(self.catalog.close)
             self._dnode = Dnode(self.paths, fs=self.fs, clock=self.clock)
@@ -151,8 +156,9 @@ class Engine:
             undo.callback(self._stop_service)
             undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
-            self._dnode.start()
-            self._views.start()
+            if self._surroundings.threaded:
+                self._dnode.start()
+                self._views.start()
             undo.callback(self.backups.close)
             self.backups.clean()
             self.replacements.clean()
@@ -167,7 +173,8 @@ class Engine:
         interval_s = min(1.0, self.config.view_refresh_interval)
         self._views = ViewKeeper(catalog, self.paths, self.fs, clock, interval_s)
         self._children = Children(catalog, storage, clock, self._views.children_changed)
-        self.results = ResultStore(catalog, storage, self._children)
+        self.results = ResultStore(
+            catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
         self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
         location = self.config.checkpoint_backup_dir
         self.backups = Backups(
@@ -185,7 +192,10 @@ class Engine:
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
-        self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run)
+        self.cuts = Cuts(catalog, storage)
+        self._replays = Replays(catalog, storage, self._queries, self._streams)
+        self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run,
+                              self._surroundings.pool("penstock-insert", 4))
         self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
         self._ddl = Ddl(
             catalog, storage, self._children, clock, drop_stream=self._streams.drop_record,
@@ -270,6 +280,8 @@ class Engine:
                 return self._lifecycle.start(statement)
             case DropSavepoint():
                 return self._lifecycle.drop_savepoint(statement)
+            case ReplayDlq():
+                return self._replays.replay(statement, session)
             case RecalculateStream():
                 return self._streams.recalculate(statement, session)
             case CreateFunction():
@@ -329,6 +341,18 @@ class Engine:
             self._closed = True
         self._undo.close()
 
+    def maintain(self) -> None:
+        """Does one round of upkeep on the vnodes; for surroundings without threads."""
+        self._dnode.maintain()
+
+    def abandon(self) -> None:
+        """Lets go of the directory as the death of the process would: nothing is written. For the simulation."""
+        self._closed = True
+        self._undo.pop_all()
+        self.catalog.close()
+        stop_logging(self._log_handler)
+        self._lock.release()
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _explain(self, statement: Explain, session: Session) -> Result:
@@ -354,24 +378,12 @@ class Engine:
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config), self.records, self._runtime,
-            self._service.address, self._secret, self._streams.checkpointed)
+            self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
+            before_commit=self._streams.settle)
 
     def _stop_service(self) -> None:
         if self._service is not None:
             self._service.shutdown()
-
-    def _check_format(self) -> None:
-        path = self.paths.format
-        if not path.exists():
-            self.fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
-            return
-        text = self.fs.read(path).decode(errors="replace").strip()
-        if not text.isdigit():
-            raise CorruptionError(f"{path} holds {text[:20]!r} instead of a format version")
-        if int(text) > FORMAT_VERSION:
-            raise CorruptionError(
-                f"the data directory {self.paths.root} has format {text}; this version of Penstock knows formats up "
-                f"to {FORMAT_VERSION}", hint="use the newer version that wrote it")
 
     def _check_open(self) -> None:
         if self._closed:

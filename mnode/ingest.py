@@ -8,7 +8,7 @@ harmless, since rows are upserts.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -81,14 +81,16 @@ class Ingest:
     """Executes INSERT; safe for many threads."""
 
     def __init__(
-        self, catalog: Catalog, storage: Storage, children: Children, clock: Clock, run_query: QueryRunner
+        self, catalog: Catalog, storage: Storage, children: Children, clock: Clock, run_query: QueryRunner,
+        pool: Executor,
     ) -> None:
+        """`pool` runs the parts of one statement that go to different vnodes."""
         self._catalog = catalog
         self._storage = storage
         self._children = children
         self._clock = clock
         self._run_query = run_query
-        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="penstock-insert")
+        self._pool = pool
 
     def close(self) -> None:
         """Waits for writes under way."""

@@ -23,6 +23,7 @@ from penstock.tasks.messages import (
     CheckpointCommitted,
     Pause,
     Recalculate,
+    Replay,
     Resume,
     StartCheckpoint,
     TaskCheckpoint,
@@ -95,8 +96,8 @@ class LocalController:
         self._running(entry).post(Resume(skip_to_end))
         self.run()
 
-    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None:
-        self._running(self._entry(stream_id)).post(Recalculate(first_ts, last_ts))
+    def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
+        self._running(self._entry(stream_id)).post(order)
 
     def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = 0.0) -> CommitRecord | None:
         entry = self._entry(stream_id)

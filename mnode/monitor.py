@@ -59,6 +59,8 @@ class _Track:
         progress = (status.processed_version, status.rows_in, status.rows_out)
         if progress != self.progress or not _has_work(status):
             self.progress, self.progress_at = progress, now
+        if status.left_out is None and self.status is not None:
+            status = dataclasses.replace(status, left_out=self.status.left_out)
         self.status, self.at = status, now
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor
 from dataclasses import asdict
 
 import numpy as np
@@ -32,14 +32,15 @@ _Index = Places
 class ResultStore:
     """Performs result writes of all streams; safe for many threads, and cheap for child tables that exist."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, children: Children) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, children: Children, pool: Executor) -> None:
+        """`pool` runs the parts of one write that go to different vnodes."""
         self._catalog = catalog
         self._storage = storage
         self._children = children
         self._lock = threading.Lock()
         self._attempts: dict[int, int] = {}
         self._known: dict[TaskId, ResultChildren] = {}
-        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="penstock-results")
+        self._pool = pool
 
     def close(self) -> None:
         """Waits for writes under way."""

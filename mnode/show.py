@@ -25,6 +25,7 @@ from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMA
 from penstock.mnode.system_tables import SystemTables, make_array, tag_rows, tag_text
 from penstock.planner.plan import ResultColumn
 from penstock.sql.cursor import RESERVED
+from penstock.sql.cuts import cut_text
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
 from penstock.sql.statements import Describe, Name, Show
@@ -37,6 +38,8 @@ _WHOLE: dict[str, tuple[str, str]] = {
     "streams": (INFORMATION_SCHEMA, "ins_streams"),
     "stream tasks": (INFORMATION_SCHEMA, "ins_stream_tasks"),
     "workers": (INFORMATION_SCHEMA, "ins_stream_workers"),
+    "watermarks": (INFORMATION_SCHEMA, "ins_watermarks"),
+    "late rows": (INFORMATION_SCHEMA, "ins_late_rows"),
     "vnodes": (INFORMATION_SCHEMA, "ins_vnodes"),
     "snodes": (INFORMATION_SCHEMA, "ins_snodes"),
     "dnodes": (INFORMATION_SCHEMA, "ins_dnodes"),
@@ -65,7 +68,6 @@ _QUEUE_LINE = (
     "stream_name", "task_id", "state", "blocked_by", "input_bytes", "input_capacity", "input_peak", "output_bytes",
     "output_capacity", "output_peak",
 )
-_WATERMARK_LINE = ("stream_name", "node_id", "event_time_watermark", "max_event_time", "idle", "lag", "late_rows")
 
 
 class Shower:
@@ -84,12 +86,12 @@ class Shower:
             "queues": lambda show, _: self._system("ins_stream_tasks", show, _QUEUE_LINE),
             "checkpoints": lambda show, _: self._of_stream("ins_stream_checkpoints", show),
             "savepoints": lambda show, _: self._of_stream("ins_stream_savepoints", show),
-            "watermarks": lambda show, _: self._watermarks(show),
             "stables": self._stables,
             "tables": self._table_list,
             "normal tables": self._table_list,
             "child tables": self._table_list,
             "vgroups": self._vgroups,
+            "cut": self._cut,
             "tags": self._tags,
             "table tags": self._table_tags,
             "table distributed": self._distributed,
@@ -146,12 +148,6 @@ class Shower:
         names = [*system, *((database.name for database in self._catalog.databases()) if users else ())]
         return _like(_result((("name", _TEXT),), [(name,) for name in names]), show.like)
 
-    def _watermarks(self, show: Show) -> Result:
-        result = self._read(INFORMATION_SCHEMA, "ins_stream_tasks", (*_WATERMARK_LINE, "level"))
-        assert result.table is not None
-        sources = result.table.filter(pc.equal(result.table.column("level"), "source")).drop_columns(["level"])
-        return _like(Result(result.columns[:-1], sources), show.like)
-
     def _database_name(self, show: Show, session: Session) -> str:
         name = show.database or session.database
         if name is None:
@@ -190,6 +186,13 @@ class Shower:
         name = require_database(database, self._catalog).name
         assert result.table is not None
         return Result(result.columns, result.table.filter(pc.equal(result.table.column("db_name"), name)))
+
+    def _cut(self, show: Show, session: Session) -> Result:
+        """Returns the stream cut of now: what BETWEEN CUT takes."""
+        name = self._database_name(show, session)
+        database = require_database(name, self._catalog)
+        return _result((("database", _TEXT), ("cut", _TEXT)),
+                       [(name, cut_text(self._storage.acknowledged(database.vgroup_ids)))])
 
     # --- tags --------------------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import pyarrow as pa
@@ -33,8 +33,9 @@ from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
+from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
-from penstock.mnode.lookup import did_you_mean, find_table, require_database
+from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.results import ResultStore
@@ -43,6 +44,7 @@ from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
+from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import StreamDefaults, plan_stream
@@ -59,7 +61,7 @@ from penstock.sql.statements import (
 )
 from penstock.sql.stream_options import altered
 from penstock.tasks.build import task_edges
-from penstock.tasks.messages import TaskStatus
+from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX
 
@@ -134,6 +136,8 @@ class Streams:
             raise InvalidStreamError(
                 f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
         self._refuse_cycle(plan)
+        if plan.dlq is not None:
+            check_name(plan.dlq.table, "table")
         if plan.sink.create:
             check_name(plan.sink.table, "table")
             if len(plan.sink.columns) > 1:
@@ -204,6 +208,10 @@ class Streams:
         source_database: Database, replaced: StreamRecord | None,
     ) -> Result:
         target_uid = plan.sink.target_uid
+        if plan.dlq is not None and not plan.dlq.target_uid:
+            # Other streams may share it, so it stays if this one cannot be created.
+            database = require_database(plan.dlq.database, self._catalog)
+            ddl.create_table_of(database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
         if plan.sink.create:
             target_database = require_database(plan.sink.database, self._catalog)
             target_uid = ddl.create_table_of(
@@ -226,6 +234,7 @@ class Streams:
                 source_columns=tuple(column.physical for column in plan.source.columns),
                 functions=tuple(dict.fromkeys(call.function.name for call in plan.functions)),
                 defaults=asdict(stream_defaults(self._config).time),
+                dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
             ))
         except PenstockError:
             if plan.sink.create:
@@ -373,19 +382,38 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
             return Result()
-        _refuse_stopped(stream, "recalculated")
-        plan = self._plans.get(stream.id)
-        if plan is None or self._controller is None or stream.id in self._failed:
-            raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
-        if plan.force is not None or (plan.agg is not None and plan.agg.window is None):
-            raise NotSupportedError("RECALCULATE STREAM works for INTERVAL windows by event time only, and for streams "
-                                    "without windows")
+        plan = self._check_recalculates(stream, "RECALCULATE STREAM")
+        assert self._controller is not None
         first = instant(statement.first, plan.source.precision, session)
         last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
         if first > last:
             raise InvalidStatementError("RECALCULATE STREAM: the range ends before it begins")
-        self._controller.recalculate(stream.id, first, last)
+        self._controller.recalculate(stream.id, Recalculate(first, last))
         return Result()
+
+    def check_replay(self, name: str) -> None:
+        """Raises unless the stream runs and can compute single windows again."""
+        stream = self.find(name, if_exists=False)
+        assert stream is not None
+        self._check_recalculates(stream, "REPLAY DLQ")
+
+    def replay(self, name: str, rows: Sequence[tuple[int, DeadRow]]) -> None:
+        """Orders rows of a stream's DLQ, each with its vnode, to be tried again; as sure as `recalculate`."""
+        stream = self.find(name, if_exists=False)
+        assert stream is not None
+        assert self._controller is not None
+        self._controller.recalculate(stream.id, Replay(tuple(rows)))
+
+    def _check_recalculates(self, stream: StreamRecord, statement: str) -> StreamPlan:
+        _refuse_stopped(stream, "recalculated")
+        plan = self._plans.get(stream.id)
+        if plan is None or self._controller is None or stream.id in self._failed:
+            raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
+        by_arrival = plan.force is not None or plan.time.clock != "event"
+        if by_arrival or (plan.agg is not None and plan.agg.window is None):
+            raise NotSupportedError(f"{statement} works for INTERVAL windows by event time only, and for streams "
+                                    "without windows")
+        return plan
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
@@ -469,12 +497,15 @@ class Streams:
 
     def start_all(self) -> None:
         """Starts every stream of the catalog again. One that cannot be planned is FAILED, and the others run."""
-        known = {f"{stream.id:x}" for stream in self._catalog.streams()}
+        for stream_id, problem in self._catalog.damaged_streams.items():
+            _log.error("stream %x is set aside: %s", stream_id, problem)
+        ids = {*(stream.id for stream in self._catalog.streams()), *self._catalog.damaged_streams}
+        known = {f"{stream_id:x}" for stream_id in ids}
         root = self._paths.root / "streams"
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
-        self._release_stale_pins({_pin(stream.id) for stream in self._catalog.streams()})
+        self._release_stale_pins({_pin(stream_id) for stream_id in ids})
         for stream in self._catalog.streams():
             self.begin(stream)
 
@@ -486,7 +517,7 @@ class Streams:
                     continue
                 vnode = self._storage.vnode(vgroup_id)
                 for owner in vnode.stats().pins:
-                    if owner.startswith((_PIN_PREFIX, _HOLD)) and owner not in known:
+                    if owner.startswith((_PIN_PREFIX, _HOLD, READER_PIN_PREFIX)) and owner not in known:
                         vnode.release_pin(owner)
 
     def close(self) -> None:
@@ -502,6 +533,20 @@ class Streams:
         self._backups.offer(stream_id)
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
+
+    def settle(self, stream_id: int) -> None:
+        """Makes durable what a stream has read and written, before a checkpoint counts it as done.
+
+        Else a power cut could take rows under WAL_LEVEL 1 whose versions are then given to others, which the stream
+        would take for rows that it knows; or results that it would never write again. Raises StorageError.
+        """
+        stream = self._catalog.stream_by_id(stream_id)
+        if stream is None:
+            return
+        tables = (self._catalog.table_by_uid(stream.source_uid), self._catalog.table_by_uid(stream.target_uid))
+        for name in dict.fromkeys(table.database for table in tables if table is not None):
+            for vgroup_id in require_database(name, self._catalog).vgroup_ids:
+                self._storage.vnode(vgroup_id).sync()
 
     def tell(self, stream_id: int, text: str) -> None:
         """Notes something that people should hear of; see `ins_stream_events`."""
@@ -578,7 +623,14 @@ class Streams:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
-        return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False))
+        """Returns the plan with the tables that it writes to, which are there by now."""
+        dlq = plan.dlq
+        if dlq is not None:
+            table = self._catalog.table(dlq.database, dlq.table)
+            if table is None:
+                raise NotFoundError(f"the DLQ table {dlq.database}.{dlq.table} was dropped", code=TABLE_MISSING)
+            dlq = replace(dlq, target_uid=table.uid)
+        return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False), dlq=dlq)
 
     def _note_plan(self, stream: StreamRecord, plan: StreamPlan) -> None:
         statement = parse_one(stream.text)

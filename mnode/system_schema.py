@@ -122,6 +122,16 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("reason", _LINE), ("pid", _INT), ("address", _text(134)), ("last_heartbeat", _TIME), ("streams", _INT),
             ("failures", _INT),
         ),
+        "ins_watermarks": (
+            ("stream_name", _TABLE), ("node_id", _INT), ("event_time_watermark", _TIME), ("max_event_time", _TIME),
+            ("idle", _BOOL), ("lag", _BIG), ("late_rows", _BIG), ("late_kept", _BIG), ("future_rows", _BIG),
+            ("error_rows", _BIG), ("idle_since", _TIME), ("holds_back", _BOOL), ("processed_version", _BIG),
+            ("stream_watermark", _TIME), ("suggested_watermark", _text(64)), ("lateness", _LINE),
+        ),
+        "ins_late_rows": (
+            ("stream_name", _TABLE), ("node_id", _INT), ("table_name", _TABLE), ("ts", _TIME), ("reason", _text(20)),
+            ("late_by_ms", _BIG), ("ingest_time", _TIME), ("version", _BIG),
+        ),
         "ins_stream_events": (("event_time", _TIME), ("stream_name", _TABLE), ("event", _LINE)),
     },
     PERFORMANCE_SCHEMA: {

@@ -17,6 +17,7 @@ from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.history_text import history_text
+from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
@@ -97,6 +98,8 @@ class SystemTables:
             "ins_stream_checkpoints": self._checkpoint_rows,
             "ins_stream_savepoints": self._savepoint_rows,
             "ins_stream_workers": self._worker_rows,
+            "ins_watermarks": self._watermark_rows,
+            "ins_late_rows": self._late_row_rows,
             "ins_stream_events": self._event_rows,
             "perf_connections": self._connections,
             "perf_queries": self._queries,
@@ -323,6 +326,31 @@ class SystemTables:
             yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
                    worker.address, worker.heard_ms, worker.streams, worker.failures)
 
+    def _sources(self) -> Iterator[tuple[StreamRecord, int, TaskReport, Sequence[TaskReport], Precision]]:
+        """Yields each source task with its stream, its vnode and the reports of all tasks of the stream."""
+        now = self._streams.snapshot()
+        for stream in self._catalog.streams():
+            source = self._catalog.table_by_uid(stream.source_uid)
+            database = self._catalog.database(source.database) if source else None
+            vgroups = database.vgroup_ids if database else ()
+            reports = now.tasks.get(stream.id, ())
+            for report in reports:
+                if report.status.task.level == "source" and report.status.task.index < len(vgroups):
+                    yield (stream, vgroups[report.status.task.index], report, reports, self._precision(source))
+
+    def _watermark_rows(self) -> Iterator[Row]:
+        for stream, vgroup, report, reports, precision in self._sources():
+            yield watermark_row(stream.name, vgroup, report, reports, precision)
+
+    def _late_row_rows(self) -> Iterator[Row]:
+        for stream, vgroup, report, _, precision in self._sources():
+            for row in report.status.left_out or ():
+                child = self._catalog.child_by_uid(stream.source_uid, row.tuid)
+                table = self._catalog.table_by_uid(row.tuid) if child is None else None
+                name = child.name if child is not None else table.name if table is not None else None
+                yield (stream.name, vgroup, name, _to_ms(row.ts, precision), row.reason,
+                       _to_ms(row.lateness, precision), row.ingest_time_ms or None, row.version)
+
     def _event_rows(self) -> Iterator[Row]:
         names = {stream.id: stream.name for stream in self._catalog.streams()}
         for event in self._streams.snapshot().events:
@@ -415,6 +443,26 @@ def _versions(versions: Sequence[tuple[int, int]]) -> str | None:
 
 def _to_ms(units: int | None, precision: Precision) -> int | None:
     return None if units is None else units * 1000 // UNITS_PER_SECOND[precision]
+
+
+def watermark_row(
+    stream: str, vgroup: int, report: TaskReport, reports: Sequence[TaskReport], precision: Precision
+) -> Row:
+    """Returns a line of ins_watermarks: what time it is for one vnode of a stream."""
+    status = report.status
+    aggs = [other.status for other in reports if other.status.task.level == "agg"]
+    index = status.task.index
+    mine = [agg for agg in aggs if agg.task.index == index] or aggs
+    marks = [agg.watermark for agg in mine if agg.watermark is not None]
+    holds = any(index in agg.held_back_by for agg in aggs)
+    per_second = UNITS_PER_SECOND[precision]
+    return (
+        stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision), status.idle,
+        report.lag, status.late_rows, sum(agg.late_kept for agg in aggs if agg.task.index == index),
+        status.future_rows, status.error_rows, status.idle_since_ms, holds, status.processed_version,
+        _to_ms(min(marks), precision) if marks else None, suggestion(status.lateness, per_second),
+        histogram_text(status.lateness, per_second),
+    )
 
 
 def _tdengine_status(state: str) -> str:

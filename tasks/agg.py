@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.base_task import BaseTask
-from penstock.tasks.compute import OPERATION, WINDOW_START, result_schema
+from penstock.tasks.compute import OPERATION, ROWS, WINDOW_START, result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.fill import Filler
@@ -21,10 +22,10 @@ from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.result_index import ResultIndex
+from penstock.tasks.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.watermarks import Watermarks
-from penstock.tasks.window_table import WindowTable
+from penstock.tasks.window_table import ADD, WindowTable
 
 
 class AggTask(BaseTask):
@@ -48,6 +49,7 @@ class AggTask(BaseTask):
         self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._table = self._open_table(len(upstream))
+        self._upstream = tuple(upstream)
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
         self._watermarks = Watermarks(len(upstream))
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
@@ -56,12 +58,15 @@ class AggTask(BaseTask):
         self._held = HeldWindows()
         # Per input that is idle: since when (monotonic seconds) its vnode has been quiet.
         self._quiet_since: dict[int, float] = {}
+        self._ahead: frozenset[TaskId] = frozenset()
         self._delayed = Delayed(plan.period_ms / 1000)
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
         if plan.fill is not None:
+            withdrawn = ResultIndex(self._store, prefix=WITHDRAWN) if deployment.attempt > 1 else None
             self._filler = Filler(plan.fill, self._table.grid, plan.keys, self._schema, ResultIndex(self._store),
-                                  self._computer, self._results_of)
+                                  self._computer, self._results_of, withdrawn=withdrawn)
+        self._late_kept = 0
         self._rows_in = 0
         self._bytes_in = 0
         meta = self._restore_store(deployment.checkpoint_id)
@@ -82,7 +87,7 @@ class AggTask(BaseTask):
             self._emit_delayed()
             self._outbox.flush()
             return True
-        taken = self._inbox.next()
+        taken = self._inbox.next(self._ahead)
         if taken is None and self._idle_until() <= self._clock.monotonic():
             self._advance_by_clock()
             return True
@@ -90,6 +95,9 @@ class AggTask(BaseTask):
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
                 self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
+            elif self._ahead:
+                waiting = ", ".join(str(channel) for channel in sorted(self._ahead))
+                self._tracker.enter("IDLE", f"holds back {waiting}, which is ahead by more than MAX_SKEW")
             else:
                 self._tracker.enter("IDLE", "nothing in its input queue")
             return progressed
@@ -124,7 +132,9 @@ class AggTask(BaseTask):
     def status(self) -> TaskStatus:
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
-            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
+            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current, late_kept=self._late_kept,
+            held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
+            if len(self._upstream) > 1 else (),
             windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes)
 
     # -- windows ---------------------------------------------------------------------------------------------
@@ -136,8 +146,16 @@ class AggTask(BaseTask):
             self._quiet_since[input] = self._clock.monotonic() - watermark.quiet_s
         else:
             self._quiet_since.pop(input, None)
-        if self._watermarks.update(input, watermark.ts, watermark.idle):
+        advanced = self._watermarks.update(input, watermark.ts, watermark.idle)
+        self._hold_back()
+        if advanced:
             self._close_windows()
+
+    def _hold_back(self) -> None:
+        """Notes which inputs are not read for now; their queues fill up, and their sources are backpressured."""
+        skew = self._plan.time.max_skew
+        if skew is not None:
+            self._ahead = frozenset(self._upstream[input] for input in self._watermarks.ahead(skew))
 
     def _idle_until(self) -> float:
         """Returns when the clock closes the next window, because all vnodes are idle; infinity if it doesn't."""
@@ -180,8 +198,18 @@ class AggTask(BaseTask):
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
+        if operation == ADD:
+            self._count_reopened(data, touched)
         self._show({start: groups for start, groups in touched.items() if not self._held.hold(start, groups)})
         self._table.spill(self._settings.state_memory_bytes, self._closed_until)
+
+    def _count_reopened(self, data: pa.RecordBatch, touched: Iterable[int]) -> None:
+        """Counts the rows that came after their windows had closed."""
+        until = self._closed_until
+        closed = [start for start in touched if until is not None and self._table.end(start) <= until]
+        if closed:
+            mask = pc.is_in(data.column(WINDOW_START.name), pa.array(closed, pa.int64()))
+            self._late_kept += pc.sum(data.column(ROWS.name).filter(mask)).as_py() or 0
 
     def _show(self, touched: Mapping[int, Slots]) -> None:
         """Emits what changed in windows, as the trigger says."""
@@ -262,7 +290,8 @@ class AggTask(BaseTask):
         self._forget_old_windows()
         if self._filler is not None:
             self._filler.save()
-        return {"table": self._table.save(), "watermarks": self._watermarks.save(), "late": self._late()}
+        return {"table": self._table.save(), "watermarks": self._watermarks.save(), "late": self._late(),
+                "late_kept": self._late_kept}
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
@@ -274,6 +303,8 @@ class AggTask(BaseTask):
         self._watermarks.restore(meta["watermarks"])
         # How long the engine was down isn't known: quiet vnodes are quiet from now on.
         self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
+        self._hold_back()
+        self._late_kept = meta.get("late_kept", 0)
         self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
         now = self._clock.monotonic()

@@ -46,7 +46,9 @@ class BaseTask:
         self._environment = environment
         self._clock = environment.clock
         self._store = StateStore(environment.state_directory(task), settings.state_map_bytes)
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        # Only source tasks can tell which row a function failed for.
+        strict = plan.on_error != "null" and task.level == "source"
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=strict)
         self._computer = Computer(self._functions)
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()
@@ -138,6 +140,7 @@ class BaseSourceTask(BaseTask):
         self._vgroup_id = deployment.vgroup_ids[index]
         self._children = Children(self._source, deployment.children[index])
         self._checkpoints: deque[int] = deque()
+        self._begun = 0
         self._paused = deployment.paused
         self._version = deployment.start_versions[index]
         self._rows_in = 0
@@ -146,7 +149,9 @@ class BaseSourceTask(BaseTask):
     def _handle(self, event: TaskEvent) -> None:
         match event:
             case StartCheckpoint(checkpoint_id):
-                self._checkpoints.append(checkpoint_id)
+                if checkpoint_id > self._begun:  # told twice, it is begun once
+                    self._begun = checkpoint_id
+                    self._checkpoints.append(checkpoint_id)
             case Pause():
                 self._paused = True
             case Resume(skip_to_end):

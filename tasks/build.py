@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import traceback
 from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.agg import AggTask
+from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.messages import TaskId
 from penstock.tasks.segment_agg import SegmentAggTask
@@ -57,9 +60,15 @@ def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvir
         for edges in task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids)):
             if edges.task.index == index:
                 tasks.append(_build(edges, deployment, environment))
-    except Exception:
+    except BaseException as error:
         for task in tasks:
             task.close()
+        # The task that failed to be built holds its state open, which the next attempt needs, until it is collected.
+        cause: BaseException | None = error
+        while cause is not None:
+            traceback.clear_frames(cause.__traceback__)
+            cause = cause.__cause__ or cause.__context__
+        gc.collect()
         raise
     return sorted(tasks, key=lambda task: ("source", "agg", "sink").index(task.id.level))
 
@@ -69,6 +78,8 @@ def _build(edges: TaskEdges, deployment: StreamDeployment, environment: TaskEnvi
     match edges.task.level:
         case "source" if deployment.plan.force is not None:
             return ForceSourceTask(deployment, index, edges.downstream, environment)
+        case "source" if deployment.plan.time.clock != "event":
+            return ArrivalSourceTask(deployment, index, edges.downstream, environment)
         case "source":
             return SourceTask(deployment, index, edges.downstream, environment)
         case "agg":

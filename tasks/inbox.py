@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from penstock.common.errors import InternalError
 from penstock.tasks.messages import Barrier, Item, TaskId
 from penstock.tasks.queues import ChannelQueue
@@ -31,12 +33,17 @@ class Inbox:
         """Whether at least one channel waits for the barriers of the others."""
         return bool(self._held)
 
-    def next(self) -> tuple[TaskId, Item] | None:
-        """Takes the next item of the next channel that is not held back and has one."""
+    def next(self, ahead: Collection[TaskId] = ()) -> tuple[TaskId, Item] | None:
+        """Takes the next item of the next channel that is not held back and has one.
+
+        Channels that are `ahead` of the others wait too, but not while barriers are awaited: one of them may have the
+        barrier that the others wait for.
+        """
         channels = self._queue.channels
+        collecting = bool(self._held) or any(barrier > self._over for barrier in self._passed.values())
         for step in range(len(channels)):
             channel = channels[(self._turn + step) % len(channels)]
-            if channel in self._held:
+            if channel in self._held or (channel in ahead and not collecting):
                 continue
             item = self._queue.take(channel)
             if item is not None:

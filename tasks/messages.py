@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -132,7 +133,16 @@ class CheckpointAbandoned:
     checkpoint_id: int
 
 
-TaskEvent = StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """To source tasks: try rows once more that were left out, `rows` of (vgroup id, row), and compute their windows."""
+
+    rows: tuple[tuple[int, DeadRow], ...]
+
+
+TaskEvent = (
+    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate | Replay
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +193,56 @@ class ResultWrite:
     rows: pa.RecordBatch
 
 
+# --- rows that are left out --------------------------------------------------------------------------------------
+
+Reason = Literal["late", "future", "error"]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOutRow:
+    """A row that a stream left out. `ts` in units of the source's precision, and so is `lateness`: how far the row is
+    behind the newest event time that its vnode had seen (negative: beyond the newest that is allowed). `version` and
+    `ingest_time_ms` are those of the WAL record that it came with."""
+
+    tuid: int
+    ts: int
+    lateness: int
+    reason: Reason
+    version: int
+    ingest_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    """A row on its way to a DLQ table. `number`: its place in its WAL record. `table`: the name of its table.
+    `content`: its columns as JSON. `attempts`: how often it was tried."""
+
+    row: LeftOutRow
+    number: int
+    table: str
+    message: str
+    content: str
+    attempts: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How late `rows` rows were against what their vnode had seen before: `late` has (at most so late, how many) for
+    those that were late at all, ascending, in units of the source's precision."""
+
+    rows: int = 0
+    late: tuple[tuple[int, int], ...] = ()
+
+    def quantile(self, share: float) -> int:
+        """Returns how late at most this share of the rows was."""
+        beyond = self.rows - math.ceil(share * self.rows)
+        for edge, count in reversed(self.late):
+            beyond -= count
+            if beyond < 0:
+                return edge
+        return 0
+
+
 # --- status ------------------------------------------------------------------------------------------------------
 
 TaskState = Literal[
@@ -222,7 +282,10 @@ class TaskStatus:
 
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
-    error.
+    error. `late_rows`: came too late and are left out; `late_kept`: came after their window had closed and changed its
+    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
+    left out (None: as in the status before). `held_back_by`: the vnodes, by their places, whose time is the least
+    of an agg task's inputs.
     """
 
     task: TaskId
@@ -248,6 +311,12 @@ class TaskStatus:
     idle: bool = False
     idle_since_ms: int | None = None
     late_rows: int = 0
+    future_rows: int = 0
+    error_rows: int = 0
+    late_kept: int = 0
+    lateness: Lateness = Lateness()
+    left_out: tuple[LeftOutRow, ...] | None = ()
+    held_back_by: tuple[int, ...] = ()
     windows_open: int | None = None
     state_bytes: int | None = None
     checkpoint_id: int | None = None

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.errors import InvalidValueError
 from penstock.planner.windows import end_of, grid_of
 from penstock.tasks.base_task import BaseSourceTask
 from penstock.tasks.compute import (
@@ -21,12 +22,28 @@ from penstock.tasks.compute import (
     result_schema,
     with_operation,
 )
+from penstock.tasks.dead_letters import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
 from penstock.tasks.history import HistoryReader
-from penstock.tasks.judging import NEVER, Judged, judge, never_late, source_rows, suspects, updated
+from penstock.tasks.judging import (
+    LATE,
+    NEVER,
+    UPDATED,
+    Judged,
+    judge,
+    never_late,
+    source_rows,
+    suspects,
+    updated,
+    without_rows,
+)
 from penstock.tasks.messages import (
     Block,
     Cleared,
+    DeadRow,
+    LeftOutRow,
+    Reason,
     Recalculate,
+    Replay,
     Settled,
     TaskEvent,
     TaskId,
@@ -34,17 +51,19 @@ from penstock.tasks.messages import (
     Watermark,
 )
 from penstock.tasks.outbox import Outbox
+from penstock.tasks.quarantine import Quarantine, TableTimes
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
+from penstock.tasks.runs import runs
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.time_ledger import TimeLedger, left_out_rows
 from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
 from penstock.tasks.windower import Windower
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
 
-LATE_KEPT = 1_000
-_KEYS = pa.schema([("_tuid", pa.uint64()), ("ts", pa.int64())])
+_ROW_NUMBERS = pa.schema([("_row", pa.int64())])
 _RESERVED_VERSIONS = 10_000
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
@@ -77,9 +96,11 @@ class SourceTask(BaseSourceTask):
         self._idle_since_ms = self._clock.now_ms()
         self._sent_watermark: Watermark | None = None
         self._quiet_since = self._clock.monotonic()
-        self._late_rows = 0
-        #: (table id, primary timestamp) of the last rows that came too late
-        self.late_sample: deque[tuple[int, int]] = deque(maxlen=LATE_KEPT)
+        self._ledger = TimeLedger()
+        self._table_times = TableTimes()
+        # Rows of the DLQ that are tried once more, by (table id, time), and the records that are processed now.
+        self._retries: dict[tuple[int, int], DeadRow] = {}
+        self._block: Sequence[RowsRecord] = ()
         self._bytes_in = 0
         self._history = None if plan.history is None else HistoryReader(
             plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
@@ -92,12 +113,9 @@ class SourceTask(BaseSourceTask):
         self._unseen: list[tuple[int, int]] = [(0, self._version)] if plan.history is None else []
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
-            self._unseen = [(first, last) for first, last in meta["unseen"]]
-            self._version, self._max_ts = meta["version"], meta["max_ts"]
-            self._idle, self._late_rows = meta["idle"], meta["late_rows"]
-            self._ranges.restore(meta["ranges"])
-            if self._history is not None:
-                self._history.restore(meta["history"])
+            self._restore(meta)
+        self._quarantine = Quarantine(self._store)
+        self._dead = self._open_dead_letters(deployment)
         self._open_wal()
         if plan.agg is not None:
             self._schema = partial_schema(plan.keys, plan.agg.fields)
@@ -117,6 +135,12 @@ class SourceTask(BaseSourceTask):
                                       self._store)
             self._windower.restore()
 
+    def _open_dead_letters(self, deployment: StreamDeployment) -> DeadLetters | None:
+        if self._plan.dlq is None:
+            return None
+        return DeadLetters(self._plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, self.id,
+                           self._vgroup_id, self._source.precision, self._environment.result_writer(self.id))
+
     # -- what the runtime calls ------------------------------------------------------------------------------
 
     def step(self) -> bool:
@@ -124,6 +148,11 @@ class SourceTask(BaseSourceTask):
         if not self._outbox.flush():
             self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
             return self._read_ahead() or progressed
+        if self._dead is not None:
+            progressed |= self._dead.step()
+            if self._dead.full or (self._checkpoints and not self._dead.settled):
+                self._tracker.enter("WRITING", "waits for the dnode to acknowledge rows of its DLQ")
+                return progressed
         if self._checkpoints:
             self._checkpoint(self._checkpoints.popleft(), self._outbox, self._needed_version())
             return True
@@ -139,7 +168,8 @@ class SourceTask(BaseSourceTask):
         item = self.input.take(self.id)
         if isinstance(item, WalBlock):
             self._tracker.enter("RUNNING")
-            self._process(item.records)
+            for run in runs(item.records, self._plan, self._max_ts):
+                self._process(run)
             self._version = item.records[-1].version
             self._quiet_since = self._clock.monotonic()
             self._outbox.flush()
@@ -161,7 +191,10 @@ class SourceTask(BaseSourceTask):
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
             bytes_out=self._outbox.bytes_out, processed_version=self._version,
             wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
-            idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None, late_rows=self._late_rows,
+            idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
+            late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
+            error_rows=self._ledger.count("error"),
+            lateness=self._ledger.lateness(), left_out=self._ledger.sample,
             history=None if self._history is None else self._history.progress())
 
     # -- reading ---------------------------------------------------------------------------------------------
@@ -169,8 +202,16 @@ class SourceTask(BaseSourceTask):
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, Recalculate):
             self._ranges.add(event.first_ts, event.last_ts)
+        elif isinstance(event, Replay):
+            self._replay([row for vgroup_id, row in event.rows if vgroup_id == self._vgroup_id])
         else:
             super()._handle(event)
+
+    def _replay(self, rows: Sequence[DeadRow]) -> None:
+        """Orders the windows of rows that were left out to be computed with them."""
+        self._quarantine.release((row.row.tuid, row.row.ts) for row in rows)
+        self._retries.update(((row.row.tuid, row.row.ts), row) for row in rows)
+        self._ranges.add_instants(sorted({row.row.ts for row in rows}))
 
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
@@ -209,12 +250,82 @@ class SourceTask(BaseSourceTask):
                 self._computer.register("children", self._children.table())
             self._rows_in += rows.num_rows
             self._bytes_in += rows.nbytes
-            judged = never_late(rows, self._source.time_column)
-            self._emit(judged, (), history.as_of, history.as_of)
-            self._advance(int(judged.ts[-1]))
+            self._emit_history(rows, history.as_of)
         self._quiet_since = self._clock.monotonic()
         self._outbox.flush()
         return True
+
+    def _emit_history(self, rows: pa.Table, as_of: int) -> None:
+        """Sends rows from before the stream; what is in the future of its creation isn't taken for time."""
+        time_plan = self._plan.time
+        judged = never_late(rows, self._source.time_column, as_of)
+        if time_plan.max_future is not None and judged.ts[-1] > time_plan.created + time_plan.max_future:
+            bound = time_plan.created + time_plan.max_future
+            first = int(np.searchsorted(judged.ts, bound, side="right"))
+            tuids = judged.rows.column("_tuid").to_pylist()[first:]
+            self._leave_out("future", [LeftOutRow(tuid, ts, bound - ts, "future", as_of, self._clock.now_ms())
+                                       for tuid, ts in zip(tuids, judged.ts[first:].tolist(), strict=True)])
+            self._table_times.watch(set(tuids), judged.rows.column("_tuid").to_numpy()[:first], judged.ts[:first])
+            judged = never_late(judged.rows.slice(0, first), self._source.time_column, as_of)
+        if len(judged.ts):
+            self._block = ()
+            self._emit_computable(judged, (), as_of, as_of)
+            self._advance(int(judged.ts[-1]))
+
+    # -- rows that are left out --------------------------------------------------------------------------------
+
+    def _leave_out(self, reason: Reason, rows: Sequence[LeftOutRow], message: str = "") -> None:
+        """Counts rows that can't be used, and keeps them out of what is read back from the store."""
+        self._ledger.leave_out(reason, rows)
+        self._quarantine.add((row.tuid, row.ts) for row in rows)
+        if self._plan.dlq is not None and self._plan.dlq.errors:
+            self._bury(rows, message)
+
+    def _bury(self, rows: Sequence[LeftOutRow], message: str) -> None:
+        """Hands rows to the DLQ; those of history, whose records are gone, have no content there."""
+        assert self._dead is not None
+        assert self._plan.dlq is not None
+        again = [retried(self._retries.pop((row.tuid, row.ts)), message) for row in rows
+                 if (row.tuid, row.ts) in self._retries]
+        known = {(row.row.tuid, row.row.ts) for row in again}
+        fresh = [row for row in rows if (row.tuid, row.ts) not in known]
+        names = self._children.names()
+        self._dead.add([*again, *dead_rows(fresh, self._block, self._plan, names, message)])
+
+    def _emit_computable(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
+        """Sends what a block changes; rows that can't be computed are left out, if the stream's ON_ERROR says so."""
+        try:
+            self._emit(judged, deletes, before, after)
+        except InvalidValueError as error:
+            if judged is None or self._plan.on_error not in ("skip", "dlq"):
+                raise
+            judged = self._computable(judged, error)
+            if judged is not None or deletes:
+                self._emit(judged, deletes, before, after)
+
+    def _computable(self, judged: Judged, error: InvalidValueError) -> Judged | None:
+        """Returns the rows without those that fail by themselves, which are left out; raises `error` if none does."""
+        failures = self._failures(judged.rows)
+        if not failures:
+            raise error
+        for message in dict.fromkeys(failures.values()):
+            rows = [row for row, text in failures.items() if text == message]
+            self._leave_out("error", left_out_rows(
+                judged, rows, "error", self._plan.closing_delay, len(rows)), message)
+        return without_rows(judged, sorted(failures))
+
+    def _failures(self, rows: pa.Table, first: int = 0) -> dict[int, str]:
+        """Returns which rows can't be computed, by their numbers, and why; tries halves down to single rows."""
+        try:
+            self._computer.run(self._source.sql, self._schema, rows=rows)
+        except InvalidValueError as error:
+            message = str(self._functions.failure or error)
+            self._functions.failure = None
+            if rows.num_rows == 1:
+                return {first: message}
+            half = rows.num_rows // 2
+            return self._failures(rows.slice(0, half), first) | self._failures(rows.slice(half), first + half)
+        return {}
 
     def _recalculate_piece(self) -> bool:
         """Computes the next piece of a range again that RECALCULATE STREAM named."""
@@ -225,7 +336,7 @@ class SourceTask(BaseSourceTask):
             return True
         if self._source.needs_children:
             self._computer.register("children", self._children.table())
-        fresh = self._computer.run(self._source.sql, self._schema, rows=piece.rows)
+        fresh = self._recomputed(piece.rows)
         if self._plan.agg is None:
             self._send(ADD, fresh)
         else:
@@ -234,6 +345,18 @@ class SourceTask(BaseSourceTask):
             self._outbox.signal(Settled())
         self._outbox.flush()
         return True
+
+    def _recomputed(self, rows: pa.Table) -> pa.RecordBatch:
+        """Returns what stored rows yield; those that can't be computed are left out as those of the WAL are."""
+        try:
+            return self._computer.run(self._source.sql, self._schema, rows=rows)
+        except InvalidValueError as error:
+            if self._plan.on_error not in ("skip", "dlq"):
+                raise
+            self._block = ()
+            judged = self._computable(never_late(rows, self._source.time_column, self._version), error)
+            kept = rows.slice(0, 0) if judged is None else judged.rows
+            return self._computer.run(self._source.sql, self._schema, rows=kept)
 
     @property
     def _idle_timeout_s(self) -> float:
@@ -268,12 +391,31 @@ class SourceTask(BaseSourceTask):
             return
         if self._source.needs_children:
             self._computer.register("children", self._children.table())
-        judged = judge(rows, self._plan, self._max_ts) if rows else None
+        self._block = rows
+        judged, future = judge(rows, self._plan, self._max_ts, self._table_times) if rows else (None, [])
+        if future:
+            self._leave_out("future", future, "is too far in the future")
+            self._rows_in += len(future)
         if judged is not None:
             self._rows_in += len(judged.ts)
-        self._emit(judged, deletes, before=records[0].version - 1, after=records[-1].version)
+            self._ledger.note(judged, self._plan.closing_delay)
+            if self._quarantine:
+                judged = self._released(judged)
+        if judged is None and not deletes:
+            return
+        self._emit_computable(judged, deletes, before=records[0].version - 1, after=records[-1].version)
+        self._quarantine.forget(deletes)
         if judged is not None:
             self._advance(int(judged.ts.max()))
+
+    def _released(self, judged: Judged) -> Judged:
+        """Returns the rows with those that were left out when they came first as new ones: for the stream they are."""
+        if judged.change is None or not (judged.change == UPDATED).any():
+            return judged
+        tuids = judged.rows.column("_tuid").to_numpy()
+        known = (judged.change == UPDATED) & self._quarantine.holds(tuids, judged.ts)
+        self._quarantine.release(zip(tuids[known].tolist(), judged.ts[known].tolist(), strict=True))
+        return replace(judged, change=np.where(known, np.uint8(LATE), judged.change))
 
     def _advance(self, newest: int) -> None:
         """Takes note of the greatest event time of rows that were sent."""
@@ -294,15 +436,18 @@ class SourceTask(BaseSourceTask):
             replayed = before < self._replayed_until
             if after > self._reserved:
                 self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
-            partials, late_rows = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
-            self._late_rows += late_rows
+            partials, late = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
+            if judged is not None and len(late):
+                self._count_late(judged, late)
             if partials is not None:
                 self._send(REPLAYED if replayed else ADD, partials)
             return
         doubtful = suspects(judged) if judged is not None and self._source.late_sql is not None else None
-        expired = self._expired_keys(doubtful) if doubtful is not None else None
+        expired = self._expired_rows(doubtful) if doubtful is not None else None
         rewritten = updated(judged, expired) if judged is not None and not self._plan.ignore_update else None
         added = self._compute(judged, doubtful) if judged is not None else None
+        if judged is not None and expired is not None:
+            self._count_late(judged, expired)
         if rewritten is None and not deletes:
             if added is not None:
                 self._send(ADD, self._remembered(added))
@@ -332,18 +477,23 @@ class SourceTask(BaseSourceTask):
         grid = self._grid
         kept = [end_of(start, grid) > limit for start in partials.column(WINDOW_START.name).to_pylist()]
         if added:
-            self._late_rows += sum(
-                rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep)
+            self._ledger.leave_out("late", (), sum(
+                rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep))
         return partials.filter(pa.array(kept, pa.bool_()))
 
-    def _expired_keys(self, doubtful: pa.Table) -> set[tuple[int, int]]:
-        """Returns (table id, time) of the rows that are expired for all their windows, and counts them."""
+    def _expired_rows(self, doubtful: pa.Table) -> npt.NDArray[np.int64]:
+        """Returns the numbers of the rows that are expired for all their windows."""
         assert self._source.expired_sql is not None
-        keys = self._computer.run(self._source.expired_sql, _KEYS, rows=doubtful)
-        self._late_rows += keys.num_rows
-        late = list(zip(keys.column(0).to_pylist(), keys.column(1).to_pylist(), strict=True))
-        self.late_sample.extend(late)
-        return set(late)
+        found = self._computer.run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful)
+        rows: npt.NDArray[np.int64] = np.sort(found.column(0).to_numpy())
+        return rows
+
+    def _count_late(self, judged: Judged, rows: npt.NDArray[np.int64]) -> None:
+        kept = left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay)
+        self._ledger.leave_out("late", kept, len(rows) - len(kept))
+        if self._plan.dlq is not None and self._plan.dlq.late:
+            self._bury(left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay, len(rows)),
+                       "came too late: all its windows were closed")
 
     def _compute(self, judged: Judged, doubtful: pa.Table | None) -> pa.RecordBatch:
         if doubtful is None:
@@ -363,7 +513,7 @@ class SourceTask(BaseSourceTask):
             for first, last in self._unseen:
                 seen &= (versions <= first) | (versions > last)
             stored = stored.filter(pa.array(seen))
-        return source_rows(stored, self._plan)
+        return source_rows(self._quarantine.without(stored, stored.column_names[1]), self._plan)
 
     def _read_range(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         return self._read_rows(None, first_ts, last_ts, as_of)
@@ -401,9 +551,24 @@ class SourceTask(BaseSourceTask):
     def _state(self) -> Mapping[str, Any]:
         if self._windower is not None:
             self._windower.save()
-        return {"version": self._version, "max_ts": self._max_ts, "idle": self._idle, "late_rows": self._late_rows,
+        return {"version": self._version, "max_ts": self._max_ts, "idle": self._idle,
+                "ledger": self._ledger.save(self._store), "table_times": self._table_times.save(),
                 "unseen": self._unseen, "history": None if self._history is None else self._history.save(),
-                "ranges": self._ranges.save()}
+                "ranges": self._ranges.save(),
+                "retries": [dead_to_json(row) for row in self._retries.values()]}
+
+    def _restore(self, meta: Mapping[str, Any]) -> None:
+        self._unseen = [(first, last) for first, last in meta["unseen"]]
+        self._version, self._max_ts = meta["version"], meta["max_ts"]
+        self._idle = meta["idle"]
+        if "ledger" in meta:  # checkpoints of older versions have none
+            self._ledger.restore(meta["ledger"], self._store)
+            self._table_times.restore(meta["table_times"])
+        retries = [dead_from_json(row) for row in meta.get("retries", ())]
+        self._retries = {(row.row.tuid, row.row.ts): row for row in retries}
+        self._ranges.restore(meta["ranges"])
+        if self._history is not None:
+            self._history.restore(meta["history"])
 
     def _needed_version(self) -> int:
         """Returns the version that WAL and store must still be readable from for a restart from now."""

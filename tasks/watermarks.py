@@ -53,6 +53,11 @@ class Watermarks:
         self.current = ts
         return True
 
+    def ahead(self, skew: int) -> list[int]:
+        """Returns the inputs whose time is more than `skew` ahead of the slowest; of silent ones nothing is known."""
+        least = min((ts for n, ts in enumerate(self._ts) if ts is not None and not self._idle[n]), default=None)
+        return [n for n, ts in enumerate(self._ts) if ts is not None and least is not None and ts > least + skew]
+
     def holding_back(self) -> list[int]:
         """Returns the inputs whose watermark is the least, or that have none yet and are not idle."""
         active = [n for n in range(len(self._ts)) if not self._idle[n]]

@@ -94,8 +94,8 @@ class Windower:
     def process(
         self, judged: Judged | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int], newest: int | None,
         *, replayed: bool,
-    ) -> tuple[pa.RecordBatch | None, int]:
-        """Returns the partials for a block of rows and deletes, and how many of its rows were expired.
+    ) -> tuple[pa.RecordBatch | None, npt.NDArray[np.int64]]:
+        """Returns the partials for a block of rows and deletes, and which of its rows, by number, were expired.
 
         A partial without rows says: all segments of its group between `_wstart` and `_wlast` are void. `versions`: the
         WAL versions around the block. `newest`: the newest time of the vnode, this block included. If the block is
@@ -103,7 +103,7 @@ class Windower:
         may have processed the same records in other blocks, and died before it withdrew what is now never made.
         """
         rows = expired = updated = None
-        late_rows = 0
+        late: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         if judged is not None:
             expired = self._expired(judged)
             updated = self._updated(judged, expired)
@@ -112,7 +112,7 @@ class Windower:
             numbered = kept.column(ROW_COLUMN).to_numpy()
             if expired is not None:
                 dropped = expired[numbered]
-                late_rows = int(dropped.sum())
+                late = np.sort(numbered[dropped])
                 new_keys = kept.filter(pa.array(dropped & (_of(judged.change, numbered) == LATE)))
                 kept = kept.filter(pa.array(~dropped))
             else:
@@ -137,9 +137,9 @@ class Windower:
             sources += [stretch.rows for stretch in stretches if stretch.rows is not None]
             batches += self._doubtful(sources if rows is None else [*sources, rows])
         if not batches:
-            return None, late_rows
+            return None, late
         partials = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        return partials, late_rows
+        return partials, late
 
     def save(self) -> None:
         """Hands what changed since the last call to the store."""

@@ -9,7 +9,7 @@ import os
 import threading
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from penstock.common.clock import Clock, SystemClock
@@ -34,7 +34,7 @@ from penstock.tasks.control import (
 )
 from penstock.tasks.environment import DnodeClient, WorkerEnvironment
 from penstock.tasks.exchange import ChannelId, ExchangeServer, RemoteLink
-from penstock.tasks.messages import TaskCheckpoint, TaskId
+from penstock.tasks.messages import LeftOutRow, TaskCheckpoint, TaskId
 from penstock.tasks.notifier import WalNotifier
 from penstock.tasks.runner import Link, LocalLink, StreamRunner
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
@@ -214,6 +214,7 @@ class Worker:
         self._send(Stopped(deployment.stream_id, deployment.attempt))
 
     def _send_heartbeats(self) -> None:
+        sent: dict[TaskId, tuple[LeftOutRow, ...] | None] = {}
         while not self._clock.wait(self._leaving, self._spec.heartbeat_interval_s):
             runners = [stream.runner for stream in list(self._streams.values())]
             for runner in runners:
@@ -221,7 +222,11 @@ class Worker:
             # A moment for the runners to answer; one that is in a long step is reported as of its last answer.
             if self._clock.wait(self._leaving, _STATUS_TIMEOUT_S):
                 return
-            self._send(Heartbeat(tuple(status for runner in runners for status in runner.statuses())))
+            statuses = [status for runner in runners for status in runner.statuses()]
+            news = tuple(replace(status, left_out=None) if sent.get(status.task) is status.left_out else status
+                         for status in statuses)
+            sent = {status.task: status.left_out for status in statuses}
+            self._send(Heartbeat(news))
 
     def _send(self, message: control.WorkerMessage) -> None:
         """Sends a message if the mnode is there; the receiving thread notices if it isn't."""

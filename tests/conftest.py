@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import penstock
+
+if TYPE_CHECKING:
+    from stream_kit import StreamKit
 
 #: What tests change of the configuration: small files, no waiting, nothing that depends on the machine.
 TEST_CONFIG: dict[str, Any] = {
@@ -55,6 +58,22 @@ def con(data_dir: Path) -> Iterator[Any]:
         yield connection
     finally:
         connection.close()
+
+
+@pytest.fixture
+def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., StreamKit]]:
+    """Makes kits of streams without Spark, from a CREATE STREAM and the options of `StreamKit`, and closes them."""
+    from stream_kit import StreamKit
+
+    made: list[StreamKit] = []
+
+    def make(sql: str, **options: Any) -> StreamKit:
+        made.append(StreamKit(tmp_path_factory.mktemp("stream"), sql, **options))
+        return made[-1]
+
+    yield make
+    for kit in made:
+        kit.close()
 
 
 @pytest.fixture(scope="session")

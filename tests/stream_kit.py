@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,9 @@ from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, Task
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
 from penstock.wal.reader import WalReader
+
+Step = tuple[str, Any]
+Answer = tuple[Any, ...]
 
 SUPER_UID = 100
 COLUMNS = (
@@ -225,8 +230,7 @@ class StreamKit:
         statement = parse_one(sql)
         assert isinstance(statement, CreateStream)
         self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", time_zone, now_ms))
-        self.settings = settings or TaskSettings(
-            sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26)
+        self.settings = settings or unhurried()
         self.results: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.writes: list[ResultWrite] = []
         self.acknowledged: list[TaskCheckpoint] = []
@@ -332,3 +336,75 @@ class StreamKit:
             task.close()
         if self.owns_store:
             self.store.close()
+
+
+def unhurried(**changes: Any) -> TaskSettings:
+    """Returns settings without limits of rate, small enough for tests; `changes` are other fields."""
+    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26), **changes)
+
+
+# -- random steps ---------------------------------------------------------------------------------------------------
+
+
+def play(kit: StreamKit, steps: Sequence[Step]) -> None:
+    """Carries out random steps."""
+    for kind, what in steps:
+        match kind:
+            case "insert":
+                kit.insert(what)
+            case "each":
+                for row in what:
+                    kit.insert([row])
+            case "partial":
+                kit.insert([row[:3] for row in what], ("voltage",))
+            case "delete":
+                tables, first, length = what
+                kit.delete(tables, first, first + length)
+            case "run":
+                kit.run()
+            case "wait":
+                kit.pass_time(what)
+            case "checkpoint":
+                kit.run()
+                kit.checkpoint(commit=what)
+            case "kill":
+                kit.kill()
+
+
+def newest_per_vnode(kit: StreamKit, steps: Sequence[Step]) -> dict[int, int]:
+    """The newest time ever inserted into each vnode that has any."""
+    newest: dict[int, int] = {}
+    for kind, what in steps:
+        if kind in ("insert", "partial", "each"):
+            for row in what:
+                vgroup = kit.catalog.child_list[row[0]].vgroup_id
+                newest[vgroup] = max(row[1], newest.get(vgroup, row[1]))
+    return newest
+
+
+def table_vnode(kit: StreamKit, name: str) -> int:
+    return next(child.vgroup_id for child in kit.catalog.child_list if child.name == name)
+
+
+# -- comparing answers ----------------------------------------------------------------------------------------------
+
+
+def millis(moment: datetime) -> int:
+    """Milliseconds since the epoch; a time without zone is UTC."""
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def null_last(answer: Answer) -> list[tuple[bool, Any]]:
+    """Sorts rows that may have NULLs."""
+    return [(value is None, value) for value in answer]
+
+
+def assert_same(got: Sequence[Answer], want: Sequence[Answer]) -> None:
+    """Compares rows in order; floating point numbers may differ by rounding."""
+    assert len(got) == len(want), (got, want)
+    for left, right in zip(got, want, strict=True):
+        for a, b in zip(left, right, strict=True):
+            if isinstance(a, float) and isinstance(b, float):
+                assert math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6), (left, right)
+            else:
+                assert a == b, (left, right)

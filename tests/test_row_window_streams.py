@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stream_kit import Catalog, StreamKit
+from stream_kit import Answer, Catalog, StreamKit, millis, newest_per_vnode, null_last, play, unhurried
 
 from penstock.common.errors import PenstockError
 from penstock.planner.stream import RowWindow
@@ -22,7 +21,6 @@ from penstock.sql.schema import Session
 from penstock.sql.statements import CreateStream
 from penstock.tasks.segments import Carry, assign
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import TaskSettings
 
 SLOW = [HealthCheck.too_slow]
 GAP = 5_000
@@ -114,7 +112,6 @@ PARTITIONS: dict[str, tuple[str, str, Callable[[Row], Any]]] = {
     "column": ("partition by note", "o tags(note varchar(20))", lambda row: row.note),
     "none": ("", "o", lambda row: None),
 }
-Answer = tuple[Any, ...]
 
 
 def stored(kit: StreamKit) -> list[Row]:
@@ -144,21 +141,13 @@ def batch(rows: Sequence[Row], case: Case, key: Callable[[Row], Any]) -> list[An
         groups.setdefault(key(row), []).append(row)
     answers = [aggregated(window, case.added) for group in groups.values() for window in case.windows(group)
                if window[-1].ts - window[0].ts >= case.least]
-    return sorted(answers, key=ordered)
-
-
-def ordered(answer: Answer) -> list[tuple[bool, Any]]:
-    return [(value is None, value) for value in answer]
+    return sorted(answers, key=null_last)
 
 
 def stream(kit: StreamKit) -> list[Answer]:
     """The stream's result rows, without their group."""
     return sorted(((millis(row["_wstart"]), millis(row["e"]), row["c"], row["s"], row["hi"], row["f"], row["l"])
-                   for row in kit.rows()), key=ordered)
-
-
-def millis(moment: datetime) -> int:
-    return round(moment.replace(tzinfo=UTC).timestamp() * 1000)
+                   for row in kit.rows()), key=null_last)
 
 
 def sql_of(case: Case, partition: str, trigger: str = "at_once", options: str | None = None) -> str:
@@ -186,49 +175,6 @@ STEP = st.one_of(
 STEPS = st.lists(STEP, min_size=1, max_size=12)
 
 
-def play(kit: StreamKit, steps: list[tuple[str, Any]]) -> None:
-    """Carries out random steps."""
-    for kind, what in steps:
-        match kind:
-            case "insert":
-                kit.insert(what)
-            case "each":
-                for row in what:
-                    kit.insert([row])
-            case "partial":
-                kit.insert([row[:3] for row in what], ("voltage",))
-            case "delete":
-                tables, first, length = what
-                kit.delete(tables, first, first + length)
-            case "run":
-                kit.run()
-            case "checkpoint":
-                kit.run()
-                kit.checkpoint(commit=what)
-            case "kill":
-                kit.kill()
-
-
-def task_settings(block: int, memory: int) -> TaskSettings:
-    return TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26,
-                        block_rows_max=block, state_memory_bytes=memory)
-
-
-@pytest.fixture
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Makes kits and closes them."""
-    made: list[StreamKit] = []
-
-    def make(sql: str, **options: Any) -> StreamKit:
-        kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, **options)
-        made.append(kit)
-        return kit
-
-    yield make
-    for kit in made:
-        kit.close()
-
-
 VARIANTS = {
     "session": (["session"], ["table", "tag", "column", "none"]),
     "state": (["state", "state true_for"], ["table", "table and column"]),
@@ -249,24 +195,13 @@ def test_at_once_equals_batch(
     name, partition = (data.draw(st.sampled_from(choices)) for choices in VARIANTS[kind])
     case = (CASES | COUNTS)[name]
     kit = StreamKit(tmp_path_factory.mktemp("stream"), sql_of(case, partition), vnodes=vnodes,
-                    settings=task_settings(block, memory))
+                    settings=unhurried(block_rows_max=block, state_memory_bytes=memory))
     try:
         play(kit, steps)
         kit.run()
         assert stream(kit) == batch(stored(kit), case, PARTITIONS[partition][2])
     finally:
         kit.close()
-
-
-def newest_per_vnode(kit: StreamKit, steps: list[tuple[str, Any]]) -> dict[int, int]:
-    """The newest time ever inserted into each vnode that has any."""
-    newest: dict[int, int] = {}
-    for kind, what in steps:
-        if kind in ("insert", "partial", "each"):
-            for row in what:
-                vgroup = kit.catalog.child_list[row[0]].vgroup_id
-                newest[vgroup] = max(row[1], newest.get(vgroup, row[1]))
-    return newest
 
 
 @pytest.mark.parametrize("kind", VARIANTS)
@@ -284,7 +219,7 @@ def test_window_close_equals_batch(
         watermark = 86_400_000  # all rows are on time: COUNT needs IGNORE EXPIRED 1
     options = f"watermark {watermark}a ignore expired {int(name in COUNTS)}"
     kit = StreamKit(tmp_path_factory.mktemp("stream"), sql_of(case, partition, "window_close", options), vnodes=vnodes,
-                    settings=task_settings(block, memory))
+                    settings=unhurried(block_rows_max=block, state_memory_bytes=memory))
     try:
         play(kit, steps)
         kit.run()
@@ -300,7 +235,7 @@ def test_window_close_equals_batch(
                 until = newest[vgroups[table] if table else next(iter(newest))] - watermark
                 want += [answer for answer in batch(rows, case, PARTITIONS[partition][2])
                          if answer[1] - case.added < until]
-            assert got == sorted(want, key=ordered)
+            assert got == sorted(want, key=null_last)
         else:
             answers = batch(stored(kit), case, PARTITIONS[partition][2])
             least, most = (choose(newest.values(), default=0) - watermark for choose in (min, max))
@@ -357,7 +292,7 @@ def test_expired_rows_are_judged_row_by_row(
     case = (CASES | COUNTS)[name]
     options = f"watermark {watermark}a ignore expired 1"
     kit = StreamKit(tmp_path_factory.mktemp("stream"), sql_of(case, "table", trigger, options),
-                    settings=task_settings(block, 1 << 27))
+                    settings=unhurried(block_rows_max=block, state_memory_bytes=1 << 27))
     try:
         for number, rows in enumerate(batches):
             kit.insert(rows)

@@ -10,17 +10,15 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stream_kit import StreamKit
-from test_streams_equal_batch import PARTITIONS, newest_per_vnode, play, table_vnode
+from interval_streams import INTO, PARTITIONS, WIDTH
+from stream_kit import StreamKit, millis, newest_per_vnode, play, table_vnode, unhurried
 
 from penstock.common.errors import PenstockError
 from penstock.planner.windows import grid_of, starts_between
 from penstock.sql.statements import Duration, IntervalWindow
 from penstock.tasks.result_index import ResultIndex
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import TaskSettings
 
-WIDTH = 10_000
 COLUMNS = "_wstart, _wend e, count(*) c, sum(voltage) s, avg(current) a, last(note) l"
 BATCH = """
     SELECT {keys} (ts // {width}) * {width} AS start, count(*) AS c, sum(voltage)::BIGINT AS s, avg(current) AS a,
@@ -102,8 +100,8 @@ def between(mode: str, before: Any, after: Any, part: float, constant: Any) -> A
 def stream(kit: StreamKit, key: str | None) -> dict[tuple[Any, int], tuple[Any, ...]]:
     rows = {}
     for row in kit.rows():
-        start = round(row["_wstart"].timestamp() * 1000)
-        assert round(row["e"].timestamp() * 1000) == start + WIDTH
+        start = millis(row["_wstart"])
+        assert millis(row["e"]) == start + WIDTH
         rows[row[key] if key else None, start] = tuple(row[name] for name in ("c", "s", "a", "l"))
     return rows
 
@@ -122,13 +120,12 @@ def assert_rows(got: dict[Any, Any], want: dict[Any, Any]) -> None:
 def make(tmp_path_factory: pytest.TempPathFactory, partition: str, trigger: str, fill: str, vnodes: int,
          memory: int = 1 << 27, block: int = 65_536) -> StreamKit:
     clause, key, _ = PARTITIONS[partition]
-    into = {"table": "o tags(tn varchar(20)) ", "tag": "o tags(site varchar(20)) ", "none": "o "}[partition]
+    into = INTO[partition]
     name = f", {key}" if key else ""
     sql = (f"create stream s trigger {trigger} ignore expired 0 ignore update 0 into {into} as "
            f"select {COLUMNS}{name} from meters {clause} interval(10s) fill({fill})")
-    return StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
-        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, state_memory_bytes=memory,
-        block_rows_max=block))
+    return StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=unhurried(
+        state_memory_bytes=memory, block_rows_max=block))
 
 
 @pytest.mark.parametrize("mode", FILLS)
@@ -181,11 +178,7 @@ def test_max_delay_fills_all_windows_in_the_end(
     """MAX_DELAY: the delay after the last change, the result is the filled batch answer, open windows included."""
     kit = make(tmp_path_factory, "tag", "max_delay 5s", FILLS[mode], vnodes, memory)
     try:
-        for step in steps:
-            if step[0] == "wait":
-                kit.pass_time(step[1])
-            else:
-                play(kit, [step])
+        play(kit, steps)
         kit.run()
         kit.pass_time(5)
         assert_rows(stream(kit, "site"), filled(batch(kit, "site,"), mode))
@@ -203,14 +196,10 @@ def test_continuous_window_close_is_right_after_the_recalculation(
     """CONTINUOUS_WINDOW_CLOSE: a recalculation after the last change, closed windows are the filled batch answer."""
     sql = ("create stream s trigger continuous_window_close recalculate 10m into o tags(tn varchar(20)) as "
            f"select {COLUMNS}, tn from meters partition by tbname tn interval(10s) fill({FILLS.get(mode, mode)})")
-    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
-        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, state_memory_bytes=memory))
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes,
+                    settings=unhurried(state_memory_bytes=memory))
     try:
-        for step in steps:
-            if step[0] == "wait":
-                kit.pass_time(step[1])
-            else:
-                play(kit, [step])
+        play(kit, steps)
         kit.run()
         kit.pass_time(600)
         newest = newest_per_vnode(kit, steps)
@@ -268,6 +257,22 @@ def test_one_change_rewrites_what_is_around_it(
         assert_rows(got, filled(batch(kit, ""), mode))
     finally:
         kit.close()
+
+
+@pytest.mark.parametrize("last_row_too", [False, True])
+def test_a_gap_that_an_attempt_filled_before_it_died_is_emptied(kits: Any, last_row_too: bool) -> None:
+    """The next attempt learns first that one window is gone, which is closed, and after the delay of the other."""
+    kit = kits("create stream s trigger max_delay 5s into o as select _wstart, count(*) c from meters interval(10s) "
+               "fill(prev)")
+    kit.insert([(0, 5_000, 1, 1.0, "x"), (0, 45_000, 1, 1.0, "x")])
+    kit.run()
+    kit.pass_time(5)
+    assert len(kit.rows()) == 5
+    kit.delete(None, 0, 50_000 if last_row_too else 10_000)
+    kit.kill()
+    kit.run()
+    kit.pass_time(5)
+    assert [millis(row["_wstart"]) for row in kit.rows()] == ([] if last_row_too else [40_000])
 
 
 def test_a_long_gap_is_filled_in_chunks(tmp_path_factory: pytest.TempPathFactory) -> None:

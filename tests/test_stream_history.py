@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from datetime import UTC
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from interval_streams import AGGREGATES, INTO, PARTITIONS, STEP, batch, stream
 from sandboxes import T0, TestBed
-from stream_kit import StreamKit
-from test_streams_equal_batch import AGGREGATES, PARTITIONS, STEP, assert_same, batch, play, stream
+from stream_kit import StreamKit, assert_same, millis, play, unhurried
 
 from penstock.tasks.messages import Pause, Resume
 from penstock.tasks.ranges import PieceReader
-from penstock.tasks.task import TaskSettings
 from penstock.vnode.snapshot import TimeSpan
 
-INTO = {"table": "o tags(tn varchar(20)) ", "tag": "o tags(site varchar(20)) ", "column": "o tags(note varchar(20)) ",
-        "none": "o "}
 WRITES = st.lists(STEP.filter(lambda step: step[0] in ("insert", "partial", "delete")), max_size=8)
-
-
-def small(rows: int) -> TaskSettings:
-    return TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, block_rows_max=rows)
 
 
 def sql_of(partition: str, options: str = "", where: str = "") -> str:
@@ -32,26 +23,6 @@ def sql_of(partition: str, options: str = "", where: str = "") -> str:
     name = f", {key}" if key else ""
     return (f"create stream s {options} fill_history 1 ignore expired 0 ignore update 0 into {INTO[partition]} as "
             f"select _wstart, {AGGREGATES}{name} from meters {where} {clause} interval(10s)")
-
-
-def answer(kit: StreamKit, partition: str, where: str = "") -> list[tuple[Any, ...]]:
-    rows = batch(kit, PARTITIONS[partition][2], where)
-    return sorted(rows, key=lambda row: tuple((value is None, value) for value in row[:2]))
-
-
-@pytest.fixture
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Makes kits and closes them."""
-    made: list[StreamKit] = []
-
-    def make(sql: str, **options: Any) -> StreamKit:
-        kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, **options)
-        made.append(kit)
-        return kit
-
-    yield make
-    for kit in made:
-        kit.close()
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -65,7 +36,7 @@ def test_history_live_and_kills_equal_batch(
     """AT_ONCE: rows from before and after the stream's creation, kills and checkpoints in between: nothing is lost,
     nothing counts twice."""
     kit = StreamKit(tmp_path_factory.mktemp("stream"), sql_of(partition, "trigger at_once"), vnodes=vnodes,
-                    settings=small(piece), before=lambda kit: play(kit, before))
+                    settings=unhurried(block_rows_max=piece), before=lambda kit: play(kit, before))
     try:
         kit.run_steps(first)
         if steps and steps[0][0] != "run":
@@ -73,7 +44,7 @@ def test_history_live_and_kills_equal_batch(
             kit.kill()
         play(kit, steps)
         kit.run()
-        assert_same(stream(kit, PARTITIONS[partition][1]), answer(kit, partition))
+        assert_same(stream(kit, PARTITIONS[partition][1]), batch(kit, PARTITIONS[partition][2]))
     finally:
         kit.close()
 
@@ -88,21 +59,17 @@ def test_scalar_streams_fill_history(
         tmp_path_factory.mktemp("stream"),
         "create stream s trigger at_once fill_history 1 into o subtable(tbname) as "
         "select ts, voltage, note from meters partition by tbname",
-        vnodes=vnodes, settings=small(piece), before=lambda kit: play(kit, before))
+        vnodes=vnodes, settings=unhurried(block_rows_max=piece), before=lambda kit: play(kit, before))
     try:
         play(kit, steps)
         kit.run()
-        got = [(row["_child"].split("_")[0], row["ts"], row["voltage"], row["note"]) for row in _plain(kit)]
+        got = [(row["_child"].split("_")[0], millis(row["ts"]), row["voltage"], row["note"]) for row in kit.rows()]
         source = kit.source()
         want = sorted(zip(*(source.column(name).to_pylist() for name in ("tbname", "ts", "voltage", "note")),
                           strict=True), key=repr)
         assert sorted(got, key=repr) == want
     finally:
         kit.close()
-
-
-def _plain(kit: StreamKit) -> list[dict[str, Any]]:
-    return [dict(row, ts=round(row["ts"].replace(tzinfo=UTC).timestamp() * 1000)) for row in kit.rows()]
 
 
 def test_old_rows_are_never_late(kits: Any) -> None:
@@ -128,11 +95,11 @@ def test_where_bounds_what_is_read(kits: Any) -> None:
             kit.insert([(0, second * 1000, 1, 1.0, "x")])
 
     where = "where ts >= 20000 and ts < 40000 and voltage > 0"
-    kit = kits(sql_of("none", "trigger at_once", where), before=before, settings=small(3))
+    kit = kits(sql_of("none", "trigger at_once", where), before=before, settings=unhurried(block_rows_max=3))
     kit.run()
     progress = next(task for task in kit.tasks if task.id.level == "source").status().history
     assert (progress.rows, progress.first_ts, progress.last_ts, progress.done) == (20, 20_000, 39_000, True)
-    assert_same(stream(kit, None), answer(kit, "none", "where ts >= 20000 and ts < 40000 and voltage > 0"))
+    assert_same(stream(kit, None), batch(kit, "", "where ts >= 20000 and ts < 40000 and voltage > 0"))
 
 
 def test_progress_tells_share_and_time_left(kits: Any) -> None:
@@ -141,7 +108,7 @@ def test_progress_tells_share_and_time_left(kits: Any) -> None:
     def before(kit: StreamKit) -> None:
         kit.insert([(0, second * 1000, 1, 1.0, "x") for second in range(100)])
 
-    kit = kits(sql_of("none", "trigger at_once"), before=before, settings=small(10))
+    kit = kits(sql_of("none", "trigger at_once"), before=before, settings=unhurried(block_rows_max=10))
     source = next(task for task in kit.tasks if task.id.level == "source")
     source.step()
     kit.clock.advance(2)
@@ -162,7 +129,7 @@ def test_pause_stops_history_and_untreated_rows_may_be_skipped(kits: Any) -> Non
     def before(kit: StreamKit) -> None:
         kit.insert([(0, second * 1000, 1, 1.0, "x") for second in range(20)])
 
-    kit = kits(sql_of("none", "trigger at_once"), before=before, settings=small(2))
+    kit = kits(sql_of("none", "trigger at_once"), before=before, settings=unhurried(block_rows_max=2))
     kit.run_steps(2)
     kit.post(Pause(), "source")
     kit.run()

@@ -2,120 +2,30 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from stream_kit import StreamKit
-
-from penstock.tasks.task import TaskSettings
-
-AGGREGATES = ("count(*) c, sum(voltage) s, avg(current) a, min(voltage) lo, max(current) hi, first(voltage) f, "
-              "last(note) l, spread(voltage) sp, stddev(current) sd")
-ORACLE = """
-    SELECT {keys} (ts // {width}) * {width} AS start, count(*) AS c, sum(voltage)::BIGINT AS s, avg(current) AS a,
-        min(voltage) AS lo, max(current) AS hi,
-        arg_min(voltage, (ts, _tuid)) FILTER (voltage IS NOT NULL) AS f,
-        arg_max(note, (ts, -(_tuid::HUGEINT))) FILTER (note IS NOT NULL) AS l,
-        (max(voltage) - min(voltage))::DOUBLE AS sp, stddev_pop(current) AS sd
-    FROM source {where} GROUP BY ALL ORDER BY ALL
-"""
-WIDTH = 10_000
-
-
-def batch(kit: StreamKit, keys: str, where: str = "", width: int = WIDTH) -> list[tuple[Any, ...]]:
-    """The batch answer, from DuckDB over the stored rows."""
-    source = kit.source()
-    with duckdb.connect() as connection:
-        connection.register("source", source)
-        return connection.execute(ORACLE.format(keys=keys, where=where, width=width)).fetchall()
-
-
-def stream(kit: StreamKit, key: str | None) -> list[tuple[Any, ...]]:
-    """The stream's result in the oracle's column order."""
-    rows = []
-    for row in kit.rows():
-        start = round(row["_wstart"].timestamp() * 1000) if row["_wstart"].tzinfo else _millis(row["_wstart"])
-        head = (row[key],) if key else ()
-        rows.append((*head, start, *(row[name] for name in ("c", "s", "a", "lo", "hi", "f", "l", "sp", "sd"))))
-    return sorted(rows, key=lambda row: tuple((value is None, value) for value in row[:2]))
-
-
-def _millis(moment: Any) -> int:
-    from datetime import UTC
-
-    return round(moment.replace(tzinfo=UTC).timestamp() * 1000)
-
-
-def assert_same(got: list[tuple[Any, ...]], want: list[tuple[Any, ...]]) -> None:
-    assert len(got) == len(want), (got, want)
-    for left, right in zip(got, want, strict=True):
-        for a, b in zip(left, right, strict=True):
-            if isinstance(a, float) and isinstance(b, float):
-                assert math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-6), (left, right)
-            else:
-                assert a == b, (left, right)
-
-
-ROW = st.tuples(
-    st.integers(0, 3), st.integers(0, 60_000), st.one_of(st.none(), st.integers(-5, 5)),
-    st.one_of(st.none(), st.floats(-10, 10)), st.one_of(st.none(), st.sampled_from(["x", "y", ""])),
-)
-STEP = st.one_of(
-    st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=8)),
-    st.tuples(st.just("partial"), st.lists(ROW, min_size=1, max_size=3)),
-    st.tuples(st.just("delete"), st.tuples(st.one_of(st.none(), st.lists(st.integers(0, 3), min_size=1, max_size=2)),
-                                           st.integers(0, 60_000), st.integers(0, 30_000))),
-    st.tuples(st.just("run"), st.none()),
-    st.tuples(st.just("checkpoint"), st.booleans()),
-    st.tuples(st.just("kill"), st.none()),
+from interval_streams import AGGREGATES, INTO, PARTITIONS, STEP, WIDTH, WRITE, batch, stream
+from stream_kit import (
+    COLUMNS,
+    Catalog,
+    Store,
+    StreamKit,
+    assert_same,
+    millis,
+    newest_per_vnode,
+    play,
+    table_vnode,
+    unhurried,
 )
 
-PARTITIONS = {
-    "table": ("partition by tbname tn, site", "tn", "tbname,"),
-    "tag": ("partition by site", "site", "site,"),
-    "column": ("partition by note", "note", "note,"),
-    "none": ("", None, ""),
-}
-
-
-def play(kit: StreamKit, steps: list[tuple[str, Any]]) -> None:
-    """Carries out random steps."""
-    for kind, what in steps:
-        match kind:
-            case "insert":
-                kit.insert(what)
-            case "partial":
-                kit.insert([row[:3] for row in what], ("voltage",))
-            case "delete":
-                tables, first, length = what
-                kit.delete(tables, first, first + length)
-            case "run":
-                kit.run()
-            case "checkpoint":
-                kit.run()
-                kit.checkpoint(commit=what)
-            case "kill":
-                kit.kill()
-
-
-@pytest.fixture
-def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Makes kits and closes them."""
-    made: list[StreamKit] = []
-
-    def make(sql: str, **options: Any) -> StreamKit:
-        kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, **options)
-        made.append(kit)
-        return kit
-
-    yield make
-    for kit in made:
-        kit.close()
+from penstock.sql.schema import Column
+from penstock.sql.types import timestamp
 
 
 @pytest.mark.parametrize("partition", PARTITIONS)
@@ -131,20 +41,16 @@ def test_at_once_equals_batch(
     Without memory for state, all windows live in the store between blocks.
     """
     clause, key, oracle_key = PARTITIONS[partition]
-    into = {"table": "o tags(tn varchar(20)) ", "tag": "o tags(site varchar(20)) ",
-            "column": "o tags(note varchar(20)) ", "none": "o "}[partition]
+    into = INTO[partition]
     name = f", {key}" if key else ""
     sql = (f"create stream s trigger at_once ignore expired 0 ignore update 0 into {into} as "
            f"select _wstart, {AGGREGATES}{name} from meters {clause} interval(10s)")
-    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
-        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, block_rows_max=block,
-        state_memory_bytes=memory))
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=unhurried(
+        block_rows_max=block, state_memory_bytes=memory))
     try:
         play(kit, steps)
         kit.run()
-        want = batch(kit, oracle_key)
-        want = sorted(want, key=lambda row: tuple((value is None, value) for value in row[:2]))
-        assert_same(stream(kit, key), want)
+        assert_same(stream(kit, key), batch(kit, oracle_key))
     finally:
         kit.close()
 
@@ -159,12 +65,12 @@ def test_window_close_equals_batch(
 ) -> None:
     """WINDOW_CLOSE: all windows that event time has closed are there, and every row there is the batch's."""
     clause, key, oracle_key = PARTITIONS[partition]
-    into = {"table": "o tags(tn varchar(20)) ", "tag": "o tags(site varchar(20)) ", "none": "o "}[partition]
+    into = INTO[partition]
     name = f", {key}" if key else ""
     sql = (f"create stream s trigger window_close watermark {watermark}s ignore expired 0 ignore update 0 into {into} "
            f"as select _wstart, {AGGREGATES}{name} from meters {clause} interval(10s)")
-    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
-        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, state_memory_bytes=memory))
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes,
+                    settings=unhurried(state_memory_bytes=memory))
     try:
         play(kit, steps)
         kit.run()
@@ -193,19 +99,49 @@ def test_a_row_that_moves_between_groups_within_one_block(kits: Any) -> None:
     assert_same(stream(kit, "note"), batch(kit, "note,"))
 
 
-def newest_per_vnode(kit: StreamKit, steps: list[tuple[str, Any]]) -> dict[int, int]:
-    """The newest time ever inserted into each vnode that has any."""
-    newest: dict[int, int] = {}
-    for kind, what in steps:
-        if kind in ("insert", "partial"):
-            for row in what:
-                vgroup = kit.catalog.child_list[row[0]].vgroup_id
-                newest[vgroup] = max(row[1], newest.get(vgroup, row[1]))
-    return newest
+def test_zeros_of_both_signs_are_one_group(kits: Any) -> None:
+    """-0.0 and 0.0 are equal, so they are one group, as in the batch."""
+    kit = kits("create stream s trigger at_once ignore expired 0 into o tags(zero double) as "
+               "select _wstart, count(*) c, zero from meters partition by current zero interval(10s)")
+    kit.insert([(0, 1_000, 1, 0.0, "x"), (1, 2_000, 1, -0.0, "x"), (0, 3_000, 1, -0.0, "x")])
+    kit.run()
+    assert [(row["c"], str(row["zero"])) for row in kit.rows()] == [(3, "0.0")]
 
 
-def table_vnode(kit: StreamKit, name: str) -> int:
-    return next(child.vgroup_id for child in kit.catalog.child_list if child.name == name)
+CUTS = {
+    "expired": "ignore expired 1 ignore update 0 {} interval(10s)",
+    "expired, close": "trigger window_close watermark 5s ignore expired 1 ignore update 0 {} interval(10s)",
+    "update": "ignore expired 0 ignore update 1 {} interval(10s)",
+    "both": "ignore expired 1 ignore update 1 {} interval(10s) sliding(5s)",
+    "mark": "ignore expired 0 ignore update 0 delete_mark 15s {} interval(10s)",
+    "session": "ignore expired 1 ignore update 0 {} session(ts, 2s)",
+    "session update": "ignore expired 1 ignore update 1 {} session(ts, 2s)",
+    "state": "ignore expired 1 ignore update 0 {} state_window(voltage)",
+    "count": "watermark 5s ignore expired 1 ignore update 0 {} count_window(3, 2)",
+}
+
+
+@pytest.mark.parametrize("kind", CUTS)
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture,
+                                                                 HealthCheck.too_slow])
+@given(steps=st.lists(WRITE, min_size=2, max_size=6),
+       vnodes=st.integers(1, 2))
+@example(steps=[("insert", [(0, 11_000, 1, 1.0, "x"), (0, 13_000, 1, 1.0, "x")]), ("delete", (None, 13_000, 500)),
+                ("insert", [(0, 11_000, 2, 1.0, "x"), (0, 40_000, 2, 1.0, "x")]),
+                ("insert", [(0, 12_000, 3, 1.0, "x")]), ("insert", [(0, 11_000, 4, 1.0, "x")])], vnodes=1)
+def test_the_cut_of_the_log_into_blocks_never_shows(kits: Any, kind: str, steps: list[Any], vnodes: int) -> None:
+    """Rows that come late or twice are judged by their place in the log, not by what happens to be read with them."""
+    options, window = CUTS[kind].split("{}")
+    trigger = "" if "trigger" in options else "trigger at_once "
+    sql = (f"create stream s {trigger}{options} into o as select _wstart, count(*) c, sum(voltage) s from meters "
+           f"partition by tbname{window}")
+    at_once, piece_by_piece = kits(sql, vnodes=vnodes), kits(sql, vnodes=vnodes)
+    play(at_once, steps)
+    at_once.run()
+    for step in steps:
+        play(piece_by_piece, [step])
+        piece_by_piece.run()
+    assert at_once.rows() == piece_by_piece.rows()
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -220,8 +156,7 @@ def test_expired_rows_are_judged_row_by_row(
     """IGNORE EXPIRED 1: which rows count is a function of the WAL alone, not of blocks, kills or replays."""
     sql = (f"create stream s trigger at_once watermark {watermark}s ignore expired 1 ignore update 1 into o as "
            "select _wstart, sum(voltage) s from meters interval(10s)")
-    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=1, settings=TaskSettings(
-        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, block_rows_max=block))
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=1, settings=unhurried(block_rows_max=block))
     try:
         for number, rows in enumerate(batches):
             kit.insert(rows, ("voltage",))
@@ -231,7 +166,7 @@ def test_expired_rows_are_judged_row_by_row(
                 kit.checkpoint()
                 kit.kill()
         kit.run()
-        got = {_millis(row["_wstart"]): row["s"] for row in kit.rows()}
+        got = {millis(row["_wstart"]): row["s"] for row in kit.rows()}
         want, late = kept_by_rule(batches, watermark * 1000)
         assert got == want
         source = next(task for task in kit.tasks if task.id.level == "source")
@@ -270,8 +205,7 @@ def test_rows_without_windows_equal_batch(
     """A filter and projection keeps exactly the rows that the batch has, for any change, kill and vnode count."""
     sql = ("create stream s trigger at_once ignore expired 0 ignore update 0 into o subtable(tbname) as "
            "select ts, voltage, note from meters where voltage > 0 partition by tbname")
-    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=TaskSettings(
-        sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26, block_rows_max=block))
+    kit = StreamKit(tmp_path_factory.mktemp("stream"), sql, vnodes=vnodes, settings=unhurried(block_rows_max=block))
     try:
         play(kit, steps)
         kit.run()
@@ -279,7 +213,7 @@ def test_rows_without_windows_equal_batch(
             connection.register("source", kit.source())
             want = connection.execute(
                 "SELECT tbname, ts, voltage, note FROM source WHERE voltage > 0 ORDER BY tbname, ts").fetchall()
-        assert [(row["_child"].split("_")[0], _millis(row["ts"]), row["voltage"], row["note"])
+        assert [(row["_child"].split("_")[0], millis(row["ts"]), row["voltage"], row["note"])
                 for row in kit.rows()] == want
     finally:
         kit.close()
@@ -295,3 +229,33 @@ def test_a_row_that_came_and_went_before_a_restart_is_withdrawn(kits: Any) -> No
     kit.kill()
     kit.run()
     assert kit.rows() == []
+
+
+@pytest.mark.parametrize("window", ["interval(10s)", "session(ts, 2s)"])
+def test_first_and_last_of_nulls_alone_make_no_row(kits: Any, window: str) -> None:
+    """A window in which they find nothing has no result row, as in queries; it comes and goes with its values."""
+    kit = kits("create stream s trigger at_once into o as select _wstart, first(note) f, last(note) l from meters "
+               + window)
+    kit.insert([(0, 1_000, 1, 1.0, None)])
+    kit.run()
+    assert kit.rows() == []
+    kit.insert([(0, 2_000, 1, 1.0, "x")])
+    kit.run()
+    assert [(row["f"], row["l"]) for row in kit.rows()] == [("x", "x")]
+    kit.insert([(0, 2_000, 1, 1.0, None)])
+    kit.run()
+    assert kit.rows() == []
+
+
+def test_times_that_aggregates_give_have_the_precision_of_their_database(tmp_path: Path) -> None:
+    """In a database of microseconds the time of the first row is not a thousand times as late."""
+    columns = (Column("ts", timestamp("us"), "ts"), *COLUMNS[1:])
+    store = Store(tmp_path, Catalog(1, 1, columns=columns, precision="us"))
+    kit = StreamKit(tmp_path, "create stream s trigger at_once into o as select _wstart, first(ts) f, max(voltage) v, "
+                    "last(ts) l from meters interval(1s)", store=store)
+    kit.insert([(0, 1_500_001, 1, 1.0, "x"), (0, 1_700_002, 2, 1.0, "x")])
+    kit.run()
+    assert [(row["f"], row["l"]) for row in kit.rows()] == [
+        (datetime(1970, 1, 1, 0, 0, 1, 500_001), datetime(1970, 1, 1, 0, 0, 1, 700_002))]
+    kit.close()
+    store.close()

@@ -12,14 +12,13 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from stream_kit import StreamKit
-from test_streams_equal_batch import STEP, play
+from interval_streams import STEP
+from stream_kit import StreamKit, null_last, play, unhurried
 
 from penstock.common.clock import SystemClock
 from penstock.common.errors import InvalidStreamError, UserFunctionError
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import BIGINT, BOOL, INT, VARCHAR, DataType
-from penstock.tasks.task import TaskSettings
 
 CODE = '''
 from dataclasses import dataclass
@@ -137,9 +136,8 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def make_kit(root: Path, directory: Path, sql: str, vnodes: int = 1, **changes: Any) -> StreamKit:
-    task_settings = TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26,
-                                 functions_directory=directory)
-    return StreamKit(root, sql, vnodes=vnodes, functions=FUNCTIONS, settings=replace(task_settings, **changes))
+    return StreamKit(root, sql, vnodes=vnodes, functions=FUNCTIONS,
+                     settings=unhurried(functions_directory=directory, **changes))
 
 
 @pytest.fixture
@@ -167,7 +165,7 @@ def oracle(kit: StreamKit, sql: str) -> list[tuple[Any, ...]]:
 def results(kit: StreamKit, *names: str) -> list[tuple[Any, ...]]:
     """The stream's rows in order, times as milliseconds."""
     rows = [tuple(_plain(row[name]) for name in names) for row in kit.rows()]
-    return sorted(rows, key=lambda row: tuple((value is None, value) for value in row[:2]))
+    return sorted(rows, key=lambda row: null_last(row[:2]))
 
 
 def _plain(value: Any) -> Any:
@@ -209,7 +207,7 @@ def test_windows_equal_the_batch(
         kit.run()
         want = oracle(kit, WINDOWED.format(key=oracle_key))
         assert results(kit, *key, "_wstart", "c", "t", "v", "x") == sorted(
-            want, key=lambda row: tuple((value is None, value) for value in row[:2]))
+            want, key=lambda row: null_last(row[:2]))
         assert all(task.status().udf_errors == 0 for task in kit.tasks)
     finally:
         kit.close()

@@ -23,6 +23,7 @@ from penstock.vnode.keys import (
     kept_versions,
     key_codes,
     key_order,
+    strictly_ascending,
     times_of,
     tuids_of,
 )
@@ -140,7 +141,10 @@ class Selection:
 
 
 def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Field]) -> pa.Table:
-    """Returns the selected rows of all chunks, all versions, with `_tuid`, `fields` and `_ver`, not sorted."""
+    """Returns the selected rows of all chunks, all versions, with `_tuid`, `fields` and `_ver`, not sorted.
+
+    Rows that lie together are not copied.
+    """
     wanted = [pa.field(TUID_COLUMN, pa.uint64()), *fields, pa.field(VERSION_COLUMN, pa.uint64())]
     columns: list[list[pa.Array]] = [[] for _ in wanted]
     for chunk in chunks:
@@ -160,8 +164,7 @@ def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Fi
             else:
                 pieces.append(column.slice(start, count))
     schema = pa.schema(wanted)
-    arrays = [pa.concat_arrays(pieces) if pieces else pa.nulls(0, field.type)
-              for pieces, field in zip(columns, wanted, strict=True)]
+    arrays = [pa.chunked_array(pieces, field.type) for pieces, field in zip(columns, wanted, strict=True)]
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -179,7 +182,9 @@ def resolve(rows: pa.Table, key_name: str | None, tombstones: TombstoneIndex, *,
     order: Index | None = None
     if not (unique and ascending(tuid, ts)):
         codes = key_codes(_one(rows.column(key_name))) if key_name is not None else None
-        order = key_order(tuid, ts, codes, version)
+        order = _order_of_appends(tuid, ts) if unique else None
+        if order is None:
+            order = key_order(tuid, ts, codes, version)
         tuid, ts, version = tuid[order], ts[order], version[order]
         codes = None if codes is None else codes[order]
     else:
@@ -197,6 +202,12 @@ def resolve(rows: pa.Table, key_name: str | None, tombstones: TombstoneIndex, *,
         if not keep.all() and order is not None:
             order = order[keep]
     return rows if order is None else rows.take(pa.array(order))
+
+
+def _order_of_appends(tuid: U64, ts: I64) -> Index | None:
+    """Returns the order by key of rows that came in order of time within each child table; None if they didn't."""
+    order: Index = np.argsort(tuid, kind="stable")
+    return order if strictly_ascending(tuid[order], ts[order]) else None
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -210,7 +210,7 @@ class WalReader:
         except FileNotFoundError:
             return False  # retention was faster than we
         try:
-            header, crc = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            header, crc = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE), path)
         except DamagedRecordError as error:
             file.close()
             raise damaged(path, 0, error) from error

@@ -131,39 +131,50 @@ def crc32c(data: bytes) -> int:
     return int(google_crc32c.value(data))
 
 
-def encode(kind: Kind, version: int, ingest_time_ms: int, payload: bytes, previous_crc: int) -> tuple[bytes, int]:
+Pieces = tuple[bytes | pa.Buffer, ...]
+"""Bytes in several pieces, which are copied only once: on their way to the file."""
+
+
+def size_of(pieces: Pieces) -> int:
+    """Returns how many bytes all pieces have."""
+    return sum(map(len, pieces))
+
+
+def encode(kind: Kind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int) -> tuple[Pieces, int]:
     """Returns the record's bytes and the checksum of its header."""
-    size = len(payload)
-    body = _BODY.pack(MAGIC, size, kind, 0, 0, crc32c(payload), version, ingest_time_ms, previous_crc)
+    size, payload_crc = size_of(payload), 0
+    for piece in payload:
+        payload_crc = google_crc32c.extend(payload_crc, piece)
+    body = _BODY.pack(MAGIC, size, kind, 0, 0, payload_crc, version, ingest_time_ms, previous_crc)
     crc = crc32c(body)
-    return b"".join((body, _CRC.pack(crc), payload, bytes(_padded(size) - size))), crc
+    return (body, _CRC.pack(crc), *payload, bytes(_padded(size) - size)), crc
 
 
-def rows_payload(table_uid: int, shape: int, batch: pa.RecordBatch) -> bytes:
+def rows_payload(table_uid: int, shape: int, batch: pa.RecordBatch) -> Pieces:
     """Returns the payload of a ROWS record; the batch is written without its schema."""
-    return b"".join((_ROWS.pack(table_uid, shape, batch.num_rows), batch.serialize()))
+    return _ROWS.pack(table_uid, shape, batch.num_rows), batch.serialize()
 
 
-def schema_payload(table_uid: int, shape: int, schema: pa.Schema) -> bytes:
+def schema_payload(table_uid: int, shape: int, schema: pa.Schema) -> Pieces:
     """Returns the payload of a SCHEMA record."""
-    return b"".join((_SCHEMA.pack(table_uid, shape, key_columns_of(schema)), schema.serialize()))
+    return _SCHEMA.pack(table_uid, shape, key_columns_of(schema)), schema.serialize()
 
 
-def delete_payload(table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int) -> bytes:
+def delete_payload(table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int) -> Pieces:
     """Returns the payload of a DELETE record."""
     count = _ALL_TABLES if tuids is None else len(tuids)
     uids = b"" if tuids is None else np.asarray(tuids, dtype="<u8").tobytes()
-    return _DELETE.pack(table_uid, first_ts, last_ts, count) + uids
+    return _DELETE.pack(table_uid, first_ts, last_ts, count), uids
 
 
-def meta_payload(body: dict[str, Any]) -> bytes:
+def meta_payload(body: dict[str, Any]) -> Pieces:
     """Returns the payload of a META record."""
-    return json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode()
+    return (json.dumps(body, separators=(",", ":"), ensure_ascii=False).encode(),)
 
 
-def time_mark_payload(writer: str, ts_ms: int) -> bytes:
+def time_mark_payload(writer: str, ts_ms: int) -> Pieces:
     """Returns the payload of a TIME_MARK record."""
-    return _TIME_MARK.pack(ts_ms) + writer.encode()
+    return _TIME_MARK.pack(ts_ms), writer.encode()
 
 
 def with_key_columns(schema: pa.Schema, key_columns: int) -> pa.Schema:

@@ -13,8 +13,9 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InvalidValueError, StorageError
 from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
-from penstock.wal.record import DamagedRecordError, Kind
+from penstock.wal.record import DamagedRecordError, Kind, Pieces, size_of
 from penstock.wal.segment import (
+    NO_END,
     SEGMENT_HEADER_SIZE,
     End,
     EndFile,
@@ -45,7 +46,7 @@ class Ticket:
 @dataclass(frozen=True, slots=True)
 class _Pending:
     ticket: Ticket
-    data: bytes
+    data: Pieces
     tail: Tail
     opens_segment: bool
 
@@ -102,8 +103,8 @@ class WalWriter:
         fs.make_dirs(directory)
         end_file = EndFile.open(fs, directory)
         before = end_file.read()
-        tail, file, cut = _recover(directory, fs, vgroup_id)
         promised = before.version if level == 2 else before.synced
+        tail, file, cut = _recover(directory, fs, vgroup_id, None if before is NO_END else promised)
         if tail.version < promised:
             if file is not None:
                 file.close()
@@ -115,6 +116,9 @@ class WalWriter:
             file.sync()
         recovery = Recovery(tail.version, cut, max(0, before.version - tail.version))
         end_file.write(End(tail.version, tail.segment, tail.offset, tail.version))
+        end_file.sync()
+        if before is NO_END:
+            fs.fsync_dir(directory)
         return cls(directory, fs, clock, vgroup_id=vgroup_id, level=level, segment_bytes=segment_bytes,
                    end_file=end_file, tail=tail, file=file, recovery=recovery)
 
@@ -136,7 +140,7 @@ class WalWriter:
         with self._condition:
             shape = self._shape(table_uid, batch.schema)
             payload = wire.rows_payload(table_uid, shape[0], batch)
-            if self._must_roll(len(payload)):
+            if self._must_roll(size_of(payload)):
                 self._shapes = {}
                 shape = self._shape(table_uid, batch.schema)
                 payload = wire.rows_payload(table_uid, shape[0], batch)
@@ -170,18 +174,19 @@ class WalWriter:
         return (self._planned.segment == 0
                 or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
 
-    def _enqueue(self, kind: Kind, payload: bytes, ingest_time_ms: int,
+    def _enqueue(self, kind: Kind, payload: Pieces, ingest_time_ms: int,
                  declaration: tuple[int, int, pa.Schema] | None = None) -> Ticket:
         problem = self.failed or self.refused
         if problem is not None:
             raise StorageError(f"the log in {self._directory} takes no writes: {problem.message}", hint=problem.hint)
-        if len(payload) > MAX_PAYLOAD:
-            raise InvalidValueError(f"a record of {len(payload)} bytes is too large for the log",
+        size = size_of(payload)
+        if size > MAX_PAYLOAD:
+            raise InvalidValueError(f"a record of {size} bytes is too large for the log",
                                     hint=f"write at most {MAX_PAYLOAD} bytes at once")
         planned = self._planned
         version = planned.version + 1
-        opens = self._must_roll(len(payload))
-        parts: list[bytes] = []
+        opens = self._must_roll(size)
+        parts: list[bytes | pa.Buffer] = []
         segment, offset, crc = planned.segment, planned.offset, planned.crc
         if opens:
             header = SegmentHeader(self._vgroup_id, version, self._clock.now_ms(), segment, crc)
@@ -194,15 +199,15 @@ class WalWriter:
             table_uid, shape, schema = declaration
             self._shapes[table_uid, schema] = shape
             self._next_shape = (shape + 1) & 0xFFFF_FFFF  # ids may come again: a later declaration replaces an earlier
-            data, crc = wire.encode(Kind.SCHEMA, version, ingest_time_ms,
-                                    wire.schema_payload(table_uid, shape, schema), crc)
-            parts.append(data)
-            offset += len(data)
-        data, crc = wire.encode(kind, version, ingest_time_ms, payload, crc)
-        parts.append(data)
-        self._planned = Tail(version, segment, offset + len(data), crc)
+            pieces, crc = wire.encode(Kind.SCHEMA, version, ingest_time_ms,
+                                      wire.schema_payload(table_uid, shape, schema), crc)
+            parts += pieces
+            offset += size_of(pieces)
+        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc)
+        parts += pieces
+        self._planned = Tail(version, segment, offset + size_of(pieces), crc)
         ticket = Ticket(version)
-        self._pending.append(_Pending(ticket, b"".join(parts), self._planned, opens))
+        self._pending.append(_Pending(ticket, tuple(parts), self._planned, opens))
         return ticket
 
     def commit(self, ticket: Ticket) -> None:
@@ -261,14 +266,14 @@ class WalWriter:
                 self._condition.notify_all()
 
     def _write(self, group: list[_Pending]) -> StorageError | None:
-        written: list[bytes] = []
+        written: list[bytes | pa.Buffer] = []
         try:
             for entry in group:
                 if entry.opens_segment:
                     self._append(written)
                     written = []
                     self._roll(entry.tail.segment)
-                written.append(entry.data)
+                written += entry.data
             self._append(written)
         except StorageError as error:
             return self._take_back(error)
@@ -278,9 +283,9 @@ class WalWriter:
             return self._sync_file(self._file)
         return None
 
-    def _append(self, chunks: list[bytes]) -> None:
-        if chunks and self._file is not None:
-            self._file.append(chunks[0] if len(chunks) == 1 else b"".join(chunks))
+    def _append(self, pieces: list[bytes | pa.Buffer]) -> None:
+        if pieces and self._file is not None:
+            self._file.append(b"".join(pieces))
 
     def _roll(self, first_version: int) -> None:
         with self._sync_lock:
@@ -372,8 +377,11 @@ class WalWriter:
             self._end_file.close()
 
 
-def _recover(directory: Path, fs: Fs, vgroup_id: int) -> tuple[Tail, AppendFile | None, int]:
-    """Returns the log's tail, the last segment open for appending, and how many bytes must be cut off."""
+def _recover(directory: Path, fs: Fs, vgroup_id: int, promised: int | None) -> tuple[Tail, AppendFile | None, int]:
+    """Returns the log's tail, the last segment open for appending, and how many bytes must be cut off.
+
+    `promised`: the last version that was synced for sure, None if nobody knows.
+    """
     cut = 0
     segments = list_segments(fs, directory)
     while segments:
@@ -381,10 +389,10 @@ def _recover(directory: Path, fs: Fs, vgroup_id: int) -> tuple[Tail, AppendFile 
         path = directory / segment_name(first)
         data = fs.read(path)
         try:
-            header, crc = decode_segment_header(data)
+            header, crc = decode_segment_header(data, path)
         except DamagedRecordError as error:
             # A crash while the segment was being created leaves a file without records.
-            if good_record_behind(data, 0) is not None:
+            if good_record_behind(data, 0) is not None and (promised is None or first <= promised):
                 raise damaged(path, 0, error) from error
             fs.remove(path)
             cut += len(data)
@@ -393,7 +401,7 @@ def _recover(directory: Path, fs: Fs, vgroup_id: int) -> tuple[Tail, AppendFile 
         if header.vgroup_id != vgroup_id or header.first_version != first:
             raise CorruptionError(f"{path} belongs to vgroup {header.vgroup_id}, version {header.first_version}")
         _check_chain(fs, directory, segments, header)
-        tail = find_tail(data, path, header, crc)
+        tail = find_tail(data, path, header, crc, promised)
         if tail.version < first and tail.offset == SEGMENT_HEADER_SIZE:
             tail = replace(tail, version=first - 1)
         return tail, fs.open_append(path), cut + len(data) - tail.offset
@@ -409,7 +417,7 @@ def _check_chain(fs: Fs, directory: Path, segments: list[int], last: SegmentHead
             raise CorruptionError(f"write-ahead log segment {directory / segment_name(expected)} is missing")
         file = fs.open_read(path)
         try:
-            header, _ = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            header, _ = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE), path)
         except DamagedRecordError as error:
             raise damaged(path, 0, error) from error
         finally:

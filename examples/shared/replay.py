@@ -34,8 +34,8 @@ CONFIG = {
 
 
 def run_example(
-    arguments: Sequence[str] | None, parser: argparse.ArgumentParser, run: Callable[[argparse.Namespace, Console], bool],
-    query: str,
+    arguments: Sequence[str] | None, parser: argparse.ArgumentParser,
+    run: Callable[[argparse.Namespace, Console], bool], query: str,
 ) -> int:
     """Runs an example; returns 0 if `run` says that every stream matches the batch answers, else 1.
 

@@ -1,0 +1,37 @@
+"""How late rows were, as text: a histogram of few words, and the WATERMARK that would have made almost none late."""
+
+from __future__ import annotations
+
+from penstock.tasks.messages import Lateness
+
+SHARE = 0.999
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"), (0.001, "ms"), (1e-6, "us"), (1e-9, "ns"))
+
+
+def suggestion(lateness: Lateness, units_per_second: int) -> str | None:
+    """Returns how late at most nearly all rows were, such as `99.9% of rows were at most 7.5s late`; None: no rows."""
+    if not lateness.rows:
+        return None
+    return f"{SHARE:.1%} of rows were at most {duration_text(lateness.quantile(SHARE), units_per_second)} late"
+
+
+def histogram_text(lateness: Lateness, units_per_second: int) -> str | None:
+    """Returns `in time: rows, <= duration: rows, ...`, one part per doubling; None: no rows."""
+    if not lateness.rows:
+        return None
+    octaves: dict[int, int] = {}
+    for edge, count in lateness.late:
+        octave = 1 << (edge - 1).bit_length()
+        octaves[octave] = octaves.get(octave, 0) + count
+    parts = [f"in time: {lateness.rows - sum(octaves.values())}"]
+    parts += [f"<= {duration_text(edge, units_per_second)}: {count}" for edge, count in sorted(octaves.items())]
+    return ", ".join(parts)
+
+
+def duration_text(units: int, units_per_second: int) -> str:
+    """Returns a duration in the largest unit that it has one of, with two digits behind the point at most."""
+    seconds = units / units_per_second
+    if not units:
+        return "0s"
+    factor, name = next(((factor, name) for factor, name in _UNITS if seconds >= factor), _UNITS[-1])
+    return f"{seconds / factor:.2f}".rstrip("0").rstrip(".") + name

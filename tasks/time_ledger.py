@@ -1,0 +1,111 @@
+"""What one source task counts about time: how late rows were, how many it left out, and which were the last of them."""
+
+from __future__ import annotations
+
+import pickle
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.tasks.judging import NEVER, Judged
+from penstock.tasks.messages import Lateness, LeftOutRow, Reason
+from penstock.tasks.state_store import StateStore
+
+SAMPLE_ROWS = 1_000
+_SAMPLE_KEY = b"left out"
+# A bucket per eighth of an octave: the sign-less exponent of a float64 with the first three bits of its mantissa.
+_PER_OCTAVE, _SHIFT, _ONE = 8, 49, 1023 << 3
+_BUCKETS = 64 * _PER_OCTAVE
+
+
+class TimeLedger:
+    """Counts of one source task. `rows` of any lateness; `left_out` by reason; `sample` are the last rows left out."""
+
+    def __init__(self) -> None:
+        self._rows = 0
+        self._buckets: npt.NDArray[np.int64] = np.zeros(_BUCKETS, np.int64)
+        self._left_out: dict[Reason, int] = {}
+        self._sample: deque[LeftOutRow] = deque(maxlen=SAMPLE_ROWS)
+        self._shown: tuple[LeftOutRow, ...] = ()
+        self._changed = False
+
+    def note(self, judged: Judged, closing_delay: int) -> None:
+        """Takes note of how late the rows of a block were, each against what its vnode had seen before its record."""
+        self._rows += len(judged.ts)
+        if judged.limit[0] == NEVER:
+            known = judged.limit != NEVER
+            limit, ts = judged.limit[known], judged.ts[known]
+        else:
+            limit, ts = judged.limit, judged.ts
+        if not len(ts) or limit[-1] + closing_delay <= ts.min():
+            return
+        late = limit + closing_delay - ts
+        late = late[late > 0]
+        if len(late):
+            bits = late.astype(np.float64).view(np.int64) >> _SHIFT
+            self._buckets += np.bincount(bits - _ONE, minlength=_BUCKETS)
+
+    def leave_out(self, reason: Reason, rows: Iterable[LeftOutRow], more: int = 0) -> None:
+        """Counts rows that the stream leaves out and keeps the last of them; `more` are counted only."""
+        count = more
+        for row in rows:
+            self._sample.append(row)
+            self._changed = True
+            count += 1
+        self._left_out[reason] = self._left_out.get(reason, 0) + count
+
+    def count(self, reason: Reason) -> int:
+        return self._left_out.get(reason, 0)
+
+    @property
+    def sample(self) -> tuple[LeftOutRow, ...]:
+        """The same object until another row is left out."""
+        if self._changed:
+            self._shown, self._changed = tuple(self._sample), False
+        return self._shown
+
+    def lateness(self) -> Lateness:
+        found = np.flatnonzero(self._buckets)
+        return Lateness(self._rows, tuple(zip(map(_upper_edge, found.tolist()), self._buckets[found].tolist(),
+                                              strict=True)))
+
+    def save(self, store: StateStore) -> dict[str, Any]:
+        """Hands the sample to the store; returns the counts."""
+        if self._sample:
+            store.put_many([(_SAMPLE_KEY, pickle.dumps(self.sample, protocol=5))])
+        found = np.flatnonzero(self._buckets)
+        return {"rows": self._rows, "left_out": self._left_out,
+                "buckets": [[int(n), int(self._buckets[n])] for n in found]}
+
+    def restore(self, saved: dict[str, Any], store: StateStore) -> None:
+        self._rows, self._left_out = saved["rows"], dict(saved["left_out"])
+        for bucket, count in saved["buckets"]:
+            self._buckets[bucket] = count
+        (sample,) = store.get_many([_SAMPLE_KEY])
+        if sample is not None:
+            self._sample.extend(pickle.loads(sample))
+            self._changed = True
+
+
+def left_out_rows(
+    judged: Judged, rows: Sequence[int], reason: Reason, closing_delay: int, most: int = SAMPLE_ROWS
+) -> list[LeftOutRow]:
+    """Returns the last `most` of the rows of a block, by their numbers, as the ledger keeps them."""
+    found = []
+    tuids = judged.rows.column("_tuid")
+    for row in rows[-most:] if most else ():
+        record = bisect_right(judged.ends, row)
+        ts = int(judged.ts[row])
+        lateness = 0 if judged.limit[row] == NEVER else int(judged.limit[row]) + closing_delay - ts
+        found.append(LeftOutRow(tuids[row].as_py(), ts, lateness, reason, judged.versions[record],
+                                judged.ingest_times_ms[record]))
+    return found
+
+
+def _upper_edge(bucket: int) -> int:
+    octave, part = divmod(bucket, _PER_OCTAVE)
+    return int(2**octave * (1 + (part + 1) / _PER_OCTAVE))

@@ -1,0 +1,596 @@
+"""One run: a workload and faults drawn from a seed, then peace, then the comparison with the batch answer."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import shutil
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import lmdb
+
+from penstock.common.config import load_config
+from penstock.common.errors import CorruptionError, InternalError, PenstockError, StorageError, UnavailableError
+from penstock.mnode.controller import ControllerSettings
+from penstock.tasks.messages import TaskState
+from simulation.cluster import Cluster, EngineProcess, NetworkFaults
+from simulation.disk import PowerLost, ProcessDied
+from simulation.oracle import KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown
+from simulation.world import SimulationError, World
+
+T0 = 1_700_000_000_000
+TABLES = 5
+_EVENTS_MAX = 60_000
+_PATIENCE_S = 240.0
+_REST_S = 3.0  # longer than idleTimeout: a vnode without rows holds time back until it counts as idle
+_STATES = frozenset(TaskState.__args__)  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """Which faults a run has, and how many; drawn from the seed, so that few kinds meet in one run."""
+
+    vgroups: int
+    wal_level: int
+    streams: tuple[StreamKind, ...]
+    operations: int
+    late: bool
+    deletes: bool
+    block_rows: int
+    engine_kills: int
+    worker_kills: int
+    worker_stops: int
+    power_cuts: int
+    disk_faults: int
+    commit_faults: int
+    slow_disk: bool
+    clock_jumps: int
+    network: NetworkFaults
+    zombie_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run went. `problem` is "" if all is well; `digest` is the same for two runs of one seed."""
+
+    seed: int
+    problem: str
+    digest: str
+    events: int
+    rows: int
+    faults: dict[str, int] = field(default_factory=dict)
+    trace: tuple[str, ...] = ()
+
+
+class _Defects(logging.Handler):
+    """Collects what the product logs as a defect of its own."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.exc_info and record.exc_info[1] is not None and not isinstance(record.exc_info[1], PenstockError):
+            self.texts.append("".join(traceback.format_exception(record.exc_info[1]))[-1500:])
+        elif record.exc_info and isinstance(record.exc_info[1], InternalError):
+            self.texts.append(f"{record.getMessage()}: {record.exc_info[1]}")
+
+
+def draw_profile(world: World) -> Profile:
+    """Draws what kind of run it will be."""
+    chance = world.chance
+
+    def some(most: int) -> int:
+        return chance.randint(1, most) if chance.random() < 0.4 else 0
+
+    return Profile(
+        vgroups=chance.randint(1, 3),
+        wal_level=chance.choice([1, 2, 2]),
+        streams=tuple(chance.sample(KINDS, chance.randint(1, 2))),
+        operations=chance.randint(8, 24),
+        late=chance.random() < 0.7,
+        deletes=chance.random() < 0.4,
+        block_rows=chance.choice([1, 2, 8, 64]),
+        engine_kills=some(2),
+        worker_kills=some(3),
+        worker_stops=some(2),
+        power_cuts=some(2),
+        disk_faults=some(4),
+        commit_faults=some(3),
+        slow_disk=chance.random() < 0.2,
+        clock_jumps=some(2),
+        network=NetworkFaults(
+            lost=0.01 if chance.random() < 0.3 else 0.0, twice=0.02 if chance.random() < 0.3 else 0.0,
+            delay_s=chance.choice([0.002, 0.02, 0.3])),
+        zombie_s=chance.choice([0.05, 1.0, 4.0]),
+    )
+
+
+class Run:
+    """One seed, from an empty directory to the verdict."""
+
+    def __init__(self, seed: int, directory: Path) -> None:
+        self.root = directory / "data"
+        self.root.mkdir(parents=True)
+        self.world = World(seed, self.root)
+        self.profile = draw_profile(self.world)
+        config = load_config({
+            "timezone": "UTC", "stateMapSize": "64MiB", "streamBufferSize": "1MiB",
+            "blockRowsMax": self.profile.block_rows,
+            "checkpointInterval": "1s", "checkpointTimeout": "3s", "heartbeatInterval": "200ms",
+            "heartbeatTimeout": "2s", "workerStartTimeout": "5s", "restartDelayMin": "20ms",
+            "restartDelayMax": "500ms", "idleTimeout": "1s", "walSegmentSize": "64KiB", "partGrace": "1s",
+            "viewRefreshInterval": "700ms", "compactMinParts": 3, "sinkCallsPerSecond": 1000,
+            "streamSinkDataRate": 0, "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
+        }, environment={})
+        settings = ControllerSettings.from_config(config)
+        settings = replace(settings, groups=replace(settings.groups, deploy_timeout_s=20.0, stop_timeout_s=3.0))
+        self.cluster = Cluster(self.world, self.root, config, settings)
+        self.model = Model()
+        self.created: list[StreamKind] = []
+        self.newest = T0
+        self.peaceful = False
+        self.done_operations = 0
+        self.counts: dict[str, int] = {}
+        self.defects = _Defects()
+        self._commit_faults: dict[int, str] = {}
+        self._commits = 0
+
+    # --- the whole ---------------------------------------------------------------------------------------------
+
+    def play(self) -> Outcome:
+        world = self.world
+        problem = ""
+        collected = gc.isenabled()
+        gc.disable()  # the order in which weak references die must not depend on when garbage is collected
+        logging.getLogger("penstock").addHandler(self.defects)
+        try:
+            with world.lmdb.installed():
+                self._play()
+        except SimulationError as error:
+            problem = str(error)
+        except (Exception, ProcessDied, PowerLost):  # noqa: BLE001  # any other end is a defect, too: it is reported
+            problem = traceback.format_exc()[-3000:]
+        finally:
+            with world.lmdb.installed():
+                self._end_all()
+            logging.getLogger("penstock").removeHandler(self.defects)
+            if collected:
+                gc.enable()
+        return Outcome(world.seed, problem, world.digest, world.events, len(list(self.model.touched())), self.counts,
+                       tuple(world.trace) if problem else ())
+
+    def _play(self) -> None:
+        world, profile = self.world, self.profile
+        self.cluster.faults, self.cluster.zombie_s = profile.network, profile.zombie_s
+        self._start_engine()
+        self._set_up()
+        self.model.may_lose = profile.wal_level == 1
+        world.on_power_loss = self._cut_power
+        world.commit_fault = self._before_commit
+        if profile.slow_disk:
+            world.disk.slow = lambda: world.clock.advance(0.002)
+        world.on_death.append(self._died)
+        self._plan_faults()
+        world.later(0.0, "world", self._operate)
+        while self.done_operations < profile.operations:
+            self._step()
+        self._make_peace()
+        self._await_rest()
+        self._judge()
+
+    def _step(self) -> None:
+        world = self.world
+        if world.events > _EVENTS_MAX:
+            raise SimulationError(f"no end after {world.events} events: {self._state()}")
+        if not world.step():
+            raise SimulationError("nothing is going to happen any more")
+        host = self.cluster.host
+        if host is not None:
+            with world.inside(host.process):
+                try:
+                    host.turn()
+                except ProcessDied as death:
+                    world.kill(death.process, "in the middle of a call")
+                except PowerLost:
+                    self._cut_power()
+        if self.defects.texts:
+            raise SimulationError(f"a defect was logged: {self.defects.texts[0]}")
+
+    def _end_all(self) -> None:
+        for worker in self.cluster.living_workers():
+            self.world.kill(worker.process, "the run is over")
+        if self.cluster.host is not None:
+            self.world.kill(self.cluster.host.process, "the run is over")
+
+    # --- engine ------------------------------------------------------------------------------------------------
+
+    def _start_engine(self) -> None:
+        if self.cluster.host is not None:
+            return
+        name = None
+        try:
+            host = self.cluster.start_engine()
+        except ProcessDied as death:
+            name, why = death.process, "while it started"
+        except PowerLost:
+            self.world.kill(self._starting(), "power cut")
+            self._cut_power()
+            return
+        except StorageError as error:
+            name, why = self._starting(), f"could not start: {error}"
+        except CorruptionError as error:
+            raise SimulationError(f"the engine doesn't start: {error}") from error
+        else:
+            self.world.tell(f"{host.process} is up")
+            broken = host.engine.storage.broken
+            for vgroup_id, error in broken.items():
+                if not isinstance(error, StorageError):
+                    raise SimulationError(f"vnode {vgroup_id} doesn't open: {error}")
+            if broken:
+                self.world.kill(host.process, f"vnodes could not be opened: {list(broken)}")
+            return
+        self.world.kill(name, why)
+        self.world.later(0.5, "world", self._start_engine)
+
+    def _starting(self) -> str:
+        return f"engine-{next(self.cluster.engine_numbers) - 1}"
+
+    def _died(self, process: str) -> None:
+        if process.startswith("engine") and self.cluster.host is None:
+            self.world.later(self.world.chance.random() * 2, "world", self._start_engine)
+
+    def _cut_power(self) -> None:
+        self._count("power cut")
+        self.world.tell("the power is cut")
+        self.model.cut_power(self.world.clock.monotonic())
+        for worker in list(self.cluster.living_workers()):
+            self.world.kill(worker.process, "power cut")
+        if self.cluster.host is not None:
+            self.world.kill(self.cluster.host.process, "power cut")
+        else:
+            self.world.later(self.world.chance.random() * 2, "world", self._start_engine)
+        self.world.disk.cut_power()
+
+    # --- the workload ------------------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        host = self._host()
+        with self.world.inside(host.process):
+            for text in (
+                f"CREATE DATABASE d VGROUPS {self.profile.vgroups} WAL_LEVEL {self.profile.wal_level} "
+                "WAL_RETENTION_PERIOD 1 KEEP 36500d",
+                "CREATE STABLE d.m (ts TIMESTAMP, k INT, v INT) TAGS (site INT)",
+                *(f"CREATE TABLE d.t{n} USING d.m TAGS ({n % 2})" for n in range(TABLES)),
+            ):
+                host.engine.execute(text, host.session)
+        self.model.sites = {f"t{n}": n % 2 for n in range(TABLES)}
+        for stream in self.profile.streams[:1]:
+            self._create(stream)
+
+    def _host(self) -> EngineProcess:
+        if self.cluster.host is None:
+            raise SimulationError("the engine isn't there")
+        return self.cluster.host
+
+    def _operate(self) -> None:
+        """One thing that a user does; then the next one, some time later."""
+        try:
+            self._operate_once()
+        finally:
+            if self.done_operations < self.profile.operations:
+                self.world.later(self.world.chance.random() * 0.8, "world", self._operate)
+
+    def _operate_once(self) -> None:
+        host, chance = self.cluster.host, self.world.chance
+        if host is not None:
+            self.done_operations += 1
+            what = chance.random()
+            if what < 0.62 or not self.model.acknowledged:
+                self._insert(self._new_rows())
+            elif what < 0.70 and self.profile.deletes:
+                self._delete()
+            elif what < 0.78 and len(self.created) < len(self.profile.streams):
+                self._create(self.profile.streams[len(self.created)])
+            elif what < 0.84 and self.created:
+                self._do(chance.choice(["PAUSE STREAM {0}", "RESUME STREAM {0}"]).format(
+                    chance.choice(self.created).name))
+            elif what < 0.90:
+                self._do("FLUSH DATABASE d")
+            elif self.created:
+                self._checkpoint(chance.choice(self.created).name)
+
+    def _new_rows(self) -> dict[Key, Row]:
+        chance = self.world.chance
+        rows: dict[Key, Row] = {}
+        for _ in range(chance.randint(1, 8)):
+            table = f"t{chance.randrange(TABLES)}"
+            if self.profile.late and chance.random() < 0.25:
+                ts = chance.randint(T0, self.newest)
+            elif self.profile.late and rows and chance.random() < 0.1:
+                ts = chance.choice(list(rows))[1]
+            else:
+                ts = self.newest + chance.randint(0, 6000)
+                self.newest = ts
+            rows[table, ts] = (chance.randint(0, 3), chance.randint(0, 9))
+        return rows
+
+    def _insert(self, rows: dict[Key, Row]) -> None:
+        by_table: dict[str, list[str]] = {}
+        for (table, ts), (k, v) in rows.items():
+            by_table.setdefault(table, []).append(f"({ts}, {k}, {v})")
+        text = "INSERT INTO " + " ".join(f"d.{table} VALUES {' '.join(values)}" for table, values in by_table.items())
+        self._write(text, dict(rows))
+
+    def _delete(self) -> None:
+        chance = self.world.chance
+        first = chance.randint(T0, self.newest)
+        last = first + chance.choice([0, 2_000, 15_000])
+        table = f"t{chance.randrange(TABLES)}" if chance.random() < 0.7 else None
+        gone: dict[Key, Row | None] = {
+            key: None for key in self.model.touched() if first <= key[1] <= last and table in (None, key[0])}
+        self._write(f"DELETE FROM d.{table or 'm'} WHERE ts >= {first} AND ts <= {last}", gone)
+
+    def _write(self, text: str, rows: dict[Key, Row | None]) -> None:
+        sure = False
+        try:
+            sure = self._do(text)
+        finally:
+            self.model.write(rows, self.world.clock.monotonic(), sure=sure)
+
+    def _create(self, stream: StreamKind) -> None:
+        host = self._host()
+        if host.engine.catalog.stream(stream.name) is None and host.engine.catalog.table("d", f"out_{stream.name}"):
+            # A crash in the middle of CREATE STREAM may leave its empty result table.
+            if not self._do(f"DROP TABLE d.out_{stream.name}"):
+                return
+        text = (f"CREATE STREAM {stream.name} {stream.options} FILL_HISTORY 1 INTO d.out_{stream.name} {stream.into} "
+                f"AS {stream.query}")
+        if self._do(text):
+            self.created.append(stream)
+
+    def _checkpoint(self, name: str) -> None:
+        host = self._host()
+        record = host.engine.catalog.stream(name)
+        if host.controller is not None and record is not None:
+            self._guard(lambda: host.controller.checkpoint_now(record.id))  # type: ignore[union-attr]
+
+    def _do(self, text: str) -> bool:
+        """Executes a statement; returns whether it was acknowledged."""
+        host = self._host()
+        done = self._guard(lambda: host.engine.execute(text, host.session))
+        self.world.tell(f"{'done' if done else 'not done'}: {text[:60]}")
+        return done
+
+    def _guard(self, action: Callable[[], Any]) -> bool:
+        host = self._host()
+        with self.world.inside(host.process):
+            try:
+                action()
+            except (StorageError, UnavailableError) as error:
+                self.world.tell(f"refused: {error}")
+                return False
+            except PenstockError as error:
+                self.world.tell(f"refused: {error}")
+                if f"{error}".endswith("already exists"):  # a statement whose answer was lost is tried again
+                    return True
+                raise
+        return True
+
+    # --- faults ------------------------------------------------------------------------------------------------
+
+    def _plan_faults(self) -> None:
+        profile, world, chance = self.profile, self.world, self.world.chance
+        span = 0.4 * profile.operations
+        plans: list[tuple[int, Callable[[], None]]] = [
+            (profile.engine_kills, self._kill_engine), (profile.worker_kills, self._kill_worker),
+            (profile.worker_stops, self._stop_worker), (profile.power_cuts, self._plan_power_cut),
+            (profile.disk_faults, self._plan_disk_fault), (profile.commit_faults, self._plan_commit_fault),
+            (profile.clock_jumps, self._jump),
+        ]
+        for count, action in plans:
+            for _ in range(count):
+                world.later(chance.random() * span, "world", self._unless_peace(action))
+
+    def _unless_peace(self, action: Callable[[], None]) -> Callable[[], None]:
+        return lambda: None if self.peaceful else action()
+
+    def _count(self, what: str) -> None:
+        self.counts[what] = self.counts.get(what, 0) + 1
+
+    def _kill_engine(self) -> None:
+        if self.cluster.host is not None:
+            self._count("engine killed")
+            self.world.kill(self.cluster.host.process, "kill -9")
+
+    def _kill_worker(self) -> None:
+        workers = self.cluster.living_workers()
+        if workers:
+            self._count("worker killed")
+            self.world.kill(self.world.chance.choice(workers).process, "kill -9")
+
+    def _stop_worker(self) -> None:
+        workers = self.cluster.living_workers()
+        if workers:
+            self._count("worker stopped")
+            worker = self.world.chance.choice(workers)
+            self.world.tell(f"{worker.process} is stopped")
+            self.world.stop(worker.process, self.world.chance.choice([0.5, 3.0, 8.0]))
+
+    def _plan_power_cut(self) -> None:
+        if self.world.chance.random() < 0.5:
+            self._cut_power()
+        else:
+            self.world.disk.faults[self.world.disk.calls + self.world.chance.randint(1, 40)] = "power"
+
+    def _plan_disk_fault(self) -> None:
+        chance, disk = self.world.chance, self.world.disk
+        kind = chance.choice(["error", "short", "sync", "die", "die"])
+        self._count(f"disk: {kind}")
+        disk.faults[disk.calls + chance.randint(1, 40)] = kind
+
+    def _plan_commit_fault(self) -> None:
+        chance = self.world.chance
+        kind = chance.choice(["error", "full", "die", "die after"])
+        self._count(f"lmdb: {kind}")
+        self._commit_faults[self._commits + chance.randint(1, 12)] = kind
+
+    def _before_commit(self) -> None:
+        self._commits += 1
+        kind = self._commit_faults.pop(self._commits, None)
+        if kind is None or self.world.current == "world":
+            return
+        self.world.tell(f"lmdb fault {kind} in {self.world.current}")
+        if kind == "error":
+            raise lmdb.DiskError("injected fault in a commit")
+        if kind == "full":
+            raise lmdb.MapFullError("injected fault in a commit")
+        if kind == "die":
+            self.world.disk.dead.add(self.world.current)
+            raise ProcessDied(self.world.current)
+        process = self.world.current
+        self.world.after_commit_fault = lambda: self._die_after(process)
+
+    def _die_after(self, process: str) -> None:
+        self.world.after_commit_fault = lambda: None
+        self.world.disk.dead.add(process)
+        raise ProcessDied(process)
+
+    def _jump(self) -> None:
+        self._count("clock jump")
+        self.world.clock.step_wall(self.world.chance.choice([-3_600_000, 3_600_000, -500, 86_400_000]))
+
+    # --- the end -----------------------------------------------------------------------------------------------
+
+    def _make_peace(self) -> None:
+        """No more faults: the engine is started again if it isn't well, all streams are resumed, all windows closed."""
+        self.peaceful = True
+        self.world.disk.faults.clear()
+        self.world.disk._sync_fails = False
+        self._commit_faults.clear()
+        self.cluster.faults = replace(self.cluster.faults, lost=0.0, twice=0.0)
+        if self.cluster.host is not None and self.world.chance.random() < 0.5:
+            self.world.kill(self.cluster.host.process, "the last restart")
+        while self.cluster.host is None:
+            self._step()
+        if not self._well():
+            self.world.kill(self._host().process, "a vnode takes no writes")
+            while self.cluster.host is None:
+                self._step()
+        for stream in self.profile.streams[len(self.created):]:
+            self._create(stream)
+        for stream in self.created:
+            if not self._do(f"RESUME STREAM {stream.name}"):
+                raise SimulationError(f"stream {stream.name} cannot be resumed")
+        self.newest = (self.newest // WINDOW + 4) * WINDOW
+        self._insert({(f"t{n}", self.newest): (0, 5) for n in range(TABLES)})
+
+    def _well(self) -> bool:
+        host = self._host()
+        with self.world.inside(host.process):
+            for vgroup_id in host.engine.catalog.database("d").vgroup_ids:  # type: ignore[union-attr]
+                try:
+                    host.engine.storage.vnode(vgroup_id).write_time_mark("simulation", 0)
+                except StorageError:
+                    return False
+        return True
+
+    def _await_rest(self) -> None:
+        deadline = self.world.clock.monotonic() + _PATIENCE_S
+        checked = rests_since = self.world.clock.monotonic()
+        while True:
+            self._step()
+            now = self.world.clock.monotonic()
+            if now - checked >= 0.5:
+                checked = now
+                if not self._rests():
+                    rests_since = now
+                elif now - rests_since >= _REST_S:
+                    return
+            if now > deadline:
+                raise SimulationError(f"the streams don't come to rest: {self._state()}")
+
+    def _rests(self) -> bool:
+        host = self.cluster.host
+        if host is None or host.controller is None:
+            return False
+        with self.world.inside(host.process):
+            reports = host.controller.stream_states()
+        if len(reports) < len(self.created) or any(report.state != "RUNNING" for report in reports.values()):
+            return False
+        hosted = {(worker.index, stream_id): each for worker in self.cluster.living_workers() if worker.host is host
+                  for stream_id, each in worker.hosted.items() if not each.over}
+        for stream_id, report in reports.items():
+            for index in range(self.profile.vgroups):
+                each = hosted.get((index, stream_id))
+                if each is None or each.deployment.attempt != report.attempt or not each.started:
+                    return False
+                for task in each.tasks:
+                    status = task.status()
+                    if status.state not in _STATES:
+                        raise SimulationError(f"{task.id} is in the state {status.state}")
+                    task.input.validate()
+                    if status.state not in ("IDLE", "ALIGNING") or not task.input.is_empty():
+                        return False
+                    if task.output is not None and not task.output.is_empty():
+                        return False
+                    if status.processed_version != status.wal_version:
+                        return False
+        return True
+
+    def _state(self) -> str:
+        host = self.cluster.host
+        if host is None or host.controller is None:
+            return "there is no engine"
+        with self.world.inside(host.process):
+            texts = [f"{report.state} attempt {report.attempt} {report.reason}"
+                     for report in host.controller.stream_states().values()]
+        for worker in self.cluster.living_workers():
+            for hosted in worker.hosted.values():
+                head = f"{worker.process}, attempt {hosted.deployment.attempt}, started {hosted.started}: "
+                texts.append(head + " ".join(
+                    f"{status.task} {status.state} ({status.reason}) {status.processed_version}/{status.wal_version} "
+                    f"holds {status.input_bytes}+{status.output_bytes}"
+                    for status in (task.status() for task in hosted.tasks)))
+        return "; ".join(texts)[:4000]
+
+    def _judge(self) -> None:
+        found = {(tn, int(ts)): (k, v) for tn, ts, k, v in self._rows("SELECT tbname, ts, k, v FROM d.m")}
+        problems = self.model.problems(found)
+        for stream in self.created:
+            wanted = batch_answer(stream, self.model, found, self.newest)
+            got = shown(stream, self._rows(stream.result.format(out=f"d.out_{stream.name}")), self.model, self.newest)
+            if got != wanted:
+                extra = [row for row in got if row not in wanted][:5]
+                missing = [row for row in wanted if row not in got][:5]
+                problems.append(f"stream {stream.name}: too much {extra}, missing {missing}")
+        if problems:
+            raise SimulationError("; ".join(problems[:6]))
+
+    def _rows(self, query: str) -> list[tuple[Any, ...]]:
+        host = self._host()
+        with self.world.inside(host.process):
+            table = host.engine.execute(query, host.session).table
+        if table is None:
+            return []
+        columns = [column.cast("int64").to_pylist() if str(column.type).startswith("timestamp") else column.to_pylist()
+                   for column in table.columns]
+        return list(zip(*columns, strict=True))
+
+
+def run_seed(seed: int, directory: Path) -> Outcome:
+    """Plays one seed in an empty directory below `directory`, and removes it."""
+    place = directory / f"seed-{seed}"
+    try:
+        return Run(seed, place).play()
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def run_seeds(seeds: range, directory: Path) -> list[Outcome]:
+    """Plays some seeds, one after the other."""
+    return [run_seed(seed, directory) for seed in seeds]
