@@ -83,10 +83,12 @@ class Config:
     block_rows_max: int = field(metadata=_key("streams", "integer", 1, 10_000_000))
     block_bytes_max: int = field(metadata=_key("streams", "size", 4 * KIB, GIB))
     idle_timeout: float = field(metadata=_key("streams", "duration", 0, DAY))
+    stream_time: str = field(metadata=_key("streams", "choice", choices=("event", "ingestion", "processing")))
     allowed_lateness: float = field(metadata=_key("streams", "duration", 0, 365 * DAY))
     close_when_idle: bool = field(metadata=_key("streams", "flag"))
     max_future: float = field(metadata=_key("streams", "duration", 1, 36_500 * DAY, or_zero=True))
     max_skew: float = field(metadata=_key("streams", "duration", 1, 36_500 * DAY, or_zero=True))
+    on_error: str = field(metadata=_key("streams", "choice", choices=("null", "fail", "skip")))
     state_map_size: int = field(metadata=_key("streams", "size", 16 * MIB, 16 * TIB))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))
@@ -95,6 +97,8 @@ class Config:
     checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))
     checkpoint_timeout: float = field(metadata=_key("checkpoints", "duration", 1, DAY))
     checkpoints_kept: int = field(metadata=_key("checkpoints", "integer", 1, 100))
+    checkpoint_backup_dir: str = field(metadata=_key("checkpoints", "text", or_empty=True))
+    checkpoint_backup_interval: float = field(metadata=_key("checkpoints", "duration", 0, DAY))
 
     streams_per_worker: int = field(metadata=_key("workers", "integer", 1, 60))
     worker_idle_timeout: float = field(metadata=_key("workers", "duration", 0, DAY))

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.common.clock import Clock
-from penstock.common.errors import InternalError, NotFoundError, PenstockError, UnavailableError
+from penstock.common.errors import CorruptionError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.mnode import checkpoints, groups
@@ -33,6 +33,7 @@ from penstock.tasks.messages import (
     CheckpointCommitted,
     Pause,
     Recalculate,
+    Replay,
     Resume,
     StartCheckpoint,
     TaskEvent,
@@ -116,7 +117,8 @@ class RunningStream:
     `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
     every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
     `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
-    have a name and are kept. Checkpoint ids up to `last_checkpoint_id` were used, also if they aren't on disk any more.
+    have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
+    `last_checkpoint_id` were used, also if they aren't on disk any more.
     """
 
     stream_id: int
@@ -131,6 +133,7 @@ class RunningStream:
     paused: bool = False
     checkpoint_interval_s: float | None = None
     savepoints: Callable[[], frozenset[int]] = frozenset
+    recover: Callable[[], bool] = lambda: False
     last_checkpoint_id: int = 0
 
 
@@ -278,12 +281,13 @@ class StreamController:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
         self._ask(lambda: self._resume(stream_id, skip_to_end))
 
-    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None:
-        """Has a running stream compute a range of time again; returns once a checkpoint holds the order.
+    def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
+        """Has a running stream compute a range of time, or rows that it left out, again.
 
-        If that takes long the order stands all the same. Raises NotFoundError, or UnavailableError if it doesn't run.
+        Returns once a checkpoint holds the order. If that takes long the order stands all the same. Raises
+        NotFoundError, or UnavailableError if it doesn't run.
         """
-        future = self._ask(lambda: self._recalculate(stream_id, first_ts, last_ts))
+        future = self._ask(lambda: self._recalculate(stream_id, order))
         try:
             self._surroundings.result(future, _ORDER_TIMEOUT_S)
         except FutureTimeoutError:
@@ -487,12 +491,12 @@ class StreamController:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
             self._handle_checkpoint(checkpoints.Request(stream_id))
 
-    def _recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> Future[CommitRecord]:
+    def _recalculate(self, stream_id: int, order: Recalculate | Replay) -> Future[CommitRecord]:
         stream = self._machine.stream(stream_id)
         self._entry(stream_id)
         if stream is None or stream.state is not StreamState.RUNNING:
             raise UnavailableError(f"stream {stream_id:x} isn't running", hint="try again once SHOW STREAMS says so")
-        self._post_event(stream_id, Recalculate(first_ts, last_ts))
+        self._post_event(stream_id, order)
         return self._request_checkpoint(stream_id)
 
     def _request_checkpoint(self, stream_id: int) -> Future[CommitRecord]:
@@ -689,7 +693,7 @@ class StreamController:
         stream = entry.stream
         try:
             attempt = stream.next_attempt()
-            record = self._records.newest(stream.stream_id, entry.damaged)
+            record = newest_or_recovered(self._records, stream, attempt, entry.damaged)
             ids = self._records.ids(stream.stream_id)
             children = stream.children()
         except PenstockError as error:
@@ -863,6 +867,25 @@ class StreamController:
             else:
                 text = f"checkpoint {finished.checkpoint_id} was abandoned: {finished.reason}"
                 waiter.set_exception(UnavailableError(text))
+
+
+def newest_or_recovered(
+    records: CommitRecords, stream: RunningStream, attempt: int, damaged: dict[int, str]
+) -> CommitRecord | None:
+    """Returns the newest checkpoint that can be used, from the stream's backup if none is there; None: the beginning.
+
+    `damaged` are those that can't be; what comes from the backup can. Raises CorruptionError.
+    """
+    try:
+        record = records.newest(stream.stream_id, damaged)
+    except CorruptionError:
+        if not stream.recover():
+            raise
+        damaged.clear()
+        return records.newest(stream.stream_id)
+    if record is None and attempt > 1 and stream.recover():
+        return records.newest(stream.stream_id)
+    return record
 
 
 def _running_info(progress: Progress) -> CheckpointInfo:

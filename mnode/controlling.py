@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.stream_status import WorkerInfo
-from penstock.tasks.messages import TaskStatus
+from penstock.tasks.messages import Recalculate, Replay, TaskStatus
 
 if TYPE_CHECKING:
     from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport
@@ -24,7 +24,7 @@ class Controller(Protocol):
 
     def resume(self, stream_id: int, skip_to_end: bool = False) -> None: ...
 
-    def recalculate(self, stream_id: int, first_ts: int, last_ts: int) -> None: ...
+    def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None: ...
 
     def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = ...) -> CommitRecord | None: ...
 

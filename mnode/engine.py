@@ -18,12 +18,16 @@ from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
 from penstock.mnode.activity import Activity
+from penstock.mnode.backup_store import open_backup_store
+from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
 from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
+from penstock.mnode.cuts import Cuts
 from penstock.mnode.ddl import Ddl
+from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
 from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
@@ -31,6 +35,7 @@ from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.queries import Queries
 from penstock.mnode.records import CommitRecords
+from penstock.mnode.replacements import Replacements
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
@@ -70,6 +75,7 @@ from penstock.sql.statements import (
     Insert,
     PauseStream,
     RecalculateStream,
+    ReplayDlq,
     ResumeStream,
     Select,
     SetOperation,
@@ -148,11 +154,18 @@ class Engine:
             undo.callback(self.results.close)
             undo.callback(self._ingest.close)
             undo.callback(self._stop_service)
+            undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
             if self._surroundings.threaded:
                 self._dnode.start()
                 self._views.start()
+            undo.callback(self.backups.close)
+            self.backups.clean()
+            self.replacements.clean()
+            if self._controller_factory is None:
+                self.backups.watch()
             self._streams.start_all()
+            self._watch_replacements()
             self._undo = undo.pop_all()
 
     def _connect_parts(self) -> None:
@@ -163,8 +176,15 @@ class Engine:
         self.results = ResultStore(
             catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
         self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
+        location = self.config.checkpoint_backup_dir
+        self.backups = Backups(
+            open_backup_store(location) if location else None, self.config.checkpoint_backup_interval, self.paths,
+            self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
         self._streams = Streams(
-            catalog, storage, self.results, self.records, self.paths, self.config, clock, self._start_controller)
+            catalog, storage, self.results, self.records, self.backups, self.paths, self.config, clock,
+            self._start_controller)
+        self.replacements = Replacements(
+            catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
@@ -172,6 +192,8 @@ class Engine:
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
+        self.cuts = Cuts(catalog, storage)
+        self._replays = Replays(catalog, storage, self._queries, self._streams)
         self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run,
                               self._surroundings.pool("penstock-insert", 4))
         self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
@@ -245,7 +267,9 @@ class Engine:
             case Delete():
                 return self._deletes.delete(statement, text, session)
             case CreateStream():
-                return self._streams.create(statement, session, self._ddl)
+                result = self._streams.create(statement, session, self._ddl)
+                self._watch_replacements()
+                return result
             case DropStream():
                 return self._streams.drop(statement)
             case PauseStream():
@@ -256,6 +280,8 @@ class Engine:
                 return self._lifecycle.start(statement)
             case DropSavepoint():
                 return self._lifecycle.drop_savepoint(statement)
+            case ReplayDlq():
+                return self._replays.replay(statement, session)
             case RecalculateStream():
                 return self._streams.recalculate(statement, session)
             case CreateFunction():
@@ -337,6 +363,11 @@ class Engine:
             return text_result("Query Plan", explain_stream(plan, source.vgroup_ids))
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
+
+    def _watch_replacements(self) -> None:
+        """Starts what waits for new versions of streams, except where streams work only when told to."""
+        if self._controller_factory is None:
+            self.replacements.watch()
 
     def _start_controller(self) -> Controller:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""

@@ -7,15 +7,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.mnode.catalog import Catalog
+from penstock.mnode.cuts import check_cuts
 from penstock.mnode.lookup import require_database
 from penstock.mnode.storage import Storage, vgroups_of
 from penstock.mnode.system_tables import SystemTables
 from penstock.planner.plan import Scan
 from penstock.planner.scalar_sql import quote_name
+from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Table
 from penstock.sql.types import Kind
+from penstock.vnode.memtable import VERSION_COLUMN
 from penstock.vnode.snapshot import Snapshot, epoch_of
 
 SMALL_ROWS = 200_000
@@ -71,6 +75,8 @@ class Scans:
         tuids = None if wanted is None else pa.array(wanted, pa.uint64())
         vgroups = self._vgroups_of_children(table, wanted) if table.kind == "super" and wanted is not None else ()
         vgroups = vgroups or vgroups_of(database, table)
+        if scan.cuts is not None:
+            return self._between_cuts(scan, scan.cuts, vgroups, columns, tuids)
         snapshots = [self._storage.snapshot(vgroup, table.storage_uid) for vgroup in vgroups]
         few = wanted is not None and len(wanted) <= FEW_TABLES
         if few or sum(snapshot.row_count_estimate for snapshot in snapshots) <= self._small_rows:
@@ -93,6 +99,23 @@ class Scans:
         pieces = [snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
         rows = pa.concat_tables([piece.select(["_tuid", *physical]) for piece in pieces])
         return _whole(_epochs(rows.rename_columns(["_tuid", *(column.name for column in columns)])))
+
+    def _between_cuts(
+        self, scan: Scan, cuts: tuple[Cut, Cut], vgroups: Sequence[int], columns: Sequence[Column],
+        tuids: pa.Array | None,
+    ) -> ScanRelation:
+        """Returns the rows as of the second cut that were written behind the first."""
+        check_cuts(require_database(scan.table.database, self._catalog).vgroup_ids, *cuts)
+        physical = [column.physical for column in columns]
+        first, last = dict(cuts[0]), dict(cuts[1])
+        pieces = []
+        for vgroup in vgroups:
+            snapshot = self._storage.snapshot(vgroup, scan.table.storage_uid, as_of=last[vgroup])
+            rows = snapshot.to_arrow(physical, tuids, scan.first_ts, scan.last_ts)
+            written = pc.greater(rows.column(VERSION_COLUMN), pa.scalar(first[vgroup], pa.uint64()))
+            pieces.append(rows.filter(written).select(["_tuid", *physical]))
+        return _whole(_epochs(pa.concat_tables(pieces).rename_columns(
+            ["_tuid", *(column.name for column in columns)])))
 
     def _in_place(
         self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 from penstock.common.config import Config
 from penstock.common.paths import DataPaths
+from penstock.planner.stream import OnError, TimeClock
 from penstock.planner.stream_planner import StreamDefaults
 from penstock.planner.stream_time import TimeDefaults
 from penstock.tasks.task import TaskSettings
@@ -35,8 +37,10 @@ def task_settings(config: Config) -> TaskSettings:
 def stream_defaults(config: Config) -> StreamDefaults:
     """Returns what options mean that CREATE STREAM leaves out."""
     return StreamDefaults(time=TimeDefaults(
+        clock=cast(TimeClock, config.stream_time),
         allowed_lateness_s=config.allowed_lateness,
         close_when_idle=config.close_when_idle,
         max_future_s=config.max_future,
         max_skew_s=config.max_skew,
+        on_error=cast(OnError, config.on_error),
     ))

@@ -25,6 +25,7 @@ from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMA
 from penstock.mnode.system_tables import SystemTables, make_array, tag_rows, tag_text
 from penstock.planner.plan import ResultColumn
 from penstock.sql.cursor import RESERVED
+from penstock.sql.cuts import cut_text
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
 from penstock.sql.statements import Describe, Name, Show
@@ -90,6 +91,7 @@ class Shower:
             "normal tables": self._table_list,
             "child tables": self._table_list,
             "vgroups": self._vgroups,
+            "cut": self._cut,
             "tags": self._tags,
             "table tags": self._table_tags,
             "table distributed": self._distributed,
@@ -184,6 +186,13 @@ class Shower:
         name = require_database(database, self._catalog).name
         assert result.table is not None
         return Result(result.columns, result.table.filter(pc.equal(result.table.column("db_name"), name)))
+
+    def _cut(self, show: Show, session: Session) -> Result:
+        """Returns the stream cut of now: what BETWEEN CUT takes."""
+        name = self._database_name(show, session)
+        database = require_database(name, self._catalog)
+        return _result((("database", _TEXT), ("cut", _TEXT)),
+                       [(name, cut_text(self._storage.acknowledged(database.vgroup_ids)))])
 
     # --- tags --------------------------------------------------------------------------------------------------
 

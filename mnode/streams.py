@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
 import pyarrow as pa
@@ -17,6 +18,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import (
     AlreadyExistsError,
+    InUseError,
     InvalidStatementError,
     InvalidStreamError,
     NotFoundError,
@@ -26,12 +28,14 @@ from penstock.common.errors import (
 )
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
+from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
-from penstock.mnode.lookup import did_you_mean, find_table, require_database
+from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.results import ResultStore
@@ -40,6 +44,7 @@ from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
+from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import StreamDefaults, plan_stream
@@ -54,8 +59,9 @@ from penstock.sql.statements import (
     ResumeStream,
     StreamOptions,
 )
+from penstock.sql.stream_options import altered
 from penstock.tasks.build import task_edges
-from penstock.tasks.messages import TaskStatus
+from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX
 
@@ -64,9 +70,11 @@ MAX_STREAMS_PER_DATABASE = 61
 
 _EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
 _STOP_TIMEOUT_S = 1.5
+_EVENTS_KEPT = 200
 _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
+REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
@@ -81,6 +89,7 @@ class Streams:
         storage: Storage,
         results: ResultStore,
         records: CommitRecords,
+        backups: Backups,
         paths: DataPaths,
         config: Config,
         clock: Clock,
@@ -90,6 +99,8 @@ class Streams:
         self._storage = storage
         self._results = results
         self._records = records
+        self._backups = backups
+        self._events: deque[EventInfo] = deque(maxlen=_EVENTS_KEPT)
         self._paths = paths
         self._config = config
         self._clock = clock
@@ -102,16 +113,22 @@ class Streams:
 
     # --- statements --------------------------------------------------------------------------------------------
 
-    def plan(self, statement: CreateStream, session: Session) -> StreamPlan:
-        """Returns what CREATE STREAM would run, having checked everything; changes nothing."""
+    def plan(self, statement: CreateStream, session: Session, replaced: StreamRecord | None = None) -> StreamPlan:
+        """Returns what CREATE STREAM would run, having checked everything; changes nothing.
+
+        `replaced`: as if this stream and its result table weren't there.
+        """
         check_name(statement.name, "stream")
         target = find_table(statement.target.name, session, self._catalog, statement.text)
+        view: CatalogView = self._catalog
+        if replaced is not None:
+            view = self._without_replaced(replaced, target)
         for stream in self._catalog.streams():
-            if target is not None and stream.target_uid == target.uid:
+            if target is not None and stream.target_uid == target.uid and stream != replaced:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
-        plan = plan_stream(statement, self._catalog, session, stream_defaults(self._config))
+        plan = plan_stream(statement, view, session, stream_defaults(self._config))
         source_database = require_database(plan.source_database, self._catalog)
         sources = [self._catalog.table_by_uid(stream.source_uid) for stream in self._catalog.streams()]
         count = sum(source is not None and source.database == source_database.name for source in sources)
@@ -119,11 +136,30 @@ class Streams:
             raise InvalidStreamError(
                 f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
         self._refuse_cycle(plan)
+        if plan.dlq is not None:
+            check_name(plan.dlq.table, "table")
         if plan.sink.create:
             check_name(plan.sink.table, "table")
             if len(plan.sink.columns) > 1:
                 check_columns(plan.sink.columns, plan.sink.tags)
         return plan
+
+    def _without_replaced(self, replaced: StreamRecord, target: Table | None) -> CatalogView:
+        """Returns the catalog as it was before a stream that is to be replaced made its result table."""
+        known = self._catalog.table_by_uid(replaced.target_uid)
+        if not replaced.created_target or known is None:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into a table that it didn't create", code=_TARGET_TAKEN,
+                hint="its other rows would be lost: drop the stream and create it again")
+        if target is None or target.uid != known.uid:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
+                hint="to write elsewhere, drop the stream and create it again")
+        for stream in self._catalog.streams():
+            if stream.source_uid == known.uid:
+                raise InUseError(f"stream {stream.name} reads {known.name}, and would lose its place",
+                                 hint=f"drop {stream.name} first")
+        return _Without(self._catalog, known)
 
     def _refuse_cycle(self, plan: StreamPlan) -> None:
         """Refuses a stream whose results would come back to its source: it would feed itself for ever."""
@@ -143,11 +179,17 @@ class Streams:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._config.disable_stream:
             raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
-        if self._catalog.stream(statement.name) is not None:
+        replaced = self._catalog.stream(statement.name)
+        if replaced is not None and not statement.or_replace:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"stream {statement.name} already exists", code=_EXISTS)
-        plan = self.plan(statement, session)
+        if statement.or_replace:
+            statement = self._replacing(statement, replaced)
+        plan = self.plan(statement, session, replaced)
+        if replaced is not None:
+            for pending in self._replacements_of(replaced):
+                self.drop_record(pending)
         source_database = require_database(plan.source_database, self._catalog)
         source = self._catalog.table(plan.source_database, plan.source_table)
         assert source is not None
@@ -156,24 +198,30 @@ class Streams:
         for vgroup_id, version in self._storage.acknowledged(source_database.vgroup_ids):
             self._storage.vnode(vgroup_id).set_pin(hold, version)
         try:
-            return self._create(statement, session, ddl, plan, source, source_database)
+            return self._create(statement, session, ddl, plan, source, source_database, replaced)
         finally:
             for vgroup_id in source_database.vgroup_ids:
                 self._storage.vnode(vgroup_id).release_pin(hold)
 
     def _create(
         self, statement: CreateStream, session: Session, ddl: Ddl, plan: StreamPlan, source: Table,
-        source_database: Database,
+        source_database: Database, replaced: StreamRecord | None,
     ) -> Result:
         target_uid = plan.sink.target_uid
+        if plan.dlq is not None and not plan.dlq.target_uid:
+            # Other streams may share it, so it stays if this one cannot be created.
+            database = require_database(plan.dlq.database, self._catalog)
+            ddl.create_table_of(database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
         if plan.sink.create:
             target_database = require_database(plan.sink.database, self._catalog)
             target_uid = ddl.create_table_of(
-                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True).uid
+                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
+                replaces=None if replaced is None else replaced.target_uid).uid
         try:
             record = self._catalog.create_stream(StreamRecord(
                 id=0,
-                name=statement.name,
+                name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
+                replaces=None if replaced is None else replaced.id,
                 text=statement.text,
                 database=session.database,
                 time_zone=session.time_zone,
@@ -186,6 +234,7 @@ class Streams:
                 source_columns=tuple(column.physical for column in plan.source.columns),
                 functions=tuple(dict.fromkeys(call.function.name for call in plan.functions)),
                 defaults=asdict(stream_defaults(self._config).time),
+                dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
             ))
         except PenstockError:
             if plan.sink.create:
@@ -210,13 +259,55 @@ class Streams:
         return Result()
 
     def drop_record(self, stream: StreamRecord) -> None:
-        """Ends a stream and forgets it."""
+        """Ends a stream and forgets it, and with it a stream that was to replace it."""
+        if self._catalog.stream_by_id(stream.id) is None:
+            return  # went with the stream that it was to replace
+        for pending in self._replacements_of(stream):
+            self.drop_record(pending)
         self._results.forget(stream.id)
         self._catalog.drop_stream(stream.id)
+        self.end_for_good(stream)
+        target = self._catalog.table_by_uid(stream.target_uid)
+        if stream.replaces is not None and target is not None:
+            self._catalog.drop_table(target.uid)
+            self._storage.drop_table(require_database(target.database, self._catalog), target)
+
+    def _replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:
+        return [other for other in self._catalog.streams() if other.replaces == stream.id]
+
+    def _replacing(self, statement: CreateStream, replaced: StreamRecord | None) -> CreateStream:
+        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes what the old stream had computed too."""
+        options = statement.options
+        if replaced is not None:
+            if options.fill_history is False:
+                raise InvalidStreamError("a stream that replaces another computes its history",
+                                         hint="leave out FILL_HISTORY 0")
+            options = replace(options, fill_history=True)
+        written = parse_one(altered(statement, options))
+        assert isinstance(written, CreateStream)
+        return written
+
+    def progress(self, stream: StreamRecord) -> dict[int, int] | None:
+        """Returns up to which version each source task has got, or None while one isn't there or reads history."""
+        plan = self._plans.get(stream.id)
+        if plan is None or self._controller is None:
+            return None
+        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        reached: dict[int, int] = {}
+        for status in self._controller.statuses():
+            if status.task.stream_id == stream.id and status.task.level == "source":
+                filling = status.history is not None and not status.history.done
+                if not filling and status.processed_version is not None:
+                    reached[vgroup_ids[status.task.index]] = status.processed_version
+        return reached if len(reached) == len(vgroup_ids) else None
+
+    def end_for_good(self, stream: StreamRecord) -> None:
+        """Ends the tasks of a stream that isn't in the catalog any more, and removes what was kept for it."""
         self._plans.pop(stream.id, None)
         self._options.pop(stream.id, None)
         self._failed.pop(stream.id, None)
         self._records.forget(stream.id)
+        self._backups.forget(stream.id)
         if self._end_tasks(stream, _STOP_TIMEOUT_S):
             shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
         else:
@@ -291,19 +382,38 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
             return Result()
-        _refuse_stopped(stream, "recalculated")
-        plan = self._plans.get(stream.id)
-        if plan is None or self._controller is None or stream.id in self._failed:
-            raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
-        if plan.force is not None or (plan.agg is not None and plan.agg.window is None):
-            raise NotSupportedError("RECALCULATE STREAM works for INTERVAL windows by event time only, and for streams "
-                                    "without windows")
+        plan = self._check_recalculates(stream, "RECALCULATE STREAM")
+        assert self._controller is not None
         first = instant(statement.first, plan.source.precision, session)
         last = TS_MAX if statement.last is None else instant(statement.last, plan.source.precision, session)
         if first > last:
             raise InvalidStatementError("RECALCULATE STREAM: the range ends before it begins")
-        self._controller.recalculate(stream.id, first, last)
+        self._controller.recalculate(stream.id, Recalculate(first, last))
         return Result()
+
+    def check_replay(self, name: str) -> None:
+        """Raises unless the stream runs and can compute single windows again."""
+        stream = self.find(name, if_exists=False)
+        assert stream is not None
+        self._check_recalculates(stream, "REPLAY DLQ")
+
+    def replay(self, name: str, rows: Sequence[tuple[int, DeadRow]]) -> None:
+        """Orders rows of a stream's DLQ, each with its vnode, to be tried again; as sure as `recalculate`."""
+        stream = self.find(name, if_exists=False)
+        assert stream is not None
+        assert self._controller is not None
+        self._controller.recalculate(stream.id, Replay(tuple(rows)))
+
+    def _check_recalculates(self, stream: StreamRecord, statement: str) -> StreamPlan:
+        _refuse_stopped(stream, "recalculated")
+        plan = self._plans.get(stream.id)
+        if plan is None or self._controller is None or stream.id in self._failed:
+            raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
+        by_arrival = plan.force is not None or plan.time.clock != "event"
+        if by_arrival or (plan.agg is not None and plan.agg.window is None):
+            raise NotSupportedError(f"{statement} works for INTERVAL windows by event time only, and for streams "
+                                    "without windows")
+        return plan
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
@@ -373,6 +483,9 @@ class Streams:
         assert isinstance(statement, CreateStream)
         target = self._catalog.table_by_uid(stream.target_uid)
         view: CatalogView = self._catalog
+        if stream.replaces is not None:
+            replaced = self._catalog.stream_by_id(stream.replaces)
+            target = None if replaced is None else self._catalog.table_by_uid(replaced.target_uid)
         if stream.created_target and target is not None:
             # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
             view = _Without(self._catalog, target)
@@ -404,7 +517,7 @@ class Streams:
                     continue
                 vnode = self._storage.vnode(vgroup_id)
                 for owner in vnode.stats().pins:
-                    if owner.startswith((_PIN_PREFIX, _HOLD)) and owner not in known:
+                    if owner.startswith((_PIN_PREFIX, _HOLD, READER_PIN_PREFIX)) and owner not in known:
                         vnode.release_pin(owner)
 
     def close(self) -> None:
@@ -417,6 +530,7 @@ class Streams:
         """Lets go of the WAL up to a committed checkpoint."""
         if self._catalog.stream_by_id(stream_id) is None:
             return  # dropped meanwhile: its pins are released already
+        self._backups.offer(stream_id)
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
 
@@ -433,6 +547,11 @@ class Streams:
         for name in dict.fromkeys(table.database for table in tables if table is not None):
             for vgroup_id in require_database(name, self._catalog).vgroup_ids:
                 self._storage.vnode(vgroup_id).sync()
+
+    def tell(self, stream_id: int, text: str) -> None:
+        """Notes something that people should hear of; see `ins_stream_events`."""
+        _log.info("stream %x: %s", stream_id, text)
+        self._events.append(EventInfo(self._clock.now_ms(), stream_id, text))
 
     # --- what is shown -----------------------------------------------------------------------------------------
 
@@ -463,6 +582,7 @@ class Streams:
             infos[stream.id] = judged(info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
+        events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
 
     def _with_silent_tasks(
@@ -490,7 +610,7 @@ class Streams:
             interval = options.checkpoint_interval
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-                           sink_rate=options.sink_rate)
+                           sink_rate=options.sink_rate, backup=self._backup_text(stream.id))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -503,7 +623,14 @@ class Streams:
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _aimed(self, plan: StreamPlan, target_uid: int) -> StreamPlan:
-        return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False))
+        """Returns the plan with the tables that it writes to, which are there by now."""
+        dlq = plan.dlq
+        if dlq is not None:
+            table = self._catalog.table(dlq.database, dlq.table)
+            if table is None:
+                raise NotFoundError(f"the DLQ table {dlq.database}.{dlq.table} was dropped", code=TABLE_MISSING)
+            dlq = replace(dlq, target_uid=table.uid)
+        return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False), dlq=dlq)
 
     def _note_plan(self, stream: StreamRecord, plan: StreamPlan) -> None:
         statement = parse_one(stream.text)
@@ -534,6 +661,7 @@ class Streams:
             paused=stream.wanted == "paused",
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
+            recover=lambda: self._backups.restore(stream.id),
             last_checkpoint_id=stream.last_checkpoint_id,
         ))
 
@@ -546,7 +674,16 @@ class Streams:
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:
         stream = self._catalog.stream_by_id(stream_id)
-        return frozenset() if stream is None else frozenset(one.checkpoint_id for one in stream.savepoints)
+        if stream is None:
+            return frozenset()
+        return self._backups.held(stream_id).union(one.checkpoint_id for one in stream.savepoints)
+
+    def _backup_text(self, stream_id: int) -> str:
+        info = self._backups.info(stream_id)
+        if info is None:
+            return "none"
+        copied = "nothing yet" if info.checkpoint_id is None else f"checkpoint {info.checkpoint_id}"
+        return f"{copied}; failed: {info.problem}" if info.problem else copied
 
     def _next_attempt(self, stream_id: int) -> int:
         attempt = self._catalog.next_attempt(stream_id).attempt

@@ -285,7 +285,7 @@ class SystemTables:
                 _tdengine_status(info.state), source.database if source else None,
                 target.database if target else None, target.name if target else None, info.watermark,
                 info.trigger.replace("_", " "), f"{rate:g} MB/s" if rate else "unlimited",
-                f"{interval_s:g} sec", "none", "100a", info.reason or None, info.state,
+                f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
                 sum(status.late_rows for status in sources), sum(lags) if lags else None,
@@ -459,7 +459,7 @@ def watermark_row(
     return (
         stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision), status.idle,
         report.lag, status.late_rows, sum(agg.late_kept for agg in aggs if agg.task.index == index),
-        status.future_rows, status.idle_since_ms, holds, status.processed_version,
+        status.future_rows, status.error_rows, status.idle_since_ms, holds, status.processed_version,
         _to_ms(min(marks), precision) if marks else None, suggestion(status.lateness, per_second),
         histogram_text(status.lateness, per_second),
     )

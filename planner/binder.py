@@ -15,6 +15,7 @@ from sqlglot import exp
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.planner.plan import PlanNode, Scan, SqlExpr
 from penstock.planner.scalar_sql import quote_name
+from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.dialect import source_range
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, ChildTable, Session, Table
@@ -106,11 +107,12 @@ class ScanSlot:
     first_ts: int | None = None
     last_ts: int | None = None
     tuids: tuple[int, ...] | None = None
+    cuts: tuple[Cut, Cut] | None = None
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
-        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids)
+        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts)
 
 
 @dataclass(slots=True)
@@ -179,8 +181,10 @@ def resolve_table(name: Name, builder: Builder) -> Table:
     return table
 
 
-def scan_table(table: Table, alias: str | None, builder: Builder) -> Relation:
-    """Returns the relation of a base table's rows."""
+def scan_table(
+    table: Table, alias: str | None, builder: Builder, cuts: tuple[str, str] | None = None
+) -> Relation:
+    """Returns the relation of a base table's rows, with `cuts` of those that were written between them."""
     database = builder.catalog.database(table.database)
     precision: Precision = database.precision if database is not None and table.kind != "system" else "ms"
     qualifier = alias or table.name
@@ -192,6 +196,10 @@ def scan_table(table: Table, alias: str | None, builder: Builder) -> Relation:
     if table.kind != "system" and table.column("tbname") is None:
         members = (*members, RelColumn("tbname", TBNAME, "tbname", qualifier, "tbname"))
     slot = ScanSlot(builder.fresh("scan"), table, members)
+    if cuts is not None:
+        if table.kind == "system":
+            raise InvalidStatementError(f"{table.name} is a system table: it has no cuts")
+        slot.cuts = (parse_cut(cuts[0]), parse_cut(cuts[1]))
     builder.scans.append(slot)
     key: tuple[RelColumn, ...] = ()
     if table.kind != "system":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.planner.user_calls import UserCall
+from penstock.sql.cuts import Cut
 from penstock.sql.schema import Table
 from penstock.sql.types import DataType
 
@@ -32,7 +33,8 @@ class Scan:
     names them; timestamps are BIGINT in units of the database's precision.
     `first_ts` and `last_ts` are inclusive bounds on the primary timestamp that the WHERE clause implies, or None:
     the relation may leave out rows outside of them (the SQL filters again). So it may with rows of child tables that
-    are not in `tuids`, unless that is None: conditions on tags leave only these.
+    are not in `tuids`, unless that is None: conditions on tags leave only these. `cuts`: only rows that were written
+    behind the first and up to the second stream cut, as they were at the second.
     """
 
     name: str
@@ -41,6 +43,7 @@ class Scan:
     first_ts: int | None = None
     last_ts: int | None = None
     tuids: tuple[int, ...] | None = None
+    cuts: tuple[Cut, Cut] | None = None
 
 
 @dataclass(frozen=True, slots=True)

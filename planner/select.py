@@ -120,7 +120,8 @@ def _bound_query(select: Select, builder: Builder) -> QueryContext:
     if not items:
         raise builder.error("there are no columns that * could stand for", select.items[0].expression)
     query = QueryContext(select, builder, relation, items)
-    if select.tags_only or _only_tags(query):
+    between = isinstance(select.source, TableSource) and select.source.cuts is not None
+    if select.tags_only or (_only_tags(query) and not between):
         relation = children_relation(relation, builder)
         query = QueryContext(select, builder, relation, expand_items(select, relation, builder))
     return query
@@ -128,7 +129,9 @@ def _bound_query(select: Select, builder: Builder) -> QueryContext:
 
 def _bind(source: Source, select: Select, builder: Builder) -> Relation:
     if isinstance(source, TableSource):
-        return scan_table(resolve_table(source.name, builder), source.alias, builder)
+        if source.cuts is not None and select.tags_only:
+            raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
+        return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)
     if isinstance(source, JoinSource):
         left, right = _bind(source.left, select, builder), _bind(source.right, select, builder)
         return bind_join(source, left, right, select.where, builder)

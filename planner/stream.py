@@ -72,6 +72,7 @@ class SourcePlan:
 
     The SQL texts read the relation `rows`: `_tuid`, the `columns` by name (timestamps BIGINT), and, where
     `needs_children`, are joined with `children`: `_tuid`, `tbname` and the tags by name.
+    Unless windows go by the rows' own time, rows also have `#time`, when they arrived.
     `sql` yields blocks: `_gid`, keys, then for windows `_wstart`, `_rows` and the accumulators' fields, or for
     scalar streams the result columns.
     `late_sql` is the same for rows that carry `_row` (a number), `_limit` (newest event time of the vnode before the
@@ -193,10 +194,15 @@ class History:
     last_ts: int | None
 
 
+TimeClock = Literal["event", "ingestion", "processing"]
+ARRIVAL_COLUMN = "#time"
+
+
 @dataclass(frozen=True, slots=True)
 class TimePlan:
     """How a stream goes by time, beyond its watermark. Durations are in units of the source's precision.
 
+    `clock`: what windows go by: the rows' own time, the ingestion of their WAL records, or when they are processed.
     `lateness`: how much longer a window stays open than the watermark says. `idle_timeout_s`: after how many seconds
     without rows a vnode is idle (None: as the engine is configured). `close_when_idle`: time goes on by the clock
     while all vnodes are idle. `max_future`: how much newer than its WAL record a row may be (None: as it likes);
@@ -204,12 +210,31 @@ class TimePlan:
     how far a vnode may be ahead of the slowest that isn't idle (None: as it likes).
     """
 
+    clock: TimeClock = "event"
     lateness: int = 0
     idle_timeout_s: float | None = None
     close_when_idle: bool = False
     max_future: int | None = None
     max_skew: int | None = None
     created: int = 0
+
+
+OnError = Literal["null", "fail", "skip", "dlq"]
+
+
+@dataclass(frozen=True, slots=True)
+class DlqPlan:
+    """The table for rows that a stream leaves out: those that come `late`, or `errors` and those from the future.
+
+    `target_uid` is 0 until it is created. `columns` are all that a row of the source has.
+    """
+
+    database: str
+    table: str
+    target_uid: int
+    columns: tuple[SourceColumn, ...]
+    late: bool
+    errors: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +246,8 @@ class StreamPlan:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
     `functions` are the users' functions that the SQL texts call. `guarantee`: how often a row counts after a failure.
+    `on_error`: what becomes of rows that can't be computed; null is TDengine's way: functions give NULL, and what else
+    fails ends the attempt.
     """
 
     source_database: str
@@ -243,6 +270,8 @@ class StreamPlan:
     force: ForcePlan | None = None
     functions: tuple[UserCall, ...] = ()
     time: TimePlan = TimePlan()
+    on_error: OnError = "null"
+    dlq: DlqPlan | None = None
     guarantee: Guarantee = "exactly_once"
 
     @property

@@ -19,11 +19,13 @@ from penstock.common.errors import (
 )
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.bounds import time_bounds, time_constant
+from penstock.planner.dead_letters import plan_dlq, plan_errors
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
+    ARRIVAL_COLUMN,
     AggPlan,
     Field,
     FillPlan,
@@ -32,6 +34,7 @@ from penstock.planner.stream import (
     SourceColumn,
     SourcePlan,
     StreamPlan,
+    TimePlan,
     Trigger,
 )
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
@@ -151,6 +154,8 @@ class _Planner:
         source = self.query.source
         if not isinstance(source, TableSource):
             raise InvalidStreamError("a stream reads exactly one table: no join, sub-query or UNION")
+        if source.cuts is not None:
+            raise InvalidStreamError("a stream reads what comes after its creation: BETWEEN CUT is for queries")
         table = resolve_table(source.name, self.catalog, self.session, self.statement.text)
         if table.kind == "system":
             raise InvalidStreamError(f"{source.name} is a system table: a stream cannot read it")
@@ -169,6 +174,7 @@ class _Planner:
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
         time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
+        on_error = plan_errors(self.statement, trigger.mode, self.defaults.time.on_error)
         if trigger.mode == "force_window_close":
             return plan_force(self, condition)
         if window is None:
@@ -195,7 +201,9 @@ class _Planner:
                                         hint="only the start of a window tells which result is to be replaced")
             self.partials.update({(name,): (name, partial)
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
-        source = self._source_plan(marks or window, condition, casts, trigger.ignore_expired)
+        if time.clock != "event":
+            trigger = replace(trigger, ignore_expired=False, ignore_update=True)
+        source = self._source_plan(marks or window, condition, casts, time, trigger.ignore_expired)
         agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
             source_database=self.table.database, source_table=self.table.name, trigger=trigger.mode,
@@ -203,7 +211,8 @@ class _Planner:
             time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
             colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
-            history=self._history(), delete_mark=self._delete_mark(), time=time,
+            history=self._history(), delete_mark=self._delete_mark(), time=time, on_error=on_error,
+            dlq=plan_dlq(options, self.table, self.precision, self.catalog, self.session),
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -590,9 +599,12 @@ class _Planner:
     # -- SQL of the tasks --------------------------------------------------------------------------------------
 
     def _source_plan(
-        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], ignore_expired: bool
+        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], time: TimePlan,
+        ignore_expired: bool,
     ) -> SourcePlan:
         ts = self.row_key().ts
+        if time.clock != "event":
+            ts = quoted(ARRIVAL_COLUMN)
         by_table = any(key.partitions and key.sql == "tbname" for key in self.keys) or self.table.kind != "super"
         partition = [key for key in self.keys if key.partitions]
         if self.table.kind != "super" and not partition:
@@ -724,6 +736,8 @@ class _Planner:
             *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
             ("watermark", f"{plan.watermark}{self.precision}"), *described(plan.time, self.precision),
             *((("timezone", plan.time_zone),) if self.statement.options.timezone is not None else ()),
+            *((("on error", plan.on_error),) if plan.on_error != "null" else ()),
+            *((("dlq", f"{plan.dlq.database}.{plan.dlq.table}"),) if plan.dlq is not None else ()),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
             ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from penstock.common.errors import InvalidStreamError, InvalidValueError
-from penstock.planner.stream import TimePlan
+from penstock.planner.stream import OnError, TimeClock, TimePlan
 from penstock.sql.literals import zone
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream, Duration, StreamOptions
+from penstock.sql.statements import CreateStream, Duration, IntervalWindow, StreamOptions
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 
@@ -16,10 +16,12 @@ from penstock.sql.types import UNITS_PER_SECOND, Precision
 class TimeDefaults:
     """What options about time mean that CREATE STREAM leaves out; each is a conf key. Durations in seconds."""
 
+    clock: TimeClock = "event"
     allowed_lateness_s: float = 0.0
     close_when_idle: bool = False
     max_future_s: float = 36_500 * 86_400.0
     max_skew_s: float = 0.0
+    on_error: OnError = "null"
 
 
 # Each option about event time by the field of `StreamOptions` that holds it.
@@ -53,10 +55,16 @@ def plan_time(
     options = statement.options
     given = [name for field, name in _OPTIONS.items() if getattr(options, field) is not None]
     if trigger == "force_window_close" or statement.query.window is None:
+        if options.time not in (None, "event"):
+            raise InvalidStreamError(f"TIME {options.time.upper()} needs an INTERVAL window and another trigger")
         if given:
             what = "a stream without a window" if statement.query.window is None else "FORCE_WINDOW_CLOSE"
             raise InvalidStreamError(f"{given[0]} is not for {what}", hint="it is about windows by event time")
         return TimePlan()
+    clock = options.time or defaults.clock
+    if clock != "event":
+        _check_arrival(statement, clock, trigger, given)
+        return TimePlan(clock)
     return TimePlan(
         lateness=_units(options.allowed_lateness, defaults.allowed_lateness_s, precision, "ALLOWED_LATENESS"),
         idle_timeout_s=None if options.idle_timeout is None else options.idle_timeout.in_units("ns") / 1e9,
@@ -65,6 +73,26 @@ def plan_time(
         max_skew=_units(options.max_skew, defaults.max_skew_s, precision, "MAX_SKEW") or None,
         created=session.now_ms * UNITS_PER_SECOND[precision] // 1_000,
     )
+
+
+def _check_arrival(statement: CreateStream, clock: TimeClock, trigger: str, given: list[str]) -> None:
+    """Checks a stream whose windows go by when rows arrive."""
+    options = statement.options
+    what = f"TIME {clock.upper()}"
+    if not isinstance(statement.query.window, IntervalWindow):
+        raise InvalidStreamError(f"{what} needs an INTERVAL window")
+    if trigger == "continuous_window_close":
+        raise InvalidStreamError(f"{what} is not for CONTINUOUS_WINDOW_CLOSE", hint="it recalculates by event time")
+    if options.watermark is not None:
+        given = ["WATERMARK", *given]
+    if options.fill_history:
+        given = [*given, "FILL_HISTORY 1"]
+    if options.ignore_expired is False:
+        given = [*given, "IGNORE EXPIRED 0"]
+    if options.ignore_update is False:
+        given = [*given, "IGNORE UPDATE 0"]
+    if given:
+        raise InvalidStreamError(f"{given[0]} is not for {what}", hint="rows count when they arrive: none is late")
 
 
 def check_skew(statement: CreateStream, *, colocated: bool) -> None:
@@ -76,12 +104,14 @@ def check_skew(statement: CreateStream, *, colocated: bool) -> None:
 
 def described(time: TimePlan, precision: Precision) -> list[tuple[str, str]]:
     """Returns the rules as EXPLAIN shows them: only those that differ from what TDengine does."""
-    lines = [("allowed lateness", f"{time.lateness}{precision}")] if time.lateness else []
+    lines: list[tuple[str, str]] = [("time", time.clock)] if time.clock != "event" else []
+    if time.lateness:
+        lines.append(("allowed lateness", f"{time.lateness}{precision}"))
     if time.idle_timeout_s is not None:
         lines.append(("idle after", f"{time.idle_timeout_s:g}s"))
     if time.close_when_idle:
         lines.append(("closed when idle", "1"))
-    if time.max_future is not None:
+    if time.max_future not in (None, round(TimeDefaults().max_future_s * UNITS_PER_SECOND[precision])):
         lines.append(("future at most", f"{time.max_future}{precision}"))
     if time.max_skew is not None:
         lines.append(("skew at most", f"{time.max_skew}{precision}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from penstock.common.errors import InvalidStreamError
+from penstock.planner.dead_letters import late_choice
 from penstock.planner.scopes import vector_calls
 from penstock.planner.stream import Trigger
 from penstock.sql.functions import lookup
@@ -42,8 +43,9 @@ def plan_trigger(
         mode = options.trigger
     elif query.window is None:
         mode = "at_once"
-    if options.ignore_expired is not None:
-        ignore_expired = options.ignore_expired
+    chosen = late_choice(options)
+    if chosen is not None:
+        ignore_expired = chosen
     if options.ignore_update is not None:
         ignore_update = options.ignore_update
     if mode != "force_window_close":
@@ -77,7 +79,7 @@ def _continuous(statement: CreateStream) -> TriggerPlan:
     options = statement.options
     if not isinstance(statement.query.window, IntervalWindow):
         raise InvalidStreamError("CONTINUOUS_WINDOW_CLOSE needs an INTERVAL window")
-    if options.ignore_expired or options.ignore_update:
+    if late_choice(options) or options.ignore_update:
         raise InvalidStreamError("CONTINUOUS_WINDOW_CLOSE always takes late rows and updates into account",
                                  hint="leave IGNORE EXPIRED and IGNORE UPDATE out, or set them to 0")
     period = DEFAULT_RECALCULATE_MS
@@ -94,7 +96,7 @@ def _check_force(statement: CreateStream) -> None:
         raise InvalidStreamError("FORCE_WINDOW_CLOSE needs an INTERVAL window")
     if options.fill_history:
         raise InvalidStreamError("FORCE_WINDOW_CLOSE cannot FILL_HISTORY", hint="it computes windows as they end")
-    if options.ignore_expired is False or options.ignore_update is False:
+    if late_choice(options) is False or options.ignore_update is False:
         raise InvalidStreamError("FORCE_WINDOW_CLOSE needs IGNORE EXPIRED 1 and IGNORE UPDATE 1",
                                  hint="a window is computed once; leave both options out")
     for item in query.items:

@@ -23,6 +23,7 @@ from penstock.mnode.registry import EngineLease, open_engine
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.arrow_values import column_values
 from penstock.shell.literals import bind
+from penstock.shell.time_window import TimeWindow
 from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
 
 apilevel = "2.0"
@@ -240,6 +241,24 @@ class Connection:
             return engine.ingest_lines(_as_bytes(lines), target, precision, self._session)
         except errors.PenstockError as error:
             raise _translated(error) from error
+
+    def time_window(self, database: str | None = None, *, since: str | None = None) -> TimeWindow:
+        """Returns what was written to a database up to now: a `TimeWindow`, to be read and closed.
+
+        `since`: the stream cut that it begins at, such as the `last` of another window; None: at the very beginning.
+        `database`: the one in use if left out. Windows that follow each other have each row exactly once, unless it
+        was written again.
+        """
+        engine = self.lease.engine
+        name = database or self._session.database
+        try:
+            if name is None:
+                raise errors.InvalidStatementError("no database is in use", hint="name one with database=")
+            first, last, hold = engine.cuts.hold(name, since)
+        except errors.PenstockError as error:
+            raise _translated(error) from error
+        return TimeWindow(first, last, lambda cut: self.time_window(name, since=cut),
+                          lambda: engine.cuts.release(name, hold))
 
     def commit(self) -> None:
         _ = self.lease

@@ -229,7 +229,12 @@ def _parse_simple_source(cursor: Cursor) -> Source:
             source = replace(source, alias=parse_alias(cursor))
         return source
     name = cursor.object_name("a table name")
-    return TableSource(name, parse_alias(cursor))
+    cuts = None
+    if cursor.take("BETWEEN", "CUT"):
+        first = cursor.string("a cut")
+        cursor.expect("AND")
+        cuts = (first, cursor.string("a cut"))
+    return TableSource(name, parse_alias(cursor), cuts)
 
 
 def _parse_joins(cursor: Cursor, left: Source) -> Source:

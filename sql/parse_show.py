@@ -124,7 +124,7 @@ def _parse_of_database(cursor: Cursor) -> Statement:
     if cursor.peek().raw == ".":
         database = cursor.name("a database name")
         cursor.expect_operator(".")
-    word = cursor.take_any("TABLES") if scope else cursor.take_any("TABLES", "STABLES", "VGROUPS", "ALIVE")
+    word = cursor.take_any("TABLES") if scope else cursor.take_any("TABLES", "STABLES", "VGROUPS", "ALIVE", "CUT")
     if word is None:
         raise cursor.fail("TABLES is expected" if scope else "something that can be shown is expected")
     if database is None and cursor.take("FROM"):

@@ -28,6 +28,7 @@ from penstock.sql.statements import (
     Guarantee,
     PauseStream,
     RecalculateStream,
+    ReplayDlq,
     ResumeStream,
     Select,
     StartStream,
@@ -39,6 +40,9 @@ from penstock.sql.statements import (
 )
 
 _DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW")
+_ERROR_FATES = ("FAIL", "SKIP", "DLQ")
+_LATE_FATES = ("DROP", "RECALC", "DLQ")
+_CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
 _FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
 _SINK_RATE_RANGE = (0.1, 5.0)
@@ -95,6 +99,18 @@ class _OptionReader:
         if cursor.take("TIMEZONE"):
             self._set(token, "timezone", token.word, cursor.string("a time zone"))
             return True
+        if cursor.take("TIME"):
+            word = cursor.take_any(*_CLOCKS)
+            if word is None:
+                raise cursor.fail("EVENT, INGESTION or PROCESSING is expected", hint=cursor.guess())
+            self._set(token, "time", token.word, word.lower())
+            return True
+        if cursor.take("ON_ERROR"):
+            self._set(token, "on_error", token.word, self._fate(token, *_ERROR_FATES))
+            return True
+        if cursor.take("LATE"):
+            self._set(token, "late", token.word, self._fate(token, *_LATE_FATES))
+            return True
         for option in _FLAGS:
             if cursor.take(option):
                 self._set(token, option.lower(), option, self._flag(option))
@@ -115,6 +131,20 @@ class _OptionReader:
         elif word == "CONTINUOUS_WINDOW_CLOSE" and cursor.take("RECALCULATE"):
             self.values["recalculate"] = _fixed_duration(cursor, "the period of RECALCULATE")
         return cast(TriggerMode, word.lower())
+
+    def _fate(self, option: Token, *words: str) -> str:
+        """Reads what becomes of a row; a DLQ has a name, one for the whole stream."""
+        cursor = self.cursor
+        word = cursor.take_any(*words)
+        if word is None:
+            raise cursor.fail(f"{', '.join(words[:-1])} or {words[-1]} is expected behind {option.word}")
+        if word == "DLQ":
+            token = cursor.token
+            name = cursor.object_name("the name of a DLQ table")
+            known = self.values.setdefault("dlq", name)
+            if (known.name, known.database) != (name.name, name.database):
+                raise cursor.fail("a stream has one DLQ table", token)
+        return word.lower()
 
     def _flag(self, option: str) -> bool:
         return bool(self.cursor.integer(option, maximum=1))
@@ -152,8 +182,10 @@ def _sink_rate(cursor: Cursor) -> float:
     return rate
 
 
-def parse_create_stream(cursor: Cursor, start: int) -> Statement:
-    """Parses what follows CREATE STREAM; `start` is where CREATE is."""
+def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False) -> Statement:
+    """Parses what follows CREATE [OR REPLACE] STREAM; `start` is where CREATE is."""
+    if or_replace and cursor.at("IF"):
+        raise cursor.fail("OR REPLACE and IF NOT EXISTS exclude each other")
     if_not_exists = take_if_not_exists(cursor)
     name = cursor.name("a stream name")
     options_start = cursor.token.start
@@ -175,7 +207,8 @@ def parse_create_stream(cursor: Cursor, start: int) -> Statement:
     if cursor.at("NOTIFY"):
         token = cursor.token
         raise NotSupportedError("NOTIFY is not supported", position=position(cursor.text, token.start, len(token.raw)))
-    return CreateStream(name, options, target, query, if_not_exists, cursor.source(start), options_place)
+    return CreateStream(name, options, target, query, if_not_exists, cursor.source(start), options_place,
+                        or_replace)
 
 
 def _parse_target(cursor: Cursor) -> StreamTarget:
@@ -286,6 +319,13 @@ def parse_recalculate(cursor: Cursor) -> Statement:
     first = parse_expression(cursor)
     last = parse_expression(cursor) if cursor.take("TO") else None
     return RecalculateStream(name, first, last, if_exists)
+
+
+def parse_replay(cursor: Cursor, start: int) -> Statement:
+    """Parses what follows REPLAY DLQ; `start` is where REPLAY is."""
+    name = cursor.object_name("the name of a DLQ table")
+    where = parse_expression(cursor) if cursor.take("WHERE") else None
+    return ReplayDlq(name, where, cursor.source(start))
 
 
 def parse_dry_run(cursor: Cursor) -> Statement:

@@ -141,8 +141,11 @@ class OrderItem:
 
 @dataclass(frozen=True, slots=True)
 class TableSource:
+    """`cuts`: BETWEEN CUT first AND last, only the rows that were written between two positions, as text."""
+
     name: Name
     alias: str | None = None
+    cuts: tuple[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +382,9 @@ class Delete(Statement):
 
 # --- streams --------------------------------------------------------------------------------------------------
 
+OnErrorWord = Literal["fail", "skip", "dlq"]
+LateWord = Literal["drop", "recalc", "dlq"]
+TimeWord = Literal["event", "ingestion", "processing"]
 Guarantee = Literal["exactly_once", "at_least_once"]
 TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
@@ -400,11 +406,15 @@ class StreamOptions:
     fill_history: bool | None = None
     fill_history_async: bool = False
     timezone: str | None = None
+    time: TimeWord | None = None
     allowed_lateness: Duration | None = None
     idle_timeout: Duration | None = None
     close_when_idle: bool | None = None
     max_future: Duration | None = None
     max_skew: Duration | None = None
+    on_error: OnErrorWord | None = None
+    late: LateWord | None = None
+    dlq: Name | None = None
     checkpoint_interval: Duration | None = None
     sink_rate: float | None = None
     guarantee: Guarantee | None = None
@@ -438,6 +448,7 @@ class CreateStream(Statement):
     if_not_exists: bool = False
     text: str = ""
     options_place: tuple[int, int] = (0, 0)
+    or_replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -509,6 +520,15 @@ class RecalculateStream(Statement):
     first: exp.Expression
     last: exp.Expression | None = None
     if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayDlq(Statement):
+    """REPLAY DLQ name [WHERE ...]: tries rows of a dead letter queue once more; without WHERE those that are dead."""
+
+    name: Name
+    where: exp.Expression | None = None
+    text: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 
-from penstock.sql.dialect import quote_string
+from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.statements import CreateStream, StreamOptions
 
-ALTERABLE = ("max_delay", "recalculate", "delete_mark", "idle_timeout", "checkpoint_interval", "sink_rate", "guarantee")
+_PREFIX = re.compile(r"CREATE\s+OR\s+REPLACE\s+STREAM", re.IGNORECASE)
+
+ALTERABLE = (
+    "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate",
+    "guarantee",
+)
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
 
@@ -31,6 +37,8 @@ def options_sql(options: StreamOptions) -> str:
         words.append(f"DELETE_MARK {options.delete_mark}")
     if options.fill_history is not None:
         words.append(f"FILL_HISTORY {options.fill_history:d}{' ASYNC' if options.fill_history_async else ''}")
+    if options.time is not None:
+        words.append(f"TIME {options.time.upper()}")
     if options.timezone is not None:
         words.append(f"TIMEZONE {quote_string(options.timezone)}")
     if options.allowed_lateness is not None:
@@ -39,6 +47,14 @@ def options_sql(options: StreamOptions) -> str:
         words.append(f"IDLE_TIMEOUT {options.idle_timeout}")
     if options.close_when_idle is not None:
         words.append(f"CLOSE_WHEN_IDLE {options.close_when_idle:d}")
+    if options.max_future is not None:
+        words.append(f"MAX_FUTURE {options.max_future}")
+    if options.max_skew is not None:
+        words.append(f"MAX_SKEW {options.max_skew}")
+    if options.on_error is not None:
+        words.append(f"ON_ERROR {_fate(options.on_error, options)}")
+    if options.late is not None:
+        words.append(f"LATE {_fate(options.late, options)}")
     if options.checkpoint_interval is not None:
         words.append(f"CHECKPOINT_INTERVAL {options.checkpoint_interval}")
     if options.sink_rate is not None:
@@ -46,6 +62,14 @@ def options_sql(options: StreamOptions) -> str:
     if options.guarantee is not None:
         words.append(f"GUARANTEE {options.guarantee.upper()}")
     return " ".join(words)
+
+
+def _fate(word: str, options: StreamOptions) -> str:
+    if word != "dlq":
+        return word.upper()
+    assert options.dlq is not None
+    database = f"{quote_identifier(options.dlq.database)}." if options.dlq.database else ""
+    return f"DLQ {database}{quote_identifier(options.dlq.name)}"
 
 
 def given(options: StreamOptions) -> tuple[str, ...]:
@@ -56,9 +80,10 @@ def given(options: StreamOptions) -> tuple[str, ...]:
 
 
 def altered(statement: CreateStream, changes: StreamOptions) -> str:
-    """Returns the statement's text with its options replaced by `changes` where these are given."""
+    """Returns the statement's text without OR REPLACE, and with `changes` in the place of options where given."""
     merged = replace(statement.options, **{name: getattr(changes, name) for name in given(changes)})
     first, last = statement.options_place
     text = options_sql(merged)
     # Behind the name stands either an option or, after white space, INTO.
-    return f"{statement.text[:first].rstrip()} {text} {statement.text[last:].lstrip()}"
+    head = _PREFIX.sub("CREATE STREAM", statement.text[:first]).rstrip()
+    return " ".join(filter(None, (head, text, statement.text[last:].lstrip())))

@@ -22,7 +22,7 @@ from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.result_index import ResultIndex
+from penstock.tasks.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.watermarks import Watermarks
 from penstock.tasks.window_table import ADD, WindowTable
@@ -63,8 +63,9 @@ class AggTask(BaseTask):
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
         if plan.fill is not None:
+            withdrawn = ResultIndex(self._store, prefix=WITHDRAWN) if deployment.attempt > 1 else None
             self._filler = Filler(plan.fill, self._table.grid, plan.keys, self._schema, ResultIndex(self._store),
-                                  self._computer, self._results_of)
+                                  self._computer, self._results_of, withdrawn=withdrawn)
         self._late_kept = 0
         self._rows_in = 0
         self._bytes_in = 0
@@ -303,7 +304,7 @@ class AggTask(BaseTask):
         # How long the engine was down isn't known: quiet vnodes are quiet from now on.
         self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
         self._hold_back()
-        self._late_kept = meta["late_kept"]
+        self._late_kept = meta.get("late_kept", 0)
         self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
         now = self._clock.monotonic()

@@ -46,7 +46,9 @@ class BaseTask:
         self._environment = environment
         self._clock = environment.clock
         self._store = StateStore(environment.state_directory(task), settings.state_map_bytes)
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=False)
+        # Only source tasks can tell which row a function failed for.
+        strict = plan.on_error != "null" and task.level == "source"
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=strict)
         self._computer = Computer(self._functions)
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()

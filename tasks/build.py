@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.agg import AggTask
+from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.messages import TaskId
 from penstock.tasks.segment_agg import SegmentAggTask
@@ -77,6 +78,8 @@ def _build(edges: TaskEdges, deployment: StreamDeployment, environment: TaskEnvi
     match edges.task.level:
         case "source" if deployment.plan.force is not None:
             return ForceSourceTask(deployment, index, edges.downstream, environment)
+        case "source" if deployment.plan.time.clock != "event":
+            return ArrivalSourceTask(deployment, index, edges.downstream, environment)
         case "source":
             return SourceTask(deployment, index, edges.downstream, environment)
         case "agg":

@@ -40,6 +40,10 @@ class Children:
                     self._rows.pop(uid, None)
         self._table = None
 
+    def names(self) -> dict[int, str]:
+        """Returns the names of all child tables by their ids."""
+        return {uid: row[0] for uid, row in self._rows.items()}
+
     def table(self) -> pa.Table:
         """Returns `_tuid`, `tbname` and the tags of all children; timestamps as int64."""
         if self._table is None:

@@ -36,13 +36,14 @@ class Inbox:
     def next(self, ahead: Collection[TaskId] = ()) -> tuple[TaskId, Item] | None:
         """Takes the next item of the next channel that is not held back and has one.
 
-        Channels that are `ahead` of the others wait too, but not while barriers are aligned: one of them may have the
+        Channels that are `ahead` of the others wait too, but not while barriers are awaited: one of them may have the
         barrier that the others wait for.
         """
         channels = self._queue.channels
+        collecting = bool(self._held) or any(barrier > self._over for barrier in self._passed.values())
         for step in range(len(channels)):
             channel = channels[(self._turn + step) % len(channels)]
-            if channel in self._held or (channel in ahead and not self._held):
+            if channel in self._held or (channel in ahead and not collecting):
                 continue
             item = self._queue.take(channel)
             if item is not None:

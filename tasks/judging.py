@@ -43,6 +43,13 @@ class Judged:
     ingest_times_ms: tuple[int, ...]
 
 
+def own_rows(batch: pa.RecordBatch, plan: StreamPlan) -> pa.RecordBatch:
+    """Returns those rows of a record that the stream reads: all, or those of one child table."""
+    if plan.source.keep_tuid is None:
+        return batch
+    return batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(plan.source.keep_tuid, pa.uint64())))
+
+
 def judge(
     records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes
 ) -> tuple[Judged | None, list[LeftOutRow]]:
@@ -52,16 +59,13 @@ def judge(
     before all of them. A row is from the future if it is newer than its record by more than MAX_FUTURE: no other row is
     judged by it. `times` knows the tables that have such rows, and learns of more.
     """
-    keep_tuid = plan.source.keep_tuid
     time_name = records[0].batch.schema.names[1]
     tables, limits, changes, lasts = [], [], [], []
     ends: list[int] = []
     kept: list[RowsRecord] = []
     future: list[LeftOutRow] = []
     for record in records:
-        batch = record.batch
-        if keep_tuid is not None:
-            batch = batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(keep_tuid, pa.uint64())))
+        batch = own_rows(record.batch, plan)
         if batch.num_rows == 0:
             continue
         ts = _as_int64(batch.column(time_name))
@@ -115,6 +119,19 @@ def never_late(rows: pa.Table, time_column: str, as_of: int) -> Judged:
     rows = rows.sort_by(time_column)
     ts = rows.column(time_column).to_numpy()
     return Judged(rows, ts, None, np.full(len(ts), NEVER, np.int64), None, (len(ts),), (as_of,), (0,))
+
+
+def without_rows(judged: Judged, rows: Sequence[int]) -> Judged | None:
+    """Returns the rows of a block but for some, by their numbers; None if none is left."""
+    kept = np.ones(len(judged.ts), bool)
+    kept[rows] = False
+    if not kept.any():
+        return None
+    counts = np.cumsum(kept)
+    return Judged(
+        judged.rows.filter(pa.array(kept)), judged.ts[kept], None if judged.change is None else judged.change[kept],
+        judged.limit[kept], None if judged.last is None else judged.last[kept],
+        tuple(int(counts[end - 1]) for end in judged.ends), judged.versions, judged.ingest_times_ms)
 
 
 def suspects(judged: Judged) -> pa.Table | None:

@@ -133,7 +133,16 @@ class CheckpointAbandoned:
     checkpoint_id: int
 
 
-TaskEvent = StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """To source tasks: try rows once more that were left out, `rows` of (vgroup id, row), and compute their windows."""
+
+    rows: tuple[tuple[int, DeadRow], ...]
+
+
+TaskEvent = (
+    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate | Replay
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +195,7 @@ class ResultWrite:
 
 # --- rows that are left out --------------------------------------------------------------------------------------
 
-Reason = Literal["late", "future"]
+Reason = Literal["late", "future", "error"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +210,19 @@ class LeftOutRow:
     reason: Reason
     version: int
     ingest_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeadRow:
+    """A row on its way to a DLQ table. `number`: its place in its WAL record. `table`: the name of its table.
+    `content`: its columns as JSON. `attempts`: how often it was tried."""
+
+    row: LeftOutRow
+    number: int
+    table: str
+    message: str
+    content: str
+    attempts: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,8 +283,9 @@ class TaskStatus:
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error. `late_rows`: came too late and are left out; `late_kept`: came after their window had closed and changed its
-    result; `future_rows`: too far in the future. `left_out`: the last of those left out (None: as in the status
-    before). `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
+    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
+    left out (None: as in the status before). `held_back_by`: the vnodes, by their places, whose time is the least
+    of an agg task's inputs.
     """
 
     task: TaskId
@@ -289,6 +312,7 @@ class TaskStatus:
     idle_since_ms: int | None = None
     late_rows: int = 0
     future_rows: int = 0
+    error_rows: int = 0
     late_kept: int = 0
     lateness: Lateness = Lateness()
     left_out: tuple[LeftOutRow, ...] | None = ()

@@ -6,7 +6,7 @@ place of all that its vnode had contributed to them, and windows that no row is 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -49,6 +49,15 @@ class RangeRecalculation:
         """Orders the windows that hold any instant of [first_ts, last_ts], or the rows in it."""
         if first_ts <= last_ts:
             self._ranges.append((first_ts, last_ts))
+
+    def add_instants(self, instants: Iterable[int]) -> None:
+        """Orders the windows that hold these instants, each once, or the rows at them."""
+        seen: set[int] = set()
+        for ts in instants:
+            first = ts if self._window is None else self._bounds(ts)[0][0]
+            if first not in seen:
+                seen.add(first)
+                self.add(ts, ts)
 
     def next(self, as_of: int, newest: int | None) -> Piece | None:
         """Returns the next piece as of a version of the WAL; None if the range has nothing to offer.

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.errors import InvalidValueError
 from penstock.planner.windows import end_of, grid_of
 from penstock.tasks.base_task import BaseSourceTask
 from penstock.tasks.compute import (
@@ -21,13 +22,28 @@ from penstock.tasks.compute import (
     result_schema,
     with_operation,
 )
+from penstock.tasks.dead_letters import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
 from penstock.tasks.history import HistoryReader
-from penstock.tasks.judging import LATE, NEVER, UPDATED, Judged, judge, never_late, source_rows, suspects, updated
+from penstock.tasks.judging import (
+    LATE,
+    NEVER,
+    UPDATED,
+    Judged,
+    judge,
+    never_late,
+    source_rows,
+    suspects,
+    updated,
+    without_rows,
+)
 from penstock.tasks.messages import (
     Block,
     Cleared,
+    DeadRow,
     LeftOutRow,
+    Reason,
     Recalculate,
+    Replay,
     Settled,
     TaskEvent,
     TaskId,
@@ -39,6 +55,7 @@ from penstock.tasks.quarantine import Quarantine, TableTimes
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
+from penstock.tasks.runs import runs
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.time_ledger import TimeLedger, left_out_rows
 from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
@@ -81,6 +98,9 @@ class SourceTask(BaseSourceTask):
         self._quiet_since = self._clock.monotonic()
         self._ledger = TimeLedger()
         self._table_times = TableTimes()
+        # Rows of the DLQ that are tried once more, by (table id, time), and the records that are processed now.
+        self._retries: dict[tuple[int, int], DeadRow] = {}
+        self._block: Sequence[RowsRecord] = ()
         self._bytes_in = 0
         self._history = None if plan.history is None else HistoryReader(
             plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
@@ -93,15 +113,9 @@ class SourceTask(BaseSourceTask):
         self._unseen: list[tuple[int, int]] = [(0, self._version)] if plan.history is None else []
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
-            self._unseen = [(first, last) for first, last in meta["unseen"]]
-            self._version, self._max_ts = meta["version"], meta["max_ts"]
-            self._idle = meta["idle"]
-            self._ledger.restore(meta["ledger"], self._store)
-            self._table_times.restore(meta["table_times"])
-            self._ranges.restore(meta["ranges"])
-            if self._history is not None:
-                self._history.restore(meta["history"])
+            self._restore(meta)
         self._quarantine = Quarantine(self._store)
+        self._dead = self._open_dead_letters(deployment)
         self._open_wal()
         if plan.agg is not None:
             self._schema = partial_schema(plan.keys, plan.agg.fields)
@@ -121,6 +135,12 @@ class SourceTask(BaseSourceTask):
                                       self._store)
             self._windower.restore()
 
+    def _open_dead_letters(self, deployment: StreamDeployment) -> DeadLetters | None:
+        if self._plan.dlq is None:
+            return None
+        return DeadLetters(self._plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, self.id,
+                           self._vgroup_id, self._source.precision, self._environment.result_writer(self.id))
+
     # -- what the runtime calls ------------------------------------------------------------------------------
 
     def step(self) -> bool:
@@ -128,6 +148,11 @@ class SourceTask(BaseSourceTask):
         if not self._outbox.flush():
             self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
             return self._read_ahead() or progressed
+        if self._dead is not None:
+            progressed |= self._dead.step()
+            if self._dead.full or (self._checkpoints and not self._dead.settled):
+                self._tracker.enter("WRITING", "waits for the dnode to acknowledge rows of its DLQ")
+                return progressed
         if self._checkpoints:
             self._checkpoint(self._checkpoints.popleft(), self._outbox, self._needed_version())
             return True
@@ -143,7 +168,8 @@ class SourceTask(BaseSourceTask):
         item = self.input.take(self.id)
         if isinstance(item, WalBlock):
             self._tracker.enter("RUNNING")
-            self._process(item.records)
+            for run in runs(item.records, self._plan, self._max_ts):
+                self._process(run)
             self._version = item.records[-1].version
             self._quiet_since = self._clock.monotonic()
             self._outbox.flush()
@@ -167,6 +193,7 @@ class SourceTask(BaseSourceTask):
             wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
             idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
+            error_rows=self._ledger.count("error"),
             lateness=self._ledger.lateness(), left_out=self._ledger.sample,
             history=None if self._history is None else self._history.progress())
 
@@ -175,8 +202,16 @@ class SourceTask(BaseSourceTask):
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, Recalculate):
             self._ranges.add(event.first_ts, event.last_ts)
+        elif isinstance(event, Replay):
+            self._replay([row for vgroup_id, row in event.rows if vgroup_id == self._vgroup_id])
         else:
             super()._handle(event)
+
+    def _replay(self, rows: Sequence[DeadRow]) -> None:
+        """Orders the windows of rows that were left out to be computed with them."""
+        self._quarantine.release((row.row.tuid, row.row.ts) for row in rows)
+        self._retries.update(((row.row.tuid, row.row.ts), row) for row in rows)
+        self._ranges.add_instants(sorted({row.row.ts for row in rows}))
 
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
@@ -228,18 +263,69 @@ class SourceTask(BaseSourceTask):
             bound = time_plan.created + time_plan.max_future
             first = int(np.searchsorted(judged.ts, bound, side="right"))
             tuids = judged.rows.column("_tuid").to_pylist()[first:]
-            self._leave_out([LeftOutRow(tuid, ts, bound - ts, "future", as_of, 0)
-                             for tuid, ts in zip(tuids, judged.ts[first:].tolist(), strict=True)])
+            self._leave_out("future", [LeftOutRow(tuid, ts, bound - ts, "future", as_of, self._clock.now_ms())
+                                       for tuid, ts in zip(tuids, judged.ts[first:].tolist(), strict=True)])
             self._table_times.watch(set(tuids), judged.rows.column("_tuid").to_numpy()[:first], judged.ts[:first])
             judged = never_late(judged.rows.slice(0, first), self._source.time_column, as_of)
         if len(judged.ts):
-            self._emit(judged, (), as_of, as_of)
+            self._block = ()
+            self._emit_computable(judged, (), as_of, as_of)
             self._advance(int(judged.ts[-1]))
 
-    def _leave_out(self, rows: list[LeftOutRow]) -> None:
-        """Counts rows from the future, and keeps them out of what is read back from the store."""
-        self._ledger.leave_out("future", rows)
+    # -- rows that are left out --------------------------------------------------------------------------------
+
+    def _leave_out(self, reason: Reason, rows: Sequence[LeftOutRow], message: str = "") -> None:
+        """Counts rows that can't be used, and keeps them out of what is read back from the store."""
+        self._ledger.leave_out(reason, rows)
         self._quarantine.add((row.tuid, row.ts) for row in rows)
+        if self._plan.dlq is not None and self._plan.dlq.errors:
+            self._bury(rows, message)
+
+    def _bury(self, rows: Sequence[LeftOutRow], message: str) -> None:
+        """Hands rows to the DLQ; those of history, whose records are gone, have no content there."""
+        assert self._dead is not None
+        assert self._plan.dlq is not None
+        again = [retried(self._retries.pop((row.tuid, row.ts)), message) for row in rows
+                 if (row.tuid, row.ts) in self._retries]
+        known = {(row.row.tuid, row.row.ts) for row in again}
+        fresh = [row for row in rows if (row.tuid, row.ts) not in known]
+        names = self._children.names()
+        self._dead.add([*again, *dead_rows(fresh, self._block, self._plan, names, message)])
+
+    def _emit_computable(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
+        """Sends what a block changes; rows that can't be computed are left out, if the stream's ON_ERROR says so."""
+        try:
+            self._emit(judged, deletes, before, after)
+        except InvalidValueError as error:
+            if judged is None or self._plan.on_error not in ("skip", "dlq"):
+                raise
+            judged = self._computable(judged, error)
+            if judged is not None or deletes:
+                self._emit(judged, deletes, before, after)
+
+    def _computable(self, judged: Judged, error: InvalidValueError) -> Judged | None:
+        """Returns the rows without those that fail by themselves, which are left out; raises `error` if none does."""
+        failures = self._failures(judged.rows)
+        if not failures:
+            raise error
+        for message in dict.fromkeys(failures.values()):
+            rows = [row for row, text in failures.items() if text == message]
+            self._leave_out("error", left_out_rows(
+                judged, rows, "error", self._plan.closing_delay, len(rows)), message)
+        return without_rows(judged, sorted(failures))
+
+    def _failures(self, rows: pa.Table, first: int = 0) -> dict[int, str]:
+        """Returns which rows can't be computed, by their numbers, and why; tries halves down to single rows."""
+        try:
+            self._computer.run(self._source.sql, self._schema, rows=rows)
+        except InvalidValueError as error:
+            message = str(self._functions.failure or error)
+            self._functions.failure = None
+            if rows.num_rows == 1:
+                return {first: message}
+            half = rows.num_rows // 2
+            return self._failures(rows.slice(0, half), first) | self._failures(rows.slice(half), first + half)
+        return {}
 
     def _recalculate_piece(self) -> bool:
         """Computes the next piece of a range again that RECALCULATE STREAM named."""
@@ -250,7 +336,7 @@ class SourceTask(BaseSourceTask):
             return True
         if self._source.needs_children:
             self._computer.register("children", self._children.table())
-        fresh = self._computer.run(self._source.sql, self._schema, rows=piece.rows)
+        fresh = self._recomputed(piece.rows)
         if self._plan.agg is None:
             self._send(ADD, fresh)
         else:
@@ -259,6 +345,18 @@ class SourceTask(BaseSourceTask):
             self._outbox.signal(Settled())
         self._outbox.flush()
         return True
+
+    def _recomputed(self, rows: pa.Table) -> pa.RecordBatch:
+        """Returns what stored rows yield; those that can't be computed are left out as those of the WAL are."""
+        try:
+            return self._computer.run(self._source.sql, self._schema, rows=rows)
+        except InvalidValueError as error:
+            if self._plan.on_error not in ("skip", "dlq"):
+                raise
+            self._block = ()
+            judged = self._computable(never_late(rows, self._source.time_column, self._version), error)
+            kept = rows.slice(0, 0) if judged is None else judged.rows
+            return self._computer.run(self._source.sql, self._schema, rows=kept)
 
     @property
     def _idle_timeout_s(self) -> float:
@@ -293,9 +391,10 @@ class SourceTask(BaseSourceTask):
             return
         if self._source.needs_children:
             self._computer.register("children", self._children.table())
+        self._block = rows
         judged, future = judge(rows, self._plan, self._max_ts, self._table_times) if rows else (None, [])
         if future:
-            self._leave_out(future)
+            self._leave_out("future", future, "is too far in the future")
             self._rows_in += len(future)
         if judged is not None:
             self._rows_in += len(judged.ts)
@@ -304,7 +403,7 @@ class SourceTask(BaseSourceTask):
                 judged = self._released(judged)
         if judged is None and not deletes:
             return
-        self._emit(judged, deletes, before=records[0].version - 1, after=records[-1].version)
+        self._emit_computable(judged, deletes, before=records[0].version - 1, after=records[-1].version)
         self._quarantine.forget(deletes)
         if judged is not None:
             self._advance(int(judged.ts.max()))
@@ -344,9 +443,11 @@ class SourceTask(BaseSourceTask):
                 self._send(REPLAYED if replayed else ADD, partials)
             return
         doubtful = suspects(judged) if judged is not None and self._source.late_sql is not None else None
-        expired = self._expired_rows(judged, doubtful) if judged is not None and doubtful is not None else None
+        expired = self._expired_rows(doubtful) if doubtful is not None else None
         rewritten = updated(judged, expired) if judged is not None and not self._plan.ignore_update else None
         added = self._compute(judged, doubtful) if judged is not None else None
+        if judged is not None and expired is not None:
+            self._count_late(judged, expired)
         if rewritten is None and not deletes:
             if added is not None:
                 self._send(ADD, self._remembered(added))
@@ -380,17 +481,19 @@ class SourceTask(BaseSourceTask):
                 rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep))
         return partials.filter(pa.array(kept, pa.bool_()))
 
-    def _expired_rows(self, judged: Judged, doubtful: pa.Table) -> npt.NDArray[np.int64]:
-        """Returns the numbers of the rows that are expired for all their windows, and counts them."""
+    def _expired_rows(self, doubtful: pa.Table) -> npt.NDArray[np.int64]:
+        """Returns the numbers of the rows that are expired for all their windows."""
         assert self._source.expired_sql is not None
         found = self._computer.run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful)
         rows: npt.NDArray[np.int64] = np.sort(found.column(0).to_numpy())
-        self._count_late(judged, rows)
         return rows
 
     def _count_late(self, judged: Judged, rows: npt.NDArray[np.int64]) -> None:
         kept = left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay)
         self._ledger.leave_out("late", kept, len(rows) - len(kept))
+        if self._plan.dlq is not None and self._plan.dlq.late:
+            self._bury(left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay, len(rows)),
+                       "came too late: all its windows were closed")
 
     def _compute(self, judged: Judged, doubtful: pa.Table | None) -> pa.RecordBatch:
         if doubtful is None:
@@ -451,7 +554,21 @@ class SourceTask(BaseSourceTask):
         return {"version": self._version, "max_ts": self._max_ts, "idle": self._idle,
                 "ledger": self._ledger.save(self._store), "table_times": self._table_times.save(),
                 "unseen": self._unseen, "history": None if self._history is None else self._history.save(),
-                "ranges": self._ranges.save()}
+                "ranges": self._ranges.save(),
+                "retries": [dead_to_json(row) for row in self._retries.values()]}
+
+    def _restore(self, meta: Mapping[str, Any]) -> None:
+        self._unseen = [(first, last) for first, last in meta["unseen"]]
+        self._version, self._max_ts = meta["version"], meta["max_ts"]
+        self._idle = meta["idle"]
+        if "ledger" in meta:  # checkpoints of older versions have none
+            self._ledger.restore(meta["ledger"], self._store)
+            self._table_times.restore(meta["table_times"])
+        retries = [dead_from_json(row) for row in meta.get("retries", ())]
+        self._retries = {(row.row.tuid, row.row.ts): row for row in retries}
+        self._ranges.restore(meta["ranges"])
+        if self._history is not None:
+            self._history.restore(meta["history"])
 
     def _needed_version(self) -> int:
         """Returns the version that WAL and store must still be readable from for a restart from now."""

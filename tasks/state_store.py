@@ -226,9 +226,7 @@ class StateStore:
             return None
         found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
         if found is None:
-            known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
-            raise CheckpointDamagedError(
-                f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+            raise self._missing(checkpoint_id)
         self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
         later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
         for sequence in (*later, self._open_sequence):
@@ -246,10 +244,14 @@ class StateStore:
         return meta
 
     def verify(self, checkpoint_id: int) -> None:
-        """Reads everything that a checkpoint consists of; changes nothing. Raises CorruptionError."""
-        if all(delta.checkpoint_id != checkpoint_id for delta in self._deltas):
-            raise CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory}")
-        self._verify([delta for delta in self._deltas if delta.checkpoint_id <= checkpoint_id])
+        """Reads everything that a checkpoint consists of; changes nothing.
+
+        Raises CorruptionError, or CheckpointDamagedError if `restore` would find it missing or damaged.
+        """
+        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            raise self._missing(checkpoint_id)
+        self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
         with self._reading() as transaction:
             for key, stored in transaction.cursor(db=self._base):
                 if bytes(stored) != _DELETED:
@@ -329,6 +331,10 @@ class StateStore:
     def _forget_pending(self) -> None:
         self._pending = {}
         self._pending_bytes = self._written_bytes = self._digest = self._spills = 0
+
+    def _missing(self, checkpoint_id: int) -> CheckpointDamagedError:
+        known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
+        return CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
 
     def _verify(self, deltas: Iterable[_Delta]) -> None:
         """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""

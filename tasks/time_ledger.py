@@ -91,14 +91,16 @@ class TimeLedger:
             self._changed = True
 
 
-def left_out_rows(judged: Judged, rows: Sequence[int], reason: Reason, closing_delay: int) -> list[LeftOutRow]:
-    """Returns the last of the rows of a block, by their numbers, as the ledger keeps them."""
+def left_out_rows(
+    judged: Judged, rows: Sequence[int], reason: Reason, closing_delay: int, most: int = SAMPLE_ROWS
+) -> list[LeftOutRow]:
+    """Returns the last `most` of the rows of a block, by their numbers, as the ledger keeps them."""
     found = []
     tuids = judged.rows.column("_tuid")
-    for row in rows[-SAMPLE_ROWS:]:
+    for row in rows[-most:] if most else ():
         record = bisect_right(judged.ends, row)
         ts = int(judged.ts[row])
-        lateness = int(judged.limit[row]) + closing_delay - ts
+        lateness = 0 if judged.limit[row] == NEVER else int(judged.limit[row]) + closing_delay - ts
         found.append(LeftOutRow(tuids[row].as_py(), ts, lateness, reason, judged.versions[record],
                                 judged.ingest_times_ms[record]))
     return found

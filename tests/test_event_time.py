@@ -117,6 +117,66 @@ def test_sessions_close_later_by_the_allowed_lateness(kit: Kit) -> None:
     assert counts(stream) == {0: 1}
 
 
+# --- TIME ------------------------------------------------------------------------------------------------------------
+
+ARRIVALS = ((0, 0), (1, 3), (2, 5), (1, 6), (6, 7))  # (event time, processing time) in minutes
+
+
+@pytest.mark.parametrize(("options", "closing", "first_window"), [
+    ("", 7, 4), ("TIME PROCESSING", 5, 2), ("TIME INGESTION", 5, 2)])
+def test_windows_by_event_time_and_by_arrival(kit: Kit, options: str, closing: float, first_window: int) -> None:
+    """By arrival the first window of 5 minutes has two rows; by event time four, and closes when 12:06 arrives."""
+    stream = kit(options, COUNTS)
+    seen = {}
+    for table, (event, arrival) in enumerate(ARRIVALS):
+        at(stream, arrival)
+        put(stream, (table % 4, event))
+        seen[arrival] = counts(stream)
+    assert next(arrival for arrival, windows in seen.items() if 0 in windows) == closing
+    assert seen[7][0] == first_window
+
+
+def test_windows_by_arrival_close_by_the_clock(kit: Kit) -> None:
+    """Nothing has to arrive for a window by arrival to close, on any vnode."""
+    stream = kit("TIME INGESTION", COUNTS, vnodes=3)
+    at(stream, 1)
+    put(stream, (0, -100), (1, -200))
+    at(stream, 4.9)
+    assert counts(stream) == {}
+    source = next(task for task in stream.tasks if task.id.level == "source")
+    deadline = source.next_deadline()
+    assert deadline is not None
+    stream.pass_time(deadline - stream.clock.monotonic())
+    assert counts(stream) == {0: 2}
+
+
+def test_ingestion_is_a_function_of_the_log(kit: Kit) -> None:
+    """Tasks that start again long after put each row where it had been; by processing time it would be elsewhere."""
+    streams = [kit(f"TIME {clock}", COUNTS) for clock in ("INGESTION", "PROCESSING")]
+    for stream in streams:
+        at(stream, 1)
+        put(stream, (0, 0))
+        stream.checkpoint()
+        at(stream, 6)
+        put(stream, (0, 1), (0, 2))
+        stream.kill()
+        at(stream, 20)
+        at(stream, 25)
+    assert [counts(stream) for stream in streams] == [{0: 1, 5: 2}, {0: 1, 20: 2}]
+
+
+def test_time_of_arrival_never_goes_back(kit: Kit) -> None:
+    """Fault 21: while the clock is an hour behind, rows belong to the newest window."""
+    stream = kit("TIME INGESTION", COUNTS)
+    at(stream, 6)
+    put(stream, (0, 0))
+    stream.clock.step_wall(-HOUR)
+    put(stream, (0, 1))
+    stream.clock.step_wall(HOUR)
+    at(stream, 10)
+    assert counts(stream) == {5: 2}
+
+
 # --- TIMEZONE --------------------------------------------------------------------------------------------------------
 
 
@@ -496,6 +556,14 @@ def test_text_of_lateness() -> None:
      "SELECT _wstart, count(*) FROM meters PARTITION BY tbname INTERVAL(1m)", "not for FORCE_WINDOW_CLOSE"),
     ("CLOSE_WHEN_IDLE 1", "SELECT ts, voltage FROM meters PARTITION BY tbname", "CLOSE_WHEN_IDLE is not for"),
     ("MAX_SKEW 1m", "SELECT _wstart, count(*) FROM meters PARTITION BY tbname INTERVAL(1m)", "MAX_SKEW is not for"),
+    ("TIME PROCESSING WATERMARK 1s", COUNTS, "WATERMARK is not for TIME PROCESSING"),
+    ("TIME INGESTION ALLOWED_LATENESS 1s", COUNTS, "ALLOWED_LATENESS is not for TIME INGESTION"),
+    ("TIME INGESTION IDLE_TIMEOUT 1s", COUNTS, "IDLE_TIMEOUT is not for TIME INGESTION"),
+    ("TIME INGESTION FILL_HISTORY 1", COUNTS, "FILL_HISTORY 1 is not for"),
+    ("TIME INGESTION IGNORE UPDATE 0", COUNTS, "IGNORE UPDATE 0 is not for"),
+    ("TIME INGESTION", "SELECT _wstart, count(*) FROM meters SESSION(ts, 1m)", "needs an INTERVAL window"),
+    ("TIME INGESTION TRIGGER CONTINUOUS_WINDOW_CLOSE", COUNTS, "is not for CONTINUOUS_WINDOW_CLOSE"),
+    ("TIME PROCESSING", "SELECT ts, voltage FROM meters PARTITION BY tbname", "needs an INTERVAL window"),
     ("TIMEZONE 'Mars/Olympus'", COUNTS, "is not a time zone"),
 ])
 def test_options_that_make_no_sense_are_refused(options: str, query: str, message: str) -> None:

@@ -29,7 +29,7 @@ GOLDEN = Path(__file__).parent / "golden" / "engine"
 SCRIPTS = sorted(GOLDEN.glob("*.txt"))
 PARSER_SCRIPTS = sorted((GOLDEN.parent / "parser").glob("*.txt"))
 SHOWS = {" ".join(words).lower() for words in PLAIN_SHOWS} | {
-    "tables", "child tables", "normal tables", "stables", "vgroups", "vnodes", "tags", "table tags", "indexes",
+    "tables", "child tables", "normal tables", "stables", "vgroups", "cut", "vnodes", "tags", "table tags", "indexes",
     "table distributed", "cluster", "variables", "cluster variables", "local variables", "user databases",
     "system databases", "create database", "create table", "create stable", "create stream",
 }

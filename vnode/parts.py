@@ -22,6 +22,8 @@ from penstock.wal.record import TUID_COLUMN, crc32c
 
 ROW_GROUP_ROWS = 65_536
 MAX_PART_ROWS = 4_000_000
+# A column with more values than fit here is written plainly: a larger dictionary costs time and saves no space.
+_DICTIONARY_BYTES = 64 << 10
 _PIECE = 1 << 20
 
 
@@ -29,7 +31,7 @@ def parquet_bytes(table: pa.Table) -> bytes:
     """Returns a table as a Parquet file with page checksums."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", compression_level=1, row_group_size=ROW_GROUP_ROWS,
-                   write_page_checksum=True, store_schema=True)
+                   dictionary_pagesize_limit=_DICTIONARY_BYTES, write_page_checksum=True, store_schema=True)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

@@ -246,13 +246,13 @@ class Vnode:
                 stored = pq.read_table(pa.BufferReader(content))
             except (OSError, pa.ArrowInvalid) as error:
                 raise CorruptionError(f"{path} is damaged: {error}") from error
-            table.note_stored(dict(zip(stored.column("tuid").to_pylist(), stored.column("ts").to_pylist(),
-                                       strict=True)))
+            stored = stored.sort_by("tuid")
+            table.newest.stored(stored.column("tuid").to_numpy(), stored.column("ts").to_numpy())
             known = table.last_times.version
         for part in table.parts:
             if part.info.max_version > known:
                 for group in self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX):
-                    table.note_stored(newest_times(group.tuid, group.ts))
+                    table.newest.stored(*newest_times(group.tuid, group.ts))
 
     def _replay_rows(self, record: RowsRecord) -> None:
         table = self._tables.get(record.table_uid)
@@ -390,7 +390,7 @@ class Vnode:
             decided = table.decide(rows, self._cache)
             now = self._clock.now_ms() if ingest_time_ms is None else ingest_time_ms
             ticket = self._wal.enqueue_rows(table_uid, table.wal_batch(decided), now)
-            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates)
+            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, rows.starts)
             self._rows_written += rows.num_rows
             stalled = table.memtable.num_bytes > _STALL_FACTOR * self._options.memtable_bytes
         self._wal.commit(ticket)
@@ -562,7 +562,7 @@ class Vnode:
         """Makes everything acknowledged durable. Raises StorageError; then the log takes no writes any more."""
         self._wal.sync()
 
-    def _times_to_store(self, table: TableState) -> dict[int, int] | None:
+    def _times_to_store(self, table: TableState) -> pa.Table | None:
         """Returns the newest times when they shall be stored: always for few tables, else only now and then."""
         if not table.sealed:
             return None
@@ -570,10 +570,10 @@ class Vnode:
             table.flushes_since_times += 1
             return None
         table.flushes_since_times = 0
-        return dict(table.newest)
+        return pa.table({"tuid": table.newest.tuids.copy(), "ts": table.newest.times.copy()})
 
     def _flush_table(self, table: TableState, runs: tuple[Run, ...], tombstones: tuple[Tombstone, ...],
-                     times: dict[int, int] | None, persisted: int, horizon: int) -> _Flushed:
+                     times: pa.Table | None, persisted: int, horizon: int) -> _Flushed:
         parts: tuple[PartHandle, ...] = ()
         collapsed = False
         if runs:
@@ -609,10 +609,9 @@ class Vnode:
             raise
         return tuple(handles)
 
-    def _write_times(self, table: TableState, times: dict[int, int], version: int) -> LastTimes:
+    def _write_times(self, table: TableState, times: pa.Table, version: int) -> LastTimes:
         name = f"{table.uid}-{version:020d}.parquet"
-        data = pa.table({"tuid": pa.array(list(times), pa.uint64()), "ts": pa.array(list(times.values()), pa.int64())})
-        content = parquet_bytes(data)
+        content = parquet_bytes(times)
         self._fs.write_atomic(self._store / "last" / name, content)
         return LastTimes(name, version, crc32c(content))
 
@@ -649,7 +648,7 @@ class Vnode:
                 if self._tables.get(table.uid) is not table or current == (known[1] if known else ()):
                     return
                 name = self._new_name()
-                children = list(table.newest)
+                children = table.newest.tuids.tolist()
             directory = self._store / "tombstones" / str(table.uid)
             self._fs.write_atomic(directory / name, parquet_bytes(to_table(current, table.time_type, children)))
             with self._lock:

@@ -1,0 +1,93 @@
+"""REPLAY DLQ: rows that streams left out are tried once more, by computing the windows again that they belong to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError
+from penstock.mnode.catalog import Catalog
+from penstock.mnode.lookup import require_table
+from penstock.mnode.queries import Queries
+from penstock.mnode.session import Result
+from penstock.mnode.storage import Storage
+from penstock.mnode.streams import Streams
+from penstock.planner.dead_letters import dlq_columns, dlq_tags
+from penstock.sql.schema import Session, Table
+from penstock.sql.statements import ReplayDlq, Select, SelectItem, TableSource
+from penstock.sql.types import UNITS_PER_SECOND, Precision
+from penstock.tasks.messages import DeadRow, LeftOutRow
+
+_NUMBERS = (1 << 24) - 1
+
+
+class Replays:
+    """Executes REPLAY DLQ statements."""
+
+    def __init__(self, catalog: Catalog, storage: Storage, queries: Queries, streams: Streams) -> None:
+        self._catalog = catalog
+        self._storage = storage
+        self._queries = queries
+        self._streams = streams
+
+    def replay(self, statement: ReplayDlq, session: Session) -> Result:
+        """Orders the chosen rows to be tried again, and marks them; returns how many they are.
+
+        Without WHERE these are all whose `state` is dead. One that fails again is dead again, with one attempt more.
+        Raises NotFoundError for streams that are gone, and what RECALCULATE STREAM raises.
+        """
+        table = require_table(statement.name, session, self._catalog)
+        database = self._catalog.database(table.database)
+        assert database is not None
+        names = [column.name for column in (*dlq_columns(database.precision), *dlq_tags())]
+        if table.kind != "super" or [column.name for column in (*table.columns, *table.tags)] != names:
+            raise InvalidStatementError(f"{statement.name} is no DLQ table")
+        where = statement.where or exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead"))
+        items = tuple(SelectItem(exp.column(name), name, name) for name in ("tbname", *names))
+        rows = self._queries.run(Select(items, TableSource(statement.name), where=where), session).table
+        if rows is None or not rows.num_rows:
+            return Result()
+        by_stream: dict[str, list[tuple[int, DeadRow]]] = {}
+        for row in _with_integers(rows).to_pylist():
+            dead = self._dead_row(row, database.precision)
+            by_stream.setdefault(row["stream_name"], []).append((row["node_id"], dead))
+        for name in by_stream:
+            self._streams.check_replay(name)
+        self._mark(table, rows)
+        for name, letters in by_stream.items():
+            self._streams.replay(name, letters)
+        return Result(affected=rows.num_rows)
+
+    def _dead_row(self, row: dict[str, Any], precision: Precision) -> DeadRow:
+        source = self._catalog.stream(row["stream_name"])
+        uid = 0 if source is None else source.source_uid
+        origin = self._catalog.table_by_uid(uid)
+        child = None if origin is None else self._catalog.child(origin.database, row["table_name"])
+        per_ms = UNITS_PER_SECOND[precision] // 1_000
+        left_out = LeftOutRow(uid if child is None else child[1].uid, row["event_time"], 0,
+                              row["reason"], row["version"], row["ts"] // per_ms)
+        return DeadRow(left_out, row["id"] & _NUMBERS, row["table_name"], row["message"], row["content"] or "",
+                       row["attempts"])
+
+    def _mark(self, table: Table, rows: pa.Table) -> None:
+        """Writes the rows once more, as replayed."""
+        place = rows.column_names.index("state")
+        marked = rows.set_column(place, "state", pa.array(["replayed"] * rows.num_rows))
+        children = [self._catalog.child(table.database, name) for name in rows.column("tbname").to_pylist()]
+        vgroups = np.array([-1 if child is None else child[1].vgroup_id for child in children])
+        uids = pa.array([0 if child is None else child[1].uid for child in children], pa.uint64())
+        arrays = [marked.column(column.name).combine_chunks().cast(column.type.arrow()) for column in table.columns]
+        batch = pa.RecordBatch.from_arrays([uids, *arrays], names=["_tuid", *(c.physical for c in table.columns)])
+        for vgroup_id in np.unique(vgroups).tolist():
+            self._storage.write(vgroup_id, table.uid, batch.filter(pa.array(vgroups == vgroup_id)))
+
+
+def _with_integers(rows: pa.Table) -> pa.Table:
+    """Returns the rows with timestamps as units of their precision."""
+    for place, field in enumerate(rows.schema):
+        if pa.types.is_timestamp(field.type):
+            rows = rows.set_column(place, field.name, rows.column(place).cast(pa.int64()))
+    return rows

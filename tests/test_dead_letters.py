@@ -1,0 +1,174 @@
+"""Rows that a stream cannot use: what ON_ERROR and LATE make of them, and how they are tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes import T0 as SHOWN_ZERO
+from sandboxes import TestBed
+
+from penstock.common.errors import InvalidStatementError, InvalidStreamError, InvalidValueError, PenstockError
+
+MINUTE = 60_000
+SHIFT = 40_000  # from the zero of what is shown to the next full minute
+T0 = SHOWN_ZERO + SHIFT
+
+
+FUNCTIONS = '''
+import pyarrow.compute as pc
+
+def picky(x):
+    if pc.any(pc.greater(x, 1000)).as_py():
+        raise ValueError("too big")
+    return pc.multiply(x, 4)
+'''
+
+
+@pytest.fixture
+def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestBed]:
+    (tmp_path / "dlq_functions.py").write_text(FUNCTIONS)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with TestBed(now_ms=T0) as bed:
+        bed.execute("CREATE FUNCTION picky (BIGINT) RETURNS BIGINT LANGUAGE PYTHON AS 'dlq_functions:picky'")
+        bed.all("CREATE DATABASE d VGROUPS 1", "USE d", "CREATE TABLE t (ts TIMESTAMP, v BIGINT, s VARCHAR(20))",
+                "CREATE STABLE st (ts TIMESTAMP, v BIGINT) TAGS (g INT)", "CREATE TABLE c0 USING st TAGS (0)",
+                "CREATE TABLE c1 USING st TAGS (1)")
+        yield bed
+
+
+def put(bed: TestBed, table: str, *rows: tuple[Any, ...]) -> None:
+    """Inserts rows one by one; the first value is minutes after T0."""
+    for minutes, *values in rows:
+        text = ", ".join("NULL" if value is None else repr(value) for value in values)
+        bed.execute(f"INSERT INTO {table} VALUES ({T0 + round(minutes * MINUTE)}, {text})")
+        bed.run()
+
+
+HUGE = 2**62
+SUM = "SELECT _wstart ts, count(*) n, sum(picky(v)) s FROM t INTERVAL(1m)"
+SCALAR = "SELECT ts, picky(v) AS w FROM t"
+
+
+def test_fail_ends_the_attempt_where_null_is_the_default(bed: TestBed) -> None:
+    """Without ON_ERROR what a function can't compute is NULL; with FAIL the stream stops there, visibly."""
+    bed.execute(f"CREATE STREAM s1 TRIGGER AT_ONCE INTO o1 AS {SCALAR}")
+    put(bed, "t", (0, 1, "a"), (0.1, HUGE, "b"))
+    assert bed.rows("SELECT w FROM o1") == [(4,), (None,)]
+    bed.execute(f"CREATE STREAM s2 TRIGGER AT_ONCE ON_ERROR FAIL INTO o2 AS {SCALAR}")
+    with pytest.raises(InvalidValueError, match="too big"):
+        put(bed, "t", (0.2, HUGE, "b"))
+    assert [row[0] for row in bed.rows("SELECT reason FROM information_schema.ins_streams") if row[0]]
+
+
+@pytest.mark.parametrize("query", [SCALAR, SUM])
+def test_skip_leaves_out_the_row_and_nothing_else(bed: TestBed, query: str) -> None:
+    """ON_ERROR SKIP counts the row and shows why; the rows beside it in the same record are computed."""
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR SKIP INTO o AS {query}")
+    bed.execute(f"INSERT INTO t VALUES ({T0}, 1, 'a') ({T0 + 1}, {HUGE}, 'b') ({T0 + 2}, 3, 'c')")
+    bed.run()
+    put(bed, "t", (0, 2, "a"))
+    shown = bed.rows("SELECT * FROM o")
+    if query == SUM:
+        assert [row[1:3] for row in shown] == [(2, 20)]
+    else:
+        assert [row[1] for row in shown] == [8, 12]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks WHERE error_rows > 0") == [(1,)]
+    shown = bed.rows("SELECT table_name, ts, reason FROM information_schema.ins_late_rows")
+    assert shown == [("t", SHIFT + 1, "error")]
+
+
+def test_a_dlq_has_the_row_with_all_that_is_known_of_it(bed: TestBed) -> None:
+    """Late rows, such that can't be computed and such from the future go to the table that CREATE STREAM makes."""
+    bed.execute("CREATE STREAM s MAX_FUTURE 1h ON_ERROR DLQ dead LATE DLQ dead INTO o AS "
+                "SELECT _wstart ts, count(*) n, sum(picky(v)) s FROM st INTERVAL(1m)")
+    put(bed, "c0", (0, 1), (5, 1), (0.5, 7), (6, HUGE), (120, 3))
+    rows = bed.rows("SELECT event_time, table_name, reason, attempts, state, content, stream_name FROM dead "
+                    "ORDER BY ts, id")
+    assert [row[:5] for row in rows] == [
+        (SHIFT + 30_000, "c0", "late", 1, "dead"), (SHIFT + 6 * MINUTE, "c0", "error", 1, "dead"),
+        (SHIFT + 120 * MINUTE, "c0", "future", 1, "dead")]
+    assert rows[0][5:] == (f'{{"ts": {T0 + 30_000}, "v": 7}}', "s")
+    assert "too big" in bed.rows("SELECT message FROM dead WHERE reason = 'error'")[0][0].lower()
+    bed.streams.checkpoint()
+    bed.streams.kill()
+    bed.run()
+    assert len(bed.rows("SELECT * FROM dead")) == 3
+
+
+def test_a_replay_writes_no_row_twice(bed: TestBed) -> None:
+    """After a crash without a checkpoint the same rows come again, under the same keys."""
+    bed.execute("CREATE STREAM s LATE DLQ dead INTO o AS SELECT _wstart ts, count(*) n FROM st INTERVAL(1m)")
+    put(bed, "c0", (0, 1), (5, 1), (0.5, 7), (1.5, 7))
+    before = bed.rows("SELECT * FROM dead ORDER BY ts, id")
+    bed.streams.kill()
+    bed.run()
+    assert bed.rows("SELECT * FROM dead ORDER BY ts, id") == before
+    assert len(before) == 2
+
+
+def test_replay_computes_the_windows_again(bed: TestBed) -> None:
+    """REPLAY DLQ takes in what was left out, marks it, and is part of the checkpoint."""
+    bed.execute("CREATE STREAM s MAX_FUTURE 1h LATE DLQ dead ON_ERROR DLQ dead INTO o AS "
+                "SELECT _wstart ts, count(*) n FROM st INTERVAL(1m)")
+    put(bed, "c0", (0, 1), (0.2, 2), (5, 1), (0.5, 7), (1.5, 8), (90, 1))
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == [(SHIFT, 2)]
+    bed.execute("REPLAY DLQ dead WHERE table_name = 'c0' AND reason = 'late'")
+    bed.streams.checkpoint()
+    bed.streams.kill()
+    bed.run()
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts") == [(SHIFT, 3), (SHIFT + MINUTE, 1)]
+    assert bed.rows("SELECT reason, state FROM dead ORDER BY ts, id") == [
+        ("late", "replayed"), ("late", "replayed"), ("future", "dead")]
+    bed.execute("REPLAY DLQ dead")
+    bed.run()
+    put(bed, "c0", (100, 1))
+    assert bed.rows("SELECT count(*) FROM dead WHERE state = 'dead'") == [(1,)]
+    assert bed.rows("SELECT ts, n FROM o ORDER BY ts")[:2] == [(SHIFT, 3), (SHIFT + MINUTE, 1)]
+
+
+def test_a_row_that_fails_again_is_dead_again(bed: TestBed) -> None:
+    """The attempts count up, and the row keeps its place in the DLQ."""
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR DLQ dead INTO o AS {SUM}")
+    put(bed, "t", (0, 1, "a"), (0.1, HUGE, "b"))
+    bed.execute("REPLAY DLQ dead")
+    bed.run()
+    assert bed.rows("SELECT event_time, attempts, state FROM dead") == [(SHIFT + 6_000, 2, "dead")]
+    assert bed.rows("SELECT n FROM o") == [(1,)]
+    put(bed, "t", (0.1, 5, "b"))
+    assert bed.rows("SELECT n, s FROM o") == [(2, 24)]
+
+
+def test_late_recalc_is_ignore_expired_0(bed: TestBed) -> None:
+    """LATE RECALC takes late rows into account, LATE DROP does not."""
+    for name, fate in (("s1", "DROP"), ("s2", "RECALC")):
+        bed.execute(f"CREATE STREAM {name} LATE {fate} INTO o_{name} AS "
+                    "SELECT _wstart ts, count(*) n FROM st INTERVAL(1m)")
+    put(bed, "c0", (0, 1), (5, 1), (0.5, 7))
+    assert bed.rows("SELECT n FROM o_s1") == [(1,)]
+    assert bed.rows("SELECT n FROM o_s2") == [(2,)]
+
+
+@pytest.mark.parametrize(("statement", "error", "text"), [
+    ("CREATE STREAM s LATE DROP IGNORE EXPIRED 1 INTO o AS " + SUM, InvalidStreamError, "say the same"),
+    ("CREATE STREAM s LATE DROP INTO o AS " + SCALAR, InvalidStreamError, "LATE is for windows"),
+    ("CREATE STREAM s ON_ERROR SKIP INTO o AS SELECT _wstart ts, count(*) FROM t SESSION(ts, 1m)", InvalidStreamError,
+     "ON_ERROR is for streams by event time"),
+    ("CREATE STREAM s ON_ERROR DLQ a LATE DLQ b INTO o AS " + SUM, PenstockError, "one DLQ table"),
+    ("CREATE STREAM s ON_ERROR DLQ st INTO o AS " + SUM, InvalidStatementError, "is no DLQ table"),
+    ("REPLAY DLQ st", InvalidStatementError, "is no DLQ table"),
+])
+def test_what_is_refused(bed: TestBed, statement: str, error: type[PenstockError], text: str) -> None:
+    """Each option is checked against the stream, and a DLQ must be one."""
+    with pytest.raises(error, match=text):
+        bed.execute(statement)
+
+
+def test_a_dlq_that_a_stream_writes_cannot_be_dropped(bed: TestBed) -> None:
+    """The table is in use until the stream is gone; then it is an ordinary table."""
+    bed.execute(f"CREATE STREAM s ON_ERROR DLQ dead INTO o AS {SUM}")
+    with pytest.raises(PenstockError, match="in use"):
+        bed.execute("DROP TABLE dead")
+    bed.all("DROP STREAM s", "DROP TABLE dead")
