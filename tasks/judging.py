@@ -44,13 +44,15 @@ class Judged:
 
 
 def judge(
-    records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes
+    records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes,
+    noted: Sequence[int | None] | None = None,
 ) -> tuple[Judged | None, list[LeftOutRow]]:
     """Returns the rows of some records that the stream reads (None: there are none), and those from the future.
 
     Each row comes with what its vnode and its table had seen before its record; `newest`: what the vnode had seen
     before all of them. A row is from the future if it is newer than its record by more than MAX_FUTURE: no other row is
-    judged by it. `times` knows the tables that have such rows, and learns of more.
+    judged by it. `noted`: per record the time that writers had noted before it, which then counts instead of the
+    newest. `times` knows the tables that have such rows, and learns of more.
     """
     keep_tuid = plan.source.keep_tuid
     time_name = records[0].batch.schema.names[1]
@@ -58,7 +60,7 @@ def judge(
     ends: list[int] = []
     kept: list[RowsRecord] = []
     future: list[LeftOutRow] = []
-    for record in records:
+    for place, record in enumerate(records):
         batch = record.batch
         if keep_tuid is not None:
             batch = batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(keep_tuid, pa.uint64())))
@@ -77,7 +79,8 @@ def judge(
             if batch.num_rows == 0:
                 continue
             highest = pc.max(ts).as_py()
-        limits.append(np.full(len(ts), NEVER if newest is None else newest - plan.closing_delay, np.int64))
+        reached = newest if noted is None else noted[place]
+        limits.append(np.full(len(ts), NEVER if reached is None else reached - plan.closing_delay, np.int64))
         newest = highest if newest is None else max(newest, highest)
         changes.append(_verdict(batch, CHANGE_COLUMN))
         last = _verdict(batch, LAST_COLUMN)
