@@ -212,7 +212,8 @@ class TimePlan:
     without rows a vnode is idle (None: as the engine is configured). `close_when_idle`: time goes on by the clock
     while all vnodes are idle. `max_future`: how much newer than its WAL record a row may be (None: as it likes);
     `created`: when the stream was made, which no row of its history is newer than. `max_skew`:
-    how far a vnode may be ahead of the slowest that isn't idle (None: as it likes).
+    how far a vnode may be ahead of the slowest that isn't idle (None: as it likes). `writer_timeout_ms`: time is what
+    writers have noted, and after so long without a note one is left out (None: time is that of the rows).
     """
 
     clock: TimeClock = "event"
@@ -221,6 +222,7 @@ class TimePlan:
     close_when_idle: bool = False
     max_future: int | None = None
     max_skew: int | None = None
+    writer_timeout_ms: int | None = None
     created: int = 0
 
 

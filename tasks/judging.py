@@ -58,19 +58,22 @@ def own_rows(batch: pa.RecordBatch, plan: StreamPlan) -> pa.RecordBatch:
 
 
 def judge(
-    records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes
+    records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes,
+    noted: Sequence[int | None] | None = None,
 ) -> tuple[Judged | None, list[LeftOutRow]]:
     """Returns the rows of some records that the stream reads (None: there are none), and those from the future.
 
     Each row comes with what its vnode and its table had seen before its record; `newest`: what the vnode had seen
     before all of them. A row is from the future if it is newer than its record by more than MAX_FUTURE: no other row is
-    judged by it. `times` knows the tables that have such rows, and learns of more.
+    judged by it. `noted`: per record the time that writers had noted before it, which then counts instead of the
+    newest. `times` knows the tables that have such rows, and learns of more.
     """
     kept: list[RowsRecord] = []
     batches: list[pa.RecordBatch] = []
     lasts: list[npt.NDArray[np.int64]] = []
+    reached: list[int | None] = []
     future: list[LeftOutRow] = []
-    for record in records:
+    for place, record in enumerate(records):
         batch = own_rows(record.batch, plan)
         if plan.time.max_future is not None:
             batch, ahead = _without_future(batch, record, plan, times)
@@ -83,17 +86,19 @@ def judge(
             lasts.append(_verdict(batch, LAST_COLUMN))
         kept.append(record)
         batches.append(batch)
+        if noted is not None:
+            reached.append(noted[place])
     if not batches:
         return None, future
     merged = _joined(batches)
     ts: npt.NDArray[np.int64] = merged.column(batches[0].schema.names[1]).to_numpy().view(np.int64)
     sizes = np.array([batch.num_rows for batch in batches])
     ends = np.cumsum(sizes)
-    seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
-    if newest is not None:
-        seen = np.maximum(seen, newest)
-    before = NEVER if newest is None else newest - plan.closing_delay
-    limit = np.repeat(np.concatenate([[before], seen[:-1] - plan.closing_delay]), sizes)
+    if noted is None:
+        seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
+        reached = [newest, *(seen if newest is None else np.maximum(seen, newest)).tolist()][:-1]
+    limits = [NEVER if time is None else time - plan.closing_delay for time in reached]
+    limit = np.repeat(np.array(limits, np.int64), sizes)
     change = last = None
     if any(CHANGE_COLUMN in batch.schema.names for batch in batches):
         change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
 from penstock.planner.windows import end_of, grid_of
+from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import BaseSourceTask
 from penstock.tasks.compute import (
     ADD,
@@ -63,8 +64,9 @@ from penstock.tasks.runs import runs
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.time_ledger import TimeLedger, left_out_rows
 from penstock.tasks.windower import Windower
+from penstock.tasks.writer_times import WriterTimes
 from penstock.vnode.snapshot import TimeSpan
-from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord
+from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord, TimeMarkRecord
 
 _RESERVED_VERSIONS = 10_000
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
@@ -100,6 +102,9 @@ class SourceTask(BaseSourceTask):
         self._quiet_since = self._clock.monotonic()
         self._ledger = TimeLedger()
         self._table_times = TableTimes()
+        timeout_ms = plan.time.writer_timeout_ms
+        self._writers = None if timeout_ms is None else WriterTimes(
+            timeout_ms, UNITS_PER_SECOND[plan.source.precision] // 1_000)
         # Rows of the DLQ that are tried once more, by (table id, time), and the records that are processed now.
         self._retries: dict[tuple[int, int], DeadRow] = {}
         self._block: Sequence[RowsRecord] = ()
@@ -185,15 +190,21 @@ class SourceTask(BaseSourceTask):
         return read or progressed
 
     def next_deadline(self) -> float | None:
-        if self._paused or self._idle or self._plan.agg is None:
+        if self._paused or self._plan.agg is None:
             return None
-        return self._quiet_since + self._idle_timeout_s
+        deadlines = [] if self._idle else [self._quiet_since + self._idle_timeout_s]
+        if self._writers is not None:
+            now_ms = self._clock.now_ms()
+            at_ms = self._writers.next_timeout_ms(now_ms)
+            deadlines += [] if at_ms is None else [self._clock.monotonic() + (at_ms - now_ms) / 1000]
+        return min(deadlines, default=None)
 
     def status(self) -> TaskStatus:
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
             bytes_out=self._outbox.bytes_out, processed_version=self._version,
             wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
+            upper_bound=self._max_ts if self._writers is None else self._writers.upper,
             idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
             error_rows=self._ledger.count("error"),
@@ -365,6 +376,10 @@ class SourceTask(BaseSourceTask):
         return self._settings.idle_timeout_s if own is None else own
 
     def _become_idle(self) -> bool:
+        if self._writers is not None:
+            self._writers.advance_by_clock(self._clock.now_ms())
+            if self._send_watermark():
+                return self._outbox.flush()
         if self._idle or self._plan.agg is None:
             return False
         if self._clock.monotonic() < self._quiet_since + self._idle_timeout_s:
@@ -380,19 +395,27 @@ class SourceTask(BaseSourceTask):
     def _process(self, records: Sequence[Record]) -> None:
         rows: list[RowsRecord] = []
         deletes: list[DeleteRecord] = []
+        noted: list[int | None] = []
         for record in records:
             match record:
+                case TimeMarkRecord() if self._writers is not None:
+                    self._writers.note(record)
+                    self._idle, self._quiet_s = False, 0.0
                 case MetaRecord(body=body):
                     self._children.apply(body)
                 case RowsRecord(table_uid=uid) if uid == self._source.storage_uid:
                     rows.append(record)
+                    if self._writers is not None:
+                        noted.append(self._writers.advance(record.ingest_time_ms))
                 case DeleteRecord(table_uid=uid) if uid == self._source.storage_uid:
                     deletes.append(record)
         if not rows and not deletes:
+            self._send_watermark()
             return
         self._first_stage.register_children()
         self._block = rows
-        judged, future = judge(rows, self._plan, self._max_ts, self._table_times) if rows else (None, [])
+        judged, future = judge(rows, self._plan, self._max_ts, self._table_times,
+                               noted if self._writers is not None else None) if rows else (None, [])
         if future:
             self._leave_out("future", future, "is too far in the future")
             self._rows_in += len(future)
@@ -402,6 +425,7 @@ class SourceTask(BaseSourceTask):
             if self._quarantine:
                 judged = self._released(judged)
         if judged is None and not deletes:
+            self._send_watermark()
             return
         self._emit_computable(judged, deletes, before=records[0].version - 1, after=records[-1].version)
         self._quarantine.forget(deletes)
@@ -526,15 +550,20 @@ class SourceTask(BaseSourceTask):
             self._outbox.send(channel, batch.filter(pa.array(place == n)))
 
     def _watermark(self) -> int | None:
+        if self._writers is not None:
+            return self._writers.shown
         return None if self._max_ts is None else self._max_ts - self._plan.watermark
 
-    def _send_watermark(self) -> None:
+    def _send_watermark(self) -> bool:
+        """Tells downstream what time it is, if that is news; returns whether it was."""
         if self._plan.agg is None:
-            return
+            return False
         watermark = Watermark(self._watermark(), self._idle, self._quiet_s)
-        if watermark != self._sent_watermark:
-            self._outbox.signal(watermark)
-            self._sent_watermark = watermark
+        if watermark == self._sent_watermark:
+            return False
+        self._outbox.signal(watermark)
+        self._sent_watermark = watermark
+        return True
 
     def _state(self) -> Mapping[str, Any]:
         if self._windower is not None:
@@ -543,6 +572,7 @@ class SourceTask(BaseSourceTask):
                 "ledger": self._ledger.save(self._store), "table_times": self._table_times.save(),
                 "unseen": self._unseen, "history": None if self._history is None else self._history.save(),
                 "ranges": self._ranges.save(),
+                "writers": None if self._writers is None else self._writers.save(),
                 "retries": [dead_to_json(row) for row in self._retries.values()]}
 
     def _restore(self, meta: Mapping[str, Any]) -> None:
@@ -552,6 +582,8 @@ class SourceTask(BaseSourceTask):
         if "ledger" in meta:  # checkpoints of older versions have none
             self._ledger.restore(meta["ledger"], self._store)
             self._table_times.restore(meta["table_times"])
+        if self._writers is not None:
+            self._writers.restore(meta["writers"])
         retries = [dead_from_json(row) for row in meta.get("retries", ())]
         self._retries = {(row.row.tuid, row.row.ts): row for row in retries}
         self._ranges.restore(meta["ranges"])
