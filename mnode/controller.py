@@ -180,6 +180,9 @@ class _Entry:
     last_checkpoint_id: int = 0
     begun_ms: int = 0
     abandoned: deque[CheckpointInfo] = field(default_factory=lambda: deque(maxlen=_ABANDONED_KEPT))
+    #: a commit record is being written; an attempt that is to be prepared meanwhile waits for it
+    record_under_way: bool = False
+    preparation: int | None = None
     #: checkpoints that a task couldn't restore, with its reason
     damaged: dict[int, str] = field(default_factory=dict)
     #: damaged checkpoints that an event has told of
@@ -644,7 +647,10 @@ class StreamController:
             case groups.CancelGroup(group):
                 self._cancel_group(group)
             case groups.PrepareStream(stream_id, preparation):
-                self._helpers.submit(self._prepare, self._entries[stream_id], preparation)
+                entry = self._entries[stream_id]
+                entry.preparation = preparation
+                if not entry.record_under_way:
+                    self._helpers.submit(self._prepare, entry, preparation)
             case groups.DeployStream():
                 self._deploy(instruction)
             case groups.LetStreamRun(stream_id, attempt, group):
@@ -808,7 +814,9 @@ class StreamController:
                 entry.last_checkpoint_id, entry.begun_ms = checkpoint_id, self._clock.now_ms()
                 self._post_event(stream_id, StartCheckpoint(checkpoint_id))
             case checkpoints.WriteRecord(record):
-                self._helpers.submit(self._write_record, self._entries[record.stream_id].stream, record)
+                entry = self._entries[record.stream_id]
+                entry.record_under_way, entry.preparation = True, None
+                self._helpers.submit(self._write_record, entry, record)
             case checkpoints.Announce(record):
                 self._announce(record)
             case checkpoints.CallOff(stream_id, checkpoint_id):
@@ -818,12 +826,12 @@ class StreamController:
             case checkpoints.Ignored(ignored, reason):
                 _log.debug("ignored %s: %s", ignored, reason)
 
-    def _write_record(self, stream: RunningStream, record: CommitRecord) -> None:
+    def _write_record(self, entry: _Entry, record: CommitRecord) -> None:
         """Writes a commit record, in a helper thread."""
         outcome: checkpoints.Event
         try:
             self._before_commit(record.stream_id)
-            self._records.write(record, stream.savepoints())
+            self._records.write(record, entry.stream.savepoints())
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))
@@ -832,7 +840,17 @@ class StreamController:
             text = f"{type(error).__name__}: {error}"
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, text)
         event = outcome
-        self._post(lambda: self._handle_checkpoint(event))
+        self._post(lambda: self._record_done(entry, event))
+
+    def _record_done(self, entry: _Entry, event: checkpoints.Event) -> None:
+        """Lets the next attempt be prepared if it had to wait: it must know of this record.
+
+        Else it would go back behind a checkpoint that counts, and drop the tasks' parts of it.
+        """
+        entry.record_under_way = False
+        self._handle_checkpoint(event)
+        if entry.preparation is not None:
+            self._helpers.submit(self._prepare, entry, entry.preparation)
 
     def _announce(self, record: CommitRecord) -> None:
         self._entries[record.stream_id].record = record

@@ -5,7 +5,7 @@ The directory must belong to no engine; it is locked meanwhile. Checking changes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,21 +131,17 @@ class Fsck:
     def _check_stream(self, stream: StreamRecord) -> None:
         """Reads commit records, and the state of every task as of each of them."""
         report = self._report
-        usable: list[int] = []
         stored = CommitRecords(self._paths, self._fs).all(stream.id)
-        damages: list[Damage] = []
-        for one in stored:
-            report.checkpoints += 1
-            path = self._paths.checkpoints(stream.id) / f"{one.checkpoint_id}.json"
-            if one.record is None:
-                damages.append(Damage(
-                    "commit_record", path, one.damage, f"checkpoint {one.checkpoint_id} of stream {stream.name} "
-                    "doesn't count", _BEFORE, stream_id=stream.id))
-                continue
-            found = list(self._damaged_states(stream, one.record))
-            damages += found
-            if not found:
-                usable.append(one.checkpoint_id)
+        report.checkpoints += len(stored)
+        damages = [
+            Damage("commit_record", self._paths.checkpoints(stream.id) / f"{one.checkpoint_id}.json", one.damage,
+                   f"checkpoint {one.checkpoint_id} of stream {stream.name} doesn't count", _BEFORE,
+                   stream_id=stream.id)
+            for one in stored if one.record is None]
+        intact = [one.record for one in stored if one.record is not None]
+        states = self._damaged_states(stream, intact)
+        damages += [damage for found in states.values() for damage in found]
+        usable = [checkpoint_id for checkpoint_id, found in states.items() if not found]
         report.damages += damages
         if not damages or not self._repair:
             return
@@ -160,16 +156,20 @@ class Fsck:
                 "what the log has given up since the stream was created: the stream fails then with the reason, and "
                 "must be created again with FILL_HISTORY 1"))
 
-    def _damaged_states(self, stream: StreamRecord, record: CommitRecord) -> Iterator[Damage]:
-        folders = [self._paths.state(stream.id, task.task) for task in record.tasks]
-        problems = check_states([(folder, record.checkpoint_id) for folder in folders])
-        for folder, problem in zip(folders, problems, strict=True):
-            data = folder / "data.mdb"
-            self._advanced(f"stream {stream.name}", data.stat().st_size if data.exists() else 0)
+    def _damaged_states(self, stream: StreamRecord, records: Sequence[CommitRecord]) -> dict[int, list[Damage]]:
+        """Returns by checkpoint, newest first, what is wrong with the state of its tasks."""
+        wanted = [(record.checkpoint_id, self._paths.state(stream.id, task.task))
+                  for record in records for task in record.tasks]
+        problems = check_states([(folder, checkpoint_id) for checkpoint_id, folder in wanted])
+        found: dict[int, list[Damage]] = {record.checkpoint_id: [] for record in records}
+        for (checkpoint_id, folder), problem in zip(wanted, problems, strict=True):
             if problem is not None:
-                yield Damage("state", data, problem,
-                             f"stream {stream.name} cannot go on from checkpoint {record.checkpoint_id}", _BEFORE,
-                             stream_id=stream.id)
+                found[checkpoint_id].append(Damage(
+                    "state", folder / "data.mdb", problem,
+                    f"stream {stream.name} cannot go on from checkpoint {checkpoint_id}", _BEFORE, stream_id=stream.id))
+        for folder in {folder for _, folder in wanted if (folder / "data.mdb").exists()}:
+            self._advanced(f"stream {stream.name}", (folder / "data.mdb").stat().st_size)
+        return found
 
     def _drop_checkpoints(self, stream: StreamRecord, ids: list[int], used: int) -> None:
         for checkpoint_id in ids:

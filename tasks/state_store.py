@@ -22,7 +22,7 @@ from typing import Any
 import google_crc32c
 import lmdb
 
-from penstock.common.errors import CheckpointDamagedError, CorruptionError, InternalError, StorageError
+from penstock.common.errors import CheckpointDamagedError, CorruptionError, InternalError, StaleAttemptError, StorageError
 
 FORMAT_VERSION = 2
 """2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked."""
@@ -33,6 +33,7 @@ _BASE = b"base"
 _META = b"meta"
 _DELETED = b""
 _RESERVED = b"reserved"
+_ATTEMPT = b"attempt"
 _CHECKSUM = struct.Struct("<I")
 _RESERVED_NUMBER = struct.Struct("<Q")
 
@@ -256,6 +257,22 @@ class StateStore:
             for key, stored in transaction.cursor(db=self._base):
                 if bytes(stored) != _DELETED:
                     self._checked(bytes(key), bytes(stored))
+
+    def enter(self, attempt: int) -> None:
+        """Notes durably which attempt of the stream works here. Raises StaleAttemptError if a later one has been here.
+
+        A worker that was stopped for long before it opened its state must not undo what came after it.
+        """
+        with self._reading() as transaction:
+            stored = transaction.get(_ATTEMPT, db=self._meta)
+        known = 0 if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_ATTEMPT, bytes(stored)))[0])
+        if known > attempt:
+            raise StaleAttemptError(f"attempt {attempt} comes too late: attempt {known} has used the state in "
+                                    f"{self._directory}")
+        if known < attempt:
+            with self._writing() as transaction:
+                content = _RESERVED_NUMBER.pack(attempt)
+                transaction.put(_ATTEMPT, _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
 
     def reserve(self, number: int) -> int:
         """Notes durably, for whoever opens this store next, that the task may get as far as `number`; returns it."""

@@ -19,7 +19,9 @@ from penstock.wal.record import DamagedRecordError, Header, Kind, Record, crc32c
 from penstock.wal.segment import (
     END_NAME,
     END_SIZE,
+    NO_END,
     SEGMENT_HEADER_SIZE,
+    End,
     EndFile,
     decode_segment_header,
     good_record_behind,
@@ -56,12 +58,16 @@ class Damage:
 
 @dataclass(frozen=True, slots=True)
 class LogReport:
-    """What the log of a vnode holds: versions `first` to `last` can be read (0: none), in `records` records."""
+    """What the log of a vnode holds: versions `first` to `last` can be read (0: none), in `records` records.
+
+    `acknowledged`: the last version that it had, as far as is known.
+    """
 
     first: int
     last: int
     records: int
     damages: tuple[Damage, ...]
+    acknowledged: int = 0
 
 
 def read_segment(data: bytes, crc: int) -> Iterator[tuple[int, Header, Record | None]]:
@@ -90,7 +96,8 @@ def check_log(fs: Fs, directory: Path, vgroup_id: int, progress: Progress) -> Lo
     segments = list_segments(fs, directory)
     first = last = records = 0
     previous: tuple[int, int] | None = None
-    end = _end(fs, directory)
+    ends = _end(fs, directory)
+    end = None if ends is None else ends.synced
     for place, start in enumerate(segments):
         path, newest = directory / segment_name(start), place == len(segments) - 1
         data = fs.read(path)
@@ -125,7 +132,7 @@ def check_log(fs: Fs, directory: Path, vgroup_id: int, progress: Progress) -> Lo
             f"versions {last + 1} to {end} are gone",
             "restore the segments from a copy, or --repair: what is left counts",
             vgroup_id=vgroup_id, version=last + 1))
-    return LogReport(first, last, records, tuple(damages))
+    return LogReport(first, last, records, tuple(damages), last if ends is None else max(last, ends.version))
 
 
 def _log_damage(path: Path, data: bytes, offset: int, error: DamagedRecordError, version: int, vgroup_id: int,
@@ -144,19 +151,19 @@ def _log_damage(path: Path, data: bytes, offset: int, error: DamagedRecordError,
         "restore the file from a copy; --repair goes on with what can be read", offset, vgroup_id, version=version + 1)
 
 
-def _end(fs: Fs, directory: Path) -> int | None:
-    """Returns the last version known to be synced, or None if nothing tells."""
+def _end(fs: Fs, directory: Path) -> End | None:
+    """Returns where the log says that it ends, or None if nothing tells."""
     path = directory / END_NAME
     if END_NAME not in fs.list(directory) or fs.size(path) < END_SIZE:
         return None
     file = fs.open_read(path)
     try:
         end = EndFile(file.map())
-        version = end.read().synced
+        found = end.read()
         end.close()
     finally:
         file.close()
-    return version
+    return None if found is NO_END else found
 
 
 def check_store(fs: Fs, store: Path, vgroup_id: int, log: LogReport, progress: Progress

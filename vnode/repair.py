@@ -100,7 +100,7 @@ class VnodeRepair:
         persisted = manifest.persisted_version
         readable = self._last_before_damage(log, damage)
         segments = list_segments(self._fs, self._wal)
-        highest = max([readable, persisted, log.last])
+        highest = max([readable, persisted, log.last, log.acknowledged])
         end = self._wal / END_NAME
         if readable > persisted and damage.offset:
             for first in segments:
@@ -123,8 +123,6 @@ class VnodeRepair:
         self._fs.remove(end)
         kept = max(readable, persisted)
         lost = f"rows and deletes of versions {kept + 1} to {highest}" if highest > kept else ""
-        if damage.kind in ("log_record", "log_segment") and not lost:
-            lost = "" if highest <= kept else lost
         streams = "streams that still had to read it fail, and must be created again"
         return Repair(damage.path, f"{done}; {streams}" if readable <= persisted else done, lost)
 
