@@ -180,13 +180,11 @@ class Streams:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._config.disable_stream:
             raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
-        replaced = self._catalog.stream(statement.name)
-        if replaced is not None and not statement.or_replace:
+        if not statement.or_replace and self._catalog.stream(statement.name) is not None:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"stream {statement.name} already exists", code=_EXISTS)
-        if statement.or_replace:
-            statement = self._replacing(statement, replaced)
+        statement, replaced = self.replacing(statement)
         plan = self.plan(statement, session, replaced)
         if replaced is not None:
             for pending in self._replacements_of(replaced):
@@ -276,8 +274,14 @@ class Streams:
     def _replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:
         return [other for other in self._catalog.streams() if other.replaces == stream.id]
 
-    def _replacing(self, statement: CreateStream, replaced: StreamRecord | None) -> CreateStream:
-        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes what the old stream had computed too."""
+    def replacing(self, statement: CreateStream) -> tuple[CreateStream, StreamRecord | None]:
+        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes history too, and which stream it replaces.
+
+        Other statements, and those that have nothing to replace, are returned as they are, with None.
+        """
+        if not statement.or_replace:
+            return statement, None
+        replaced = self._catalog.stream(statement.name)
         options = statement.options
         if replaced is not None:
             if options.fill_history is False:
@@ -286,7 +290,7 @@ class Streams:
             options = replace(options, fill_history=True)
         written = parse_one(altered(statement, options))
         assert isinstance(written, CreateStream)
-        return written
+        return written, replaced
 
     def progress(self, stream: StreamRecord) -> dict[int, int] | None:
         """Returns up to which version each source task has got, or None while one isn't there or reads history."""
