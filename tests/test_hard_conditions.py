@@ -18,6 +18,13 @@ from penstock.tasks.state_store import StateStore
 STREAMS = 60
 
 
+def fill(store: StateStore) -> None:
+    """Writes checkpoints of 20 kB until the map is full."""
+    for number in range(100):
+        store.put_many([(b"%d" % number, os.urandom(20_000))])
+        store.checkpoint(2 + number, {})
+
+
 def test_a_full_task_state_is_an_error(tmp_path: Path) -> None:
     """A state that doesn't fit its map is refused with the key to raise, and what was committed before is intact."""
     store = StateStore(tmp_path, 1 << 18)
@@ -25,9 +32,7 @@ def test_a_full_task_state_is_an_error(tmp_path: Path) -> None:
     store.put_many([(b"kept", b"value")])
     store.checkpoint(1, {})
     with pytest.raises(StorageError, match="stateMapSize"):
-        for number in range(100):
-            store.put_many([(b"%d" % number, os.urandom(20_000))])
-            store.checkpoint(2 + number, {})
+        fill(store)
     store.close()
     again = StateStore(tmp_path, 1 << 18)
     again.restore(1)
@@ -46,7 +51,8 @@ def test_a_disk_that_takes_nothing_is_named(tmp_path: Path) -> None:
 
     fs = ReadOnlyFs()
     db = Embedded(tmp_path, fs=fs)
-    db.all("CREATE DATABASE d VGROUPS 1", "CREATE TABLE d.t (ts TIMESTAMP, v INT)", "INSERT INTO d.t VALUES (1700000000000, 1)")
+    db.all("CREATE DATABASE d VGROUPS 1", "CREATE TABLE d.t (ts TIMESTAMP, v INT)",
+           "INSERT INTO d.t VALUES (1700000000000, 1)")
     db.close()
     fs.read_only = True
     again = Embedded(tmp_path, fs=fs)
