@@ -62,7 +62,8 @@ class Killed(EngineProcess):
     def __init__(self, data: Path, position: int) -> None:
         super().__init__("kill_child.py", data, position, "watch")
         self.acked = position - 1
-        self.flow: dict[str, int] = {}
+        #: (when it was heard, {stream: attempt that has written results})
+        self.flow: list[tuple[float, dict[str, int]]] = [(0.0, {})]
         self.expect("ready")
 
     def next(self) -> str:
@@ -70,7 +71,7 @@ class Killed(EngineProcess):
         if line.startswith("acked "):
             self.acked = int(line.split()[1])
         elif line.startswith("flow "):
-            self.flow = json.loads(line[5:])
+            self.flow.append((time.monotonic(), json.loads(line[5:])))
         return line
 
     def expect(self, start: str) -> str:
@@ -81,9 +82,10 @@ class Killed(EngineProcess):
             raise SystemExit(f"the engine said {line!r} instead of {start!r}")
         return line
 
-    def flows_after(self, before: dict[str, int]) -> bool:
-        """Whether some stream has results of a later attempt than before."""
-        return any(attempt > before.get(name, 0) for name, attempt in self.flow.items())
+    def flows_since(self, moment: float, before: dict[str, int]) -> float | None:
+        """Returns when, after a moment, some stream had results of a later attempt than before."""
+        return next((at for at, flow in self.flow if at > moment
+                     and any(attempt > before.get(name, 0) for name, attempt in flow.items())), None)
 
     def java(self) -> psutil.Process | None:
         """Returns Spark's Java, which is driver and executor here."""
@@ -134,7 +136,7 @@ class Rounds:
         victim = self._chance.choice(["engine", "java", "worker", "worker stopped"])
         point = self._chance.choice(["random", *POINTS])
         engine = self.engine
-        before = dict(engine.flow)
+        before = engine.flow[-1][1]
         engine.tell(f"insert {_BATCHES}")
         self._await_point(point)
         killed_at = time.monotonic()
@@ -144,20 +146,18 @@ class Rounds:
                     engine.acked = int(line.split()[1])
             self.engine = engine = Killed(self._data, engine.acked + 1)
             engine.tell(f"insert {_BATCHES}")
-            before = dict.fromkeys(before, 0)
+            before = {}
         else:
             self._hit(victim)
-        flow_s: float | None = None
         while (line := engine.next()) != "inserted":
             if line == ENDED:
                 raise SystemExit(f"the engine ended after {victim} was hit at {point}")
-            if flow_s is None and engine.flows_after(before):
-                flow_s = time.monotonic() - killed_at
+        # What came before may have been processed before the kill: these rows can only be by a later attempt.
+        engine.tell("insert 2")
+        engine.expect("inserted")
         self._right()
-        right_s = time.monotonic() - killed_at
-        if flow_s is None and engine.flows_after(before):
-            flow_s = right_s
-        return Kill(victim, point, flow_s, right_s)
+        flows_at = engine.flows_since(killed_at, before)
+        return Kill(victim, point, None if flows_at is None else flows_at - killed_at, time.monotonic() - killed_at)
 
     def _right(self) -> None:
         self.engine.tell("check")
