@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -72,7 +73,7 @@ def _conditions(known: Sequence[Measurement], failed: Sequence[Measurement]) -> 
                  "so that figures by the clock say little; rows per second of processors depend less on it.")
     if failed:
         text += " Not measured, because it failed: " + ", ".join(sorted(each["title"] for each in failed)) + "."
-    return text + "\n"
+    return textwrap.fill(text, 120) + "\n"
 
 
 def _peers(known: Sequence[Measurement]) -> str:

@@ -89,6 +89,7 @@ class Config:
     max_future: float = field(metadata=_key("streams", "duration", 1, 36_500 * DAY, or_zero=True))
     max_skew: float = field(metadata=_key("streams", "duration", 1, 36_500 * DAY, or_zero=True))
     on_error: str = field(metadata=_key("streams", "choice", choices=("null", "fail", "skip")))
+    writer_timeout: float = field(metadata=_key("streams", "duration", 0.001, DAY))
     state_map_size: int = field(metadata=_key("streams", "size", 16 * MIB, 16 * TIB))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))

@@ -33,6 +33,7 @@ from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
+from penstock.mnode.lookup import require_database
 from penstock.mnode.queries import Queries
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
@@ -48,6 +49,7 @@ from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.view_keeper import ViewKeeper
+from penstock.planner.instants import instant
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
@@ -73,6 +75,7 @@ from penstock.sql.statements import (
     Explain,
     FlushDatabase,
     Insert,
+    NoteTime,
     PauseStream,
     RecalculateStream,
     ReplayDlq,
@@ -280,6 +283,8 @@ class Engine:
                 return self._lifecycle.start(statement)
             case DropSavepoint():
                 return self._lifecycle.drop_savepoint(statement)
+            case NoteTime():
+                return self._note_time(statement, session)
             case ReplayDlq():
                 return self._replays.replay(statement, session)
             case RecalculateStream():
@@ -293,6 +298,14 @@ class Engine:
             case DropSnode():
                 return self._ddl.drop_snode(statement)
         raise NotSupportedError(f"{type(statement).__name__} is not supported")
+
+    def _note_time(self, statement: NoteTime, session: Session) -> Result:
+        """Puts a writer's promise into the logs of a database, behind all rows that it has written."""
+        database = require_database(statement.database, self.catalog)
+        ts_ms = instant(statement.instant, "ms", session)
+        for vgroup_id in database.vgroup_ids:
+            self.storage.vnode(vgroup_id).write_time_mark(statement.writer or session.user, ts_ms)
+        return Result()
 
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
         """Inserts an Arrow table into a table; see `Cursor.insert_arrow`. Errors count rows from `first_row`."""

@@ -42,5 +42,6 @@ def stream_defaults(config: Config) -> StreamDefaults:
         close_when_idle=config.close_when_idle,
         max_future_s=config.max_future,
         max_skew_s=config.max_skew,
+        writer_timeout_s=config.writer_timeout,
         on_error=cast(OnError, config.on_error),
     ))

@@ -124,9 +124,10 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "ins_watermarks": (
             ("stream_name", _TABLE), ("node_id", _INT), ("event_time_watermark", _TIME), ("max_event_time", _TIME),
-            ("idle", _BOOL), ("lag", _BIG), ("late_rows", _BIG), ("late_kept", _BIG), ("future_rows", _BIG),
-            ("error_rows", _BIG), ("idle_since", _TIME), ("holds_back", _BOOL), ("processed_version", _BIG),
-            ("stream_watermark", _TIME), ("suggested_watermark", _text(64)), ("lateness", _LINE),
+            ("upper_bound", _TIME), ("idle", _BOOL), ("lag", _BIG), ("late_rows", _BIG), ("late_kept", _BIG),
+            ("future_rows", _BIG), ("error_rows", _BIG), ("idle_since", _TIME), ("holds_back", _BOOL),
+            ("processed_version", _BIG), ("stream_watermark", _TIME), ("suggested_watermark", _text(64)),
+            ("lateness", _LINE),
         ),
         "ins_late_rows": (
             ("stream_name", _TABLE), ("node_id", _INT), ("table_name", _TABLE), ("ts", _TIME), ("reason", _text(20)),

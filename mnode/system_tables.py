@@ -457,8 +457,9 @@ def watermark_row(
     holds = any(index in agg.held_back_by for agg in aggs)
     per_second = UNITS_PER_SECOND[precision]
     return (
-        stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision), status.idle,
-        report.lag, status.late_rows, sum(agg.late_kept for agg in aggs if agg.task.index == index),
+        stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision),
+        _to_ms(status.upper_bound, precision), status.idle, report.lag,
+        status.late_rows, sum(agg.late_kept for agg in aggs if agg.task.index == index),
         status.future_rows, status.error_rows, status.idle_since_ms, holds, status.processed_version,
         _to_ms(min(marks), precision) if marks else None, suggestion(status.lateness, per_second),
         histogram_text(status.lateness, per_second),

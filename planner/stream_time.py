@@ -21,6 +21,7 @@ class TimeDefaults:
     close_when_idle: bool = False
     max_future_s: float = 36_500 * 86_400.0
     max_skew_s: float = 0.0
+    writer_timeout_s: float = 60.0
     on_error: OnError = "null"
 
 
@@ -31,6 +32,8 @@ _OPTIONS = {
     "close_when_idle": "CLOSE_WHEN_IDLE",
     "max_future": "MAX_FUTURE",
     "max_skew": "MAX_SKEW",
+    "watermark_from": "WATERMARK FROM WRITERS",
+    "writer_timeout": "WRITER_TIMEOUT",
 }
 
 
@@ -71,6 +74,7 @@ def plan_time(
         close_when_idle=defaults.close_when_idle if options.close_when_idle is None else options.close_when_idle,
         max_future=_units(options.max_future, defaults.max_future_s, precision, "MAX_FUTURE") or None,
         max_skew=_units(options.max_skew, defaults.max_skew_s, precision, "MAX_SKEW") or None,
+        writer_timeout_ms=_writer_timeout_ms(options, defaults),
         created=session.now_ms * UNITS_PER_SECOND[precision] // 1_000,
     )
 
@@ -95,6 +99,17 @@ def _check_arrival(statement: CreateStream, clock: TimeClock, trigger: str, give
         raise InvalidStreamError(f"{given[0]} is not for {what}", hint="rows count when they arrive: none is late")
 
 
+def _writer_timeout_ms(options: StreamOptions, defaults: TimeDefaults) -> int | None:
+    if options.watermark_from is None:
+        if options.writer_timeout is not None:
+            raise InvalidStreamError("WRITER_TIMEOUT needs WATERMARK FROM WRITERS")
+        return None
+    timeout = _units(options.writer_timeout, defaults.writer_timeout_s, "ms", "WRITER_TIMEOUT")
+    if timeout <= 0:
+        raise InvalidStreamError("WRITER_TIMEOUT must be positive")
+    return timeout
+
+
 def check_skew(statement: CreateStream, *, colocated: bool) -> None:
     """Raises InvalidStreamError if MAX_SKEW is asked for where vnodes don't wait for each other anyway."""
     if colocated and statement.options.max_skew is not None:
@@ -113,6 +128,8 @@ def described(time: TimePlan, precision: Precision) -> list[tuple[str, str]]:
         lines.append(("closed when idle", "1"))
     if time.max_future not in (None, round(TimeDefaults().max_future_s * UNITS_PER_SECOND[precision])):
         lines.append(("future at most", f"{time.max_future}{precision}"))
+    if time.writer_timeout_ms is not None:
+        lines.append(("watermark from", f"writers heard of in {time.writer_timeout_ms}ms"))
     if time.max_skew is not None:
         lines.append(("skew at most", f"{time.max_skew}{precision}"))
     return lines

@@ -26,6 +26,7 @@ from penstock.sql.statements import (
     DryRunStream,
     Duration,
     Guarantee,
+    NoteTime,
     PauseStream,
     RecalculateStream,
     ReplayDlq,
@@ -39,7 +40,7 @@ from penstock.sql.statements import (
     TriggerMode,
 )
 
-_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW")
+_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT")
 _ERROR_FATES = ("FAIL", "SKIP", "DLQ")
 _LATE_FATES = ("DROP", "RECALC", "DLQ")
 _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
@@ -68,7 +69,13 @@ class _OptionReader:
         if cursor.take("TRIGGER"):
             self._set(token, "trigger", token.word, self._trigger())
         elif cursor.take("WATERMARK"):
-            self._set(token, "watermark", token.word, _fixed_duration(cursor, "the delay of WATERMARK"))
+            if "watermark" in self.values or "watermark_from" in self.values:
+                raise cursor.fail("WATERMARK is given twice", token)
+            if cursor.take("FROM"):
+                cursor.expect("WRITERS")
+                self.values["watermark_from"] = "writers"
+            else:
+                self.values["watermark"] = _fixed_duration(cursor, "the delay of WATERMARK")
         elif cursor.take("IGNORE"):
             word = cursor.take_any("EXPIRED", "UPDATE")
             if word is None:
@@ -319,6 +326,14 @@ def parse_recalculate(cursor: Cursor) -> Statement:
     first = parse_expression(cursor)
     last = parse_expression(cursor) if cursor.take("TO") else None
     return RecalculateStream(name, first, last, if_exists)
+
+
+def parse_note_time(cursor: Cursor) -> Statement:
+    """Parses what follows NOTE TIME."""
+    instant = parse_expression(cursor)
+    writer = cursor.string("the name of a writer") if cursor.take("WRITER") else ""
+    cursor.expect("ON")
+    return NoteTime(instant, cursor.name("a database name"), writer)
 
 
 def parse_replay(cursor: Cursor, start: int) -> Statement:

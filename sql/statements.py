@@ -400,6 +400,8 @@ class StreamOptions:
     max_delay: Duration | None = None
     recalculate: Duration | None = None
     watermark: Duration | None = None
+    watermark_from: Literal["writers"] | None = None
+    writer_timeout: Duration | None = None
     ignore_expired: bool | None = None
     ignore_update: bool | None = None
     delete_mark: Duration | None = None
@@ -520,6 +522,15 @@ class RecalculateStream(Statement):
     first: exp.Expression
     last: exp.Expression | None = None
     if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoteTime(Statement):
+    """NOTE TIME instant [WRITER 'name'] ON database: nothing older comes from this writer any more."""
+
+    instant: exp.Expression
+    database: str
+    writer: str = ""
 
 
 @dataclass(frozen=True, slots=True)

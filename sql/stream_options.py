@@ -29,6 +29,10 @@ def options_sql(options: StreamOptions) -> str:
         words.append(f"RECALCULATE {options.recalculate}")
     if options.watermark is not None:
         words.append(f"WATERMARK {options.watermark}")
+    if options.watermark_from is not None:
+        words.append(f"WATERMARK FROM {options.watermark_from.upper()}")
+    if options.writer_timeout is not None:
+        words.append(f"WRITER_TIMEOUT {options.writer_timeout}")
     if options.ignore_expired is not None:
         words.append(f"IGNORE EXPIRED {options.ignore_expired:d}")
     if options.ignore_update is not None:

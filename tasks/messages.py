@@ -282,10 +282,10 @@ class TaskStatus:
 
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
-    error. `late_rows`: came too late and are left out; `late_kept`: came after their window had closed and changed its
-    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
-    left out (None: as in the status before). `held_back_by`: the vnodes, by their places, whose time is the least
-    of an agg task's inputs.
+    error. `upper_bound`: the greatest event time that rows have or writers have noted. `late_rows`: came too late and
+    are left out; `late_kept`: came after their window had closed and changed its result; `future_rows`: too far in the
+    future; `error_rows`: could not be computed. `left_out`: the last of those left out (None: as in the status before).
+    `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
     """
 
     task: TaskId
@@ -310,6 +310,7 @@ class TaskStatus:
     max_event_time: int | None = None
     idle: bool = False
     idle_since_ms: int | None = None
+    upper_bound: int | None = None
     late_rows: int = 0
     future_rows: int = 0
     error_rows: int = 0

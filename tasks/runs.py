@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.stream import StreamPlan
-from penstock.tasks.judging import UPDATED, own_rows
+from penstock.tasks.judging import UPDATED, own_rows, times_of
 from penstock.wal.record import CHANGE_COLUMN, DeleteRecord, Record, RowsRecord
 
 
@@ -20,6 +20,10 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
     EXPIRED 1) or counts twice (IGNORE UPDATE 1) must not be there yet if they came later. And which windows
     DELETE_MARK has forgotten goes by the newest event time before a record, which is that before its run.
     """
+    records = list(records)
+    if _never_cut(records, plan, newest):
+        yield records
+        return
     run: list[Record] = []
     recalculates = False
     for record in records:
@@ -47,10 +51,20 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
         yield run
 
 
-def times_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
-    """Returns the primary timestamps of a record's rows, in units of the database's precision."""
-    times: npt.NDArray[np.int64] = batch.column(1).view(pa.int64()).to_numpy()
-    return times
+def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> bool:
+    """Tells whether the records surely are one run: all their rows are new ones, and none is near DELETE_MARK."""
+    mine = [record for record in records
+            if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid == plan.source.storage_uid]
+    batches = []
+    for record in mine:
+        if isinstance(record, DeleteRecord) or CHANGE_COLUMN in record.batch.schema.names:
+            return False
+        batches.append(record.batch.column(1))
+    if not batches:
+        return bool(records)
+    ts = pa.chunked_array(batches).to_numpy().view(np.int64)
+    highest = int(ts.max()) if newest is None else max(newest, int(ts.max()))
+    return int(ts.min()) >= highest - plan.delete_mark
 
 
 def changes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:

@@ -27,6 +27,8 @@ from penstock.tasks.messages import Lateness
 from penstock.tasks.runner import drive_once
 from penstock.tasks.task import TaskSettings
 from penstock.tasks.time_ledger import TimeLedger
+from penstock.tasks.writer_times import WriterTimes
+from penstock.wal.record import TimeMarkRecord
 
 MINUTE, HOUR, DAY = 60_000, 3_600_000, 86_400_000
 NOON = 19_000 * DAY + 12 * HOUR
@@ -481,6 +483,92 @@ def test_history_from_the_future_is_left_out(kit: Kit) -> None:
     assert sum(status.future_rows for status in stream.stream.statuses()) == 1
 
 
+# --- WATERMARK FROM WRITERS ------------------------------------------------------------------------------------------
+
+
+def note(kit: StreamKit, writer: str, minutes: float) -> None:
+    """Puts a writer's promise into all logs, as NOTE TIME does."""
+    for vnode in kit.vnodes.values():
+        vnode.write_time_mark(writer, NOON + round(minutes * MINUTE))
+    kit.run()
+
+
+def test_time_is_the_least_that_live_writers_have_noted(kit: Kit) -> None:
+    """Rows don't move time, notes do: windows close when the slowest writer has passed their end, on every vnode."""
+    stream = kit("WATERMARK FROM WRITERS", IDLE_COUNTS, vnodes=3, tables=6)
+    put(stream, (0, 0), (1, 1), (2, 50))
+    note(stream, "a", 40)
+    assert counts(stream) == {0: 2}
+    note(stream, "b", 2)
+    put(stream, (3, 45))
+    note(stream, "a", 60)
+    assert counts(stream) == {0: 2}
+    note(stream, "b", 49)
+    assert counts(stream) == {0: 2, 45: 1}
+    sources = [status for status in stream.stream.statuses() if status.task.level == "source"]
+    assert {status.watermark for status in sources} == {NOON + 49 * MINUTE}
+    assert {status.upper_bound for status in sources} == {NOON + 60 * MINUTE}
+
+
+def test_rows_are_late_by_what_was_noted_before_them(kit: Kit) -> None:
+    """A row that is older than its writer's promise is late if its table had newer windows; others never are."""
+    stream = kit("WATERMARK FROM WRITERS", IDLE_COUNTS)
+    put(stream, (0, 100))
+    put(stream, (0, 1), (1, 2))
+    note(stream, "a", 10)
+    put(stream, (0, 2))
+    put(stream, (0, 11))
+    assert counts(stream) == {0: 2}
+    assert left_out(stream) == [(2, "late", 8)]
+
+
+def test_a_writer_that_is_silent_is_left_out(kit: Kit) -> None:
+    """After WRITER_TIMEOUT the others' notes count alone, also when nothing is written any more."""
+    stream = kit("WATERMARK FROM WRITERS WRITER_TIMEOUT 30s IDLE_TIMEOUT 1h", IDLE_COUNTS)
+    put(stream, (0, 0))
+    note(stream, "slow", 1)
+    note(stream, "fast", 9)
+    at(stream, 0.4)
+    note(stream, "fast", 10)
+    assert counts(stream) == {}
+    source = next(task for task in stream.tasks if task.id.level == "source")
+    deadline = source.next_deadline()
+    assert deadline is not None
+    stream.pass_time(deadline - stream.clock.monotonic())
+    assert counts(stream) == {0: 1}
+
+
+def test_writers_survive_a_restart(kit: Kit) -> None:
+    """What was noted is part of the checkpoint, and a replay judges as before."""
+    stream = kit("WATERMARK FROM WRITERS", IDLE_COUNTS)
+    put(stream, (0, 0))
+    note(stream, "a", 2)
+    note(stream, "b", 30)
+    stream.checkpoint()
+    put(stream, (0, 20))
+    note(stream, "a", 10)
+    put(stream, (0, 1))
+    before = counts(stream), left_out(stream)
+    stream.kill()
+    stream.run()
+    assert (counts(stream), left_out(stream)) == before == ({0: 1}, [(1, "late", 9)])
+
+
+def test_silent_writers_stop_time() -> None:
+    """When none is heard of, time stands still; a promise that goes back is none."""
+    times = WriterTimes(1_000, 1)
+    assert times.advance(5) is None
+    times.note(TimeMarkRecord(1, 10, "a", 100))
+    times.note(TimeMarkRecord(2, 20, "a", 50))
+    assert (times.lower, times.upper) == (100, 100)
+    times.note(TimeMarkRecord(3, 30, "b", 60))
+    assert times.lower == 100
+    times.note(TimeMarkRecord(4, 40, "b", 300))
+    assert times.advance(1_020) == 100
+    assert times.advance(1_021) == 300
+    assert times.advance(9_999) == 300
+
+
 # --- what is counted -------------------------------------------------------------------------------------------------
 
 
@@ -564,6 +652,8 @@ def test_text_of_lateness() -> None:
     ("TIME INGESTION", "SELECT _wstart, count(*) FROM meters SESSION(ts, 1m)", "needs an INTERVAL window"),
     ("TIME INGESTION TRIGGER CONTINUOUS_WINDOW_CLOSE", COUNTS, "is not for CONTINUOUS_WINDOW_CLOSE"),
     ("TIME PROCESSING", "SELECT ts, voltage FROM meters PARTITION BY tbname", "needs an INTERVAL window"),
+    ("WRITER_TIMEOUT 1m", COUNTS, "WRITER_TIMEOUT needs WATERMARK FROM WRITERS"),
+    ("WATERMARK FROM WRITERS", "SELECT ts, voltage FROM meters PARTITION BY tbname", "is not for a stream without"),
     ("TIMEZONE 'Mars/Olympus'", COUNTS, "is not a time zone"),
 ])
 def test_options_that_make_no_sense_are_refused(options: str, query: str, message: str) -> None:

@@ -23,6 +23,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "timezone": st.sampled_from(["Europe/Berlin", "it's"]), "allowed_lateness": DURATIONS, "idle_timeout": DURATIONS,
     "time": st.sampled_from(["event", "processing"]), "max_future": DURATIONS, "max_skew": DURATIONS,
     "on_error": st.sampled_from(["fail", "skip"]), "late": st.sampled_from(["drop", "recalc"]), "dlq": st.none(),
+    "watermark_from": st.none(), "writer_timeout": DURATIONS,
     "close_when_idle": st.booleans(), "checkpoint_interval": st.just(Duration(90, "s")),
     "sink_rate": st.sampled_from([0.0, 0.1, 2.5]), "guarantee": st.sampled_from(["exactly_once", "at_least_once"]),
 }

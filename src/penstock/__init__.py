@@ -19,8 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.shell.dbapi import Connection
+    from penstock.shell.writer import Writer
 
-__all__ = ["__version__", "apilevel", "connect", "duckdb", "ingest_lines", "paramstyle", "threadsafety"]
+__all__ = ["Writer", "__version__", "apilevel", "connect", "duckdb", "ingest_lines", "paramstyle", "threadsafety"]
 
 
 def connect(path: str = "./penstock-data", config: Any = None) -> Connection:
@@ -45,6 +46,15 @@ def ingest_lines(
     from penstock.shell.dbapi import ingest_lines as ingest
 
     return ingest(path_or_connection, lines, database=database, precision=precision)
+
+
+def __getattr__(name: str) -> Any:
+    """Gives `penstock.Writer` without importing it before it is used."""
+    if name != "Writer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from penstock.shell.writer import Writer
+
+    return Writer
 
 
 def duckdb(path: str = "./penstock-data") -> Any:
