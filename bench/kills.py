@@ -104,7 +104,8 @@ def main() -> int:
     console = Console(stderr=True)
     console.print(f"seed {options.seed}", highlight=False)
     kills: list[Kill] = []
-    with tempfile.TemporaryDirectory(prefix="penstock-kills-", ignore_cleanup_errors=True) as name, Progress(console=console) as progress:
+    place = tempfile.TemporaryDirectory(prefix="penstock-kills-", ignore_cleanup_errors=True)
+    with place as name, Progress(console=console) as progress:
         rounds = Rounds(Path(name) / "data", chance)
         try:
             for _ in progress.track(range(options.kills), description="kills"):
