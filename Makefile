@@ -3,7 +3,7 @@ READY := .venv/ready
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo solar test quick check nightly fuzz docs clean
+.PHONY: help demo solar test quick check nightly fuzz bench docs clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -32,6 +32,9 @@ nightly: $(READY)  ## 20,000 random streams against the batch; takes an hour or 
 
 fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
 	$(BIN)/python tests/fuzz.py --minutes $(or $(MINUTES),10) $(ARGS)
+
+bench: $(READY)  ## Speed of streams beside peers, a quarter of an hour; lines go to bench.jsonl (see docs/performance.md).
+	$(BIN)/python -m bench.streams --output bench.jsonl $(ARGS)
 
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py

@@ -88,7 +88,7 @@ def row_latencies(visible: pa.Table, source: pa.Table, arrived_ns: npt.NDArray[n
             f"ASOF LEFT JOIN (SELECT {name}, ts, c, min(shown_ns) shown FROM visible GROUP BY ALL) seen "
             f"ON one.{name} = seen.{name} AND one.ts = seen.ts AND one.n <= seen.c").fetchnumpy()
     if np.ma.is_masked(joined["shown"]):
-        raise ValueError(f"{int(np.ma.count_masked(joined['at']))} rows were never counted in a result")
+        raise ValueError(f"{int(np.ma.count_masked(joined['shown']))} rows were never counted in a result")
     ticks = np.asarray(joined["seq"], np.int64) // rows_per_tick
     return ticks, (np.asarray(joined["shown"], np.int64) - arrived_ns[ticks]) / 1e6
 

@@ -1,14 +1,14 @@
 """An engine that is measured: the real one with Spark, with a note of when each result became visible.
 
-A result is visible once the engine's `ResultStore.write_results` has returned: the vnode has acknowledged the rows, and
-every query that starts from then on finds them (`Snapshot`s are taken under the same lock). So the time is taken right
-there, by a callback around that call; nothing polls, and the measurement costs the engine one clock reading per write
-call of a sink. The engine has a seam for it: whoever opens an `Engine` may give it the controller of its streams.
+A result is visible once `ResultStore.write_results` has returned in the engine: the vnode has acknowledged the rows,
+and every query that starts from then on finds them (`Snapshot`s are taken under the same lock). So the time is taken
+right there, by a callback around that call; nothing polls, and the measurement costs the engine one clock reading per
+write call of a sink. The callback is put around the class's method, for good: a `Node` belongs into a process of its
+own.
 """
 
 from __future__ import annotations
 
-import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,14 +22,14 @@ from bench.setup import DATABASE
 from penstock.common.clock import SystemClock
 from penstock.common.config import load_config
 from penstock.common.errors import UnavailableError
-from penstock.mnode.controller import ControllerSettings, StreamController
-from penstock.mnode.engine import Engine, spark_runtime
-from penstock.mnode.service import DnodeService
+from penstock.mnode.engine import Engine
+from penstock.mnode.results import ResultStore
 from penstock.mnode.session import Result, SessionState
-from penstock.tasks.messages import ResultWrite
+from penstock.mnode.stream_status import StreamsSnapshot
+from penstock.tasks.messages import ResultWrite, TaskStatus
 
-_POLL_S = 0.02
-_START_TIMEOUT_S = 120.0
+_POLL_S = 0.05
+_START_TIMEOUT_S = 180.0
 CONFIG: Mapping[str, Any] = {"timezone": "UTC", "streamSinkDataRate": 0, "heartbeatInterval": "200ms"}
 
 
@@ -64,10 +64,15 @@ class ResultLog:
         self._news.clear()
         return self._news.wait(timeout_s)
 
+    def writes(self) -> list[tuple[int, ResultWrite]]:
+        """Returns the writes with the times (ns) at which they became visible."""
+        with self._lock:
+            return list(self._writes)
+
     def visible(self, column: str, count: str = "c") -> pa.Table:
         """Returns all rows written: the group (tag value) as `column`, ts (int64), the count as `c`, `shown_ns`."""
         parts = []
-        for at, write in self._writes:
+        for at, write in self.writes():
             rows = write.rows
             groups = pa.array([child.tag_values[0] for child in write.children])
             columns = {column: groups.take(rows.column("_child")), "ts": rows.column("ts").cast(pa.int64())}
@@ -77,6 +82,17 @@ class ResultLog:
         return pa.concat_tables(parts, promote_options="default")
 
 
+def _note_results(note: Callable[[ResultWrite], None]) -> None:
+    """Has every result write of this process noted once it is done."""
+    write_results = ResultStore.write_results
+
+    def noting(store: ResultStore, write: ResultWrite) -> None:
+        write_results(store, write)
+        note(write)
+
+    ResultStore.write_results = noting  # type: ignore[method-assign]
+
+
 class Node:
     """An engine in this process. `execute`, `insert`; a context manager."""
 
@@ -84,11 +100,8 @@ class Node:
         """`keep`: the rows of results are kept for `results.visible`."""
         self.results = ResultLog(keep)
         self.session = SessionState("UTC")
-        self._controller: StreamController | None = None
-        self._service: DnodeService | None = None
-        settings = load_config({**CONFIG, **(config or {})}, environment={})
-        self._runtime = spark_runtime(settings, directory)
-        self.engine = Engine(directory, settings, controller=self._make_controller)
+        _note_results(self.results.note)
+        self.engine = Engine(directory, load_config({**CONFIG, **(config or {})}, environment={}))
 
     def execute(self, text: str) -> Result:
         return self.engine.execute(text, self.session)
@@ -103,20 +116,18 @@ class Node:
     def insert(self, table: str, batch: pa.RecordBatch) -> None:
         self.engine.insert_arrow(table, pa.Table.from_batches([batch]), self.session)
 
-    @property
-    def controller(self) -> StreamController:
-        """Who runs the streams; there must be one."""
-        assert self._controller is not None
-        return self._controller
+    def status(self) -> StreamsSnapshot:
+        """Returns how all streams are, as of their last heartbeats."""
+        return self.engine.streams.snapshot()
 
-    def stream_ids(self) -> list[int]:
-        return [stream.id for stream in self.engine.catalog.streams()]
+    def tasks(self) -> list[TaskStatus]:
+        """Returns how the tasks of all streams are."""
+        return [report.status for reports in self.status().tasks.values() for report in reports]
 
     def wait_running(self) -> None:
-        """Waits until the tasks of all streams run. Raises UnavailableError after two minutes."""
-        for stream_id in self.stream_ids():
-            if not self.controller.wait_running(stream_id, _START_TIMEOUT_S):
-                raise UnavailableError("the stream does not start")
+        """Waits until the tasks of all streams run. Raises UnavailableError after three minutes."""
+        self._wait_until(lambda: all(info.state == "RUNNING" for info in self.status().infos.values())
+                         and all(task.state != "STARTING" for task in self.tasks()), _START_TIMEOUT_S)
 
     def log_ends(self) -> list[int]:
         """Returns the acknowledged version of each vnode's log, in the order of the database's vnodes."""
@@ -126,29 +137,31 @@ class Node:
 
     def wait_done(self, ends: Sequence[int], timeout_s: float) -> None:
         """Waits until all tasks have processed the logs up to these versions and rest. Raises UnavailableError."""
-        clock = SystemClock()
-        deadline = clock.monotonic() + timeout_s
-        while clock.monotonic() < deadline:
-            calls = self.results.calls
-            # Blocks may be on their way between workers: rest counts if the next heartbeats say so too.
-            if (self._rests(ends) and not self.results.wait_for_news(self.engine.config.heartbeat_interval * 1.5)
-                    and self._rests(ends) and self.results.calls == calls):
-                return
-            clock.wait(threading.Event(), _POLL_S)
-        raise UnavailableError(f"the streams are not done after {timeout_s:g} s: " + "; ".join(
-            f"{status.task} {status.state} {status.reason}" for status in self.controller.statuses()))
+        self._wait_until(lambda: self._is_done(ends), timeout_s)
+
+    def _is_done(self, ends: Sequence[int]) -> bool:
+        calls = self.results.calls
+        # Blocks may be on their way between workers: rest counts if the next heartbeats say so too.
+        return (self._rests(ends) and not self.results.wait_for_news(self.engine.config.heartbeat_interval * 1.5)
+                and self._rests(ends) and self.results.calls == calls)
 
     def _rests(self, ends: Sequence[int]) -> bool:
-        statuses = self.controller.statuses()
-        return bool(statuses) and all(
-            status.state == "IDLE" and not status.input_bytes and not status.output_bytes
-            and (status.processed_version is None or status.processed_version >= ends[status.task.index])
-            for status in statuses)
+        tasks = self.tasks()
+        return bool(tasks) and all(
+            task.state == "IDLE" and not task.input_bytes and not task.output_bytes
+            and (task.processed_version is None or task.processed_version >= ends[task.task.index]) for task in tasks)
+
+    def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+        clock, never = SystemClock(), threading.Event()
+        deadline = clock.monotonic() + timeout_s
+        while not condition():
+            if clock.monotonic() > deadline:
+                raise UnavailableError(f"after {timeout_s:g} s the streams are not there yet: " + "; ".join(
+                    f"{task.task} {task.state} {task.reason}" for task in self.tasks()))
+            clock.wait(never, _POLL_S)
 
     def close(self) -> None:
         self.engine.close()
-        if self._service is not None:
-            self._service.shutdown()
 
     def __enter__(self) -> Node:
         return self
@@ -157,19 +170,3 @@ class Node:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _make_controller(
-        self, engine: Engine, on_checkpoint: Callable[[int, Mapping[int, int]], None]
-    ) -> StreamController:
-        secret = secrets.token_bytes(32)
-        host = engine.config.host
-
-        def write_results(write: ResultWrite) -> None:
-            engine.results.write_results(write)
-            self.results.note(write)
-
-        self._service = DnodeService(secret, write_results, engine.results.read, host)
-        self._controller = StreamController(
-            engine.paths, engine.fs, engine.clock, ControllerSettings.from_config(engine.config), self._runtime,
-            self._service.address, secret, on_checkpoint)
-        return self._controller

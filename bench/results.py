@@ -174,8 +174,11 @@ def catch_up(setup: Setup, way: str, groups: int, windows: int, rows: int) -> tu
     flag = threading.Event()
     with open_way(setup, way, flag.set) as writer:
         sink = open_sink(setup, writer, flag.set)
-        blocks = [results(setup.plan, groups, n * windows, windows) for n in range(rows // (groups * windows))]
-        total = sum(block.num_rows for block in blocks)
+        count = 1 + rows // (groups * windows)
+        first, *blocks = [results(setup.plan, groups, n * windows, windows) for n in range(count)]
+        total = first.num_rows + sum(block.num_rows for block in blocks)
+        sink.input.try_put(UPSTREAM, Block(first))  # creates the child tables
+        drive(sink, flag, lambda: sink.status().rows_out == first.num_rows)
         start, start_cpu = time.perf_counter(), time.process_time()
         for block in blocks:
             while not sink.input.try_put(UPSTREAM, Block(block)):

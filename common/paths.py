@@ -18,6 +18,7 @@ class DataPaths:
       views.sql, views.duckdb           views for any DuckDB, kept current by the engine
       vnode/<vgroup id>/wal/            WAL segments and END (acknowledged end)
       vnode/<vgroup id>/store/          MANIFEST and parts/<table uid>/*.parquet
+      scratch/                          copies under way; removed when the engine starts
       streams/<stream id>/checkpoints/  commit records, one file per checkpoint
       streams/<stream id>/state/<task>/ LMDB of one task
     """
@@ -58,6 +59,10 @@ class DataPaths:
 
     def parts(self, vgroup_id: int, table_uid: int) -> Path:
         return self.store(vgroup_id) / "parts" / str(table_uid)
+
+    @property
+    def scratch(self) -> Path:
+        return self.root / "scratch"
 
     def stream(self, stream_id: int) -> Path:
         return self.root / "streams" / f"{stream_id:x}"

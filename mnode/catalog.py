@@ -58,7 +58,8 @@ class StreamRecord:
     `child_uid` is set if the source is one child table of `source_uid`.
     `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
     users' functions that it calls. `defaults`: what the options about time meant that the statement left out, by the
-    names of `TimeDefaults`. Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more.
+    names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
+    Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more.
     """
 
     id: int
@@ -80,6 +81,7 @@ class StreamRecord:
     dlq: tuple[str, str] | None = None
     savepoints: tuple[Savepoint, ...] = ()
     last_checkpoint_id: int = 0
+    replaces: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,12 +141,16 @@ class Catalog:
             raise CorruptionError(f"the catalog {path} cannot be opened: {error}") from error
         self._databases: dict[str, Database] = {}
         self._namespaces: dict[str, _Namespace] = {}
+        #: what belongs to tables that no name leads to yet, by their uids
+        self._staged: dict[int, _Namespace] = {}
         self._tables: dict[int, Table] = {}
         self._used_names: dict[int, tuple[str, ...]] = {}
         self._children: dict[int, dict[int, ChildTable]] = {}
         self._drops = 0
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._streams: dict[int, StreamRecord] = {}
+        #: streams whose entry cannot be read, by id: they are set aside, and everything else works
+        self.damaged_streams: dict[int, str] = {}
         self._snodes: dict[int, Snode] = {}
         self._functions: dict[str, UserFunction] = {}
         self._next_id = FIRST_UID
@@ -226,6 +232,11 @@ class Catalog:
             uids = sorted(namespace.tables.values()) if namespace is not None else []
             return [self._tables[uid] for uid in uids if self._tables[uid].kind == kind]
 
+    def staged_tables(self, database: str) -> list[Table]:
+        """Returns the tables of a database that are going to take the place of others."""
+        with self._lock:
+            return [self._tables[uid] for uid in sorted(self._staged) if self._tables[uid].database == database]
+
     def table_by_uid(self, uid: int) -> Table | None:
         """Returns the super or normal table with this uid."""
         return self._tables.get(uid)
@@ -234,6 +245,11 @@ class Catalog:
         """Returns (uid of the super table, child table), or None."""
         namespace = self._namespaces.get(database)
         return namespace.children.get(name) if namespace is not None else None
+
+    def child_of(self, parent: Table, name: str) -> ChildTable | None:
+        """Returns the child table of this name that a super table has."""
+        found = self._namespace_of(parent).children.get(name)
+        return found[1] if found is not None and found[0] == parent.uid else None
 
     def child_by_uid(self, super_uid: int, uid: int) -> ChildTable | None:
         return self._children.get(super_uid, {}).get(uid)
@@ -300,14 +316,15 @@ class Catalog:
             database = self._require_database(name)
             namespace = self._namespaces[name]
             write.delete(_DATABASES, name.encode())
-            for uid in namespace.tables.values():
+            uids = [*namespace.tables.values(), *(table.uid for table in self.staged_tables(name))]
+            for uid in uids:
                 write.delete(_TABLES, codec.key(uid))
                 for child in self._children.get(uid, ()):
                     write.delete(_CHILDREN, codec.key(uid, child))
             write.commit()
             del self._databases[name]
             del self._namespaces[name]
-            for uid in namespace.tables.values():
+            for uid in uids:
                 self._forget_table(uid)
             return database
 
@@ -324,18 +341,23 @@ class Catalog:
         now_ms: int,
         comment: str | None = None,
         ttl_days: int = 0,
+        replaces: int | None = None,
     ) -> Table:
-        """Returns the new super or normal table; the `physical` names given are ignored and assigned here."""
+        """Returns the new super or normal table; the `physical` names given are ignored and assigned here.
+
+        With `replaces`, the uid of the table of this name, the new one has no name until `replace_stream`.
+        """
         with self._transaction() as write:
             owner = self._require_database(database)
-            self._require_free(database, name)
+            if replaces is None:
+                self._require_free(database, name)
             uid = self._next_id
             used: list[str] = []
             table = Table(
                 uid, database, name, "super" if super_table else "normal",
                 tuple(_with_physical(columns, used)), tuple(_with_physical(tags, used)),
                 vgroup_id=None if super_table else stable_vgroup(owner, name),
-                create_time_ms=now_ms, comment=comment, ttl_days=ttl_days,
+                create_time_ms=now_ms, comment=comment, ttl_days=ttl_days, replaces=replaces,
             )
             write.put(_META, b"next_id", uid + 1)
             write.put(_TABLES, codec.key(uid), codec.table_to_json(table, used))
@@ -377,7 +399,7 @@ class Catalog:
             for child in children:
                 write.delete(_CHILDREN, codec.key(uid, child))
             write.commit()
-            namespace = self._namespaces[table.database]
+            namespace = self._namespace_of(table)
             del namespace.tables[table.name]
             for known in children.values():
                 del namespace.children[known.name]
@@ -400,7 +422,7 @@ class Catalog:
             created = []
             names: set[str] = set()
             for uid, (name, tag_values) in enumerate(children, self._next_id):
-                self._require_free(parent.database, name)
+                self._require_free_child(parent, name)
                 if name in names:
                     raise AlreadyExistsError(f"table {name} is given twice", code=0x0603)
                 names.add(name)
@@ -435,7 +457,7 @@ class Catalog:
             for child in dropped:
                 write.delete(_CHILDREN, codec.key(super_uid, child.uid))
             write.commit()
-            namespace = self._namespaces[parent.database]
+            namespace = self._namespace_of(parent)
             for child in dropped:
                 del children[child.uid]
                 del namespace.children[child.name]
@@ -481,6 +503,47 @@ class Catalog:
             write.delete(_STREAMS, codec.key(stream_id))
             write.commit()
             return self._streams.pop(record.id)
+
+    def replace_stream(self, stream_id: int) -> tuple[StreamRecord, Table]:
+        """Puts a stream and its result table in the place of those that they replace, in one step.
+
+        Returns the old stream and the old table. The table can still be read by its uid, until `forget_table`.
+        `AlreadyExistsError` if a name of a new child table was given to something else meanwhile.
+        """
+        with self._transaction() as write:
+            new = self._require_stream(stream_id)
+            old = self._require_stream(new.replaces if new.replaces is not None else stream_id)
+            fresh, stale = self._tables.get(new.target_uid), self._tables.get(old.target_uid)
+            if new.replaces is None or fresh is None or stale is None or fresh.replaces != stale.uid:
+                raise InternalError(f"stream {new.name} is no replacement of another")
+            staged = self._staged[fresh.uid]
+            taken = next((name for name in staged.children if self._is_foreign(fresh, name)), None)
+            if taken is not None:
+                raise AlreadyExistsError(f"table {fresh.database}.{taken} already exists", code=0x0603)
+            stream, table = replace(new, name=old.name, replaces=None), replace(fresh, replaces=None)
+            write.put(_STREAMS, codec.key(stream.id), codec.dataclass_to_json(stream))
+            write.delete(_STREAMS, codec.key(old.id))
+            write.put(_TABLES, codec.key(table.uid), codec.table_to_json(table, self._used_names[table.uid]))
+            write.delete(_TABLES, codec.key(stale.uid))
+            for child in self._children.get(stale.uid, ()):
+                write.delete(_CHILDREN, codec.key(stale.uid, child))
+            write.commit()
+            before, after = self._namespaces[table.database], _Namespace()
+            after.tables = {**before.tables, table.name: table.uid}
+            after.children = {name: found for name, found in before.children.items() if found[0] != stale.uid}
+            after.children.update(staged.children)
+            # Readers take no lock: they find all of the old names or all of the new ones.
+            self._tables[table.uid] = table
+            self._namespaces[table.database] = after
+            del self._staged[table.uid]
+            del self._streams[old.id]
+            self._streams[stream.id] = stream
+            return old, stale
+
+    def forget_table(self, uid: int) -> None:
+        """Drops what is known of a table that was replaced."""
+        with self._lock:
+            self._forget_table(uid)
 
     def create_snode(self, dnode_id: int, now_ms: int) -> Snode:
         with self._transaction() as write:
@@ -553,19 +616,39 @@ class Catalog:
         if name in namespace.tables or name in namespace.children:
             raise AlreadyExistsError(f"table {database}.{name} already exists", code=0x0603)
 
+    def _require_free_child(self, parent: Table, name: str) -> None:
+        """A child of a table that is going to replace another may have the name of one of the other's children."""
+        if parent.replaces is None:
+            self._require_free(parent.database, name)
+        elif self._is_foreign(parent, name) or name in self._staged[parent.uid].children:
+            raise AlreadyExistsError(f"table {parent.database}.{name} already exists", code=0x0603)
+
+    def _is_foreign(self, staged: Table, name: str) -> bool:
+        """Whether a name belongs to something else than the table that is going to be replaced."""
+        namespace = self._namespaces[staged.database]
+        child = namespace.children.get(name)
+        if child is not None:
+            return child[0] != staged.replaces
+        return name in namespace.tables
+
+    def _namespace_of(self, table: Table) -> _Namespace:
+        return self._namespaces[table.database] if table.replaces is None else self._staged[table.uid]
+
     def _remember_table(self, table: Table, used: Sequence[str]) -> None:
+        if table.replaces is not None:
+            self._staged.setdefault(table.uid, _Namespace())
         self._tables[table.uid] = table
         self._used_names[table.uid] = tuple(used)
-        self._namespaces[table.database].tables[table.name] = table.uid
+        self._namespace_of(table).tables[table.name] = table.uid
         if table.kind == "super":
             self._children.setdefault(table.uid, {})
 
     def _forget_table(self, uid: int) -> None:
-        for cache in (self._tables, self._used_names, self._children, self._children_lists):
+        for cache in (self._tables, self._used_names, self._children, self._children_lists, self._staged):
             cache.pop(uid, None)
 
     def _remember_children(self, parent: Table, children: Iterable[ChildTable]) -> None:
-        by_uid, by_name = self._children.get(parent.uid, {}), self._namespaces[parent.database].children
+        by_uid, by_name = self._children.get(parent.uid, {}), self._namespace_of(parent).children
         for child in children:
             by_uid[child.uid] = child
             by_name[child.name] = (parent.uid, child)
@@ -608,8 +691,8 @@ class Catalog:
             for key, value in read.items(_CHILDREN):
                 parent, child = codec.child_from_json(key, value)
                 self._children[parent][child.uid] = child
-                self._namespaces[self._tables[parent].database].children[child.name] = (parent, child)
-            for _, value in read.items(_STREAMS):
+                self._namespace_of(self._tables[parent]).children[child.name] = (parent, child)
+            for _, value in read.sound_items(_STREAMS, self.damaged_streams):
                 value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
                 value["source_columns"] = tuple(value["source_columns"])
                 value["functions"] = tuple(value.get("functions", ()))
@@ -651,6 +734,17 @@ class _Read:
     def get(self, store: bytes, key: bytes) -> Any:
         value = self._transaction.get(key, db=self._stores[store])
         return None if value is None else self._open(store, key, value)
+
+    def sound_items(self, store: bytes, damaged: dict[int, str]) -> Iterator[tuple[bytes, Any]]:
+        """As `items`; entries that are damaged are left out and noted by their id."""
+        with self._transaction.cursor(db=self._stores[store]) as cursor:
+            for key, value in cursor:
+                try:
+                    opened = self._open(store, key, value)
+                except CorruptionError as error:
+                    damaged[int.from_bytes(key, "big")] = error.message
+                else:
+                    yield key, opened
 
     def items(self, store: bytes) -> Iterator[tuple[bytes, Any]]:
         with self._transaction.cursor(db=self._stores[store]) as cursor:

@@ -55,6 +55,7 @@ def table_to_json(table: Table, used_names: Sequence[str]) -> dict[str, Any]:
         "tags": [_column_to_json(column) for column in table.tags],
         "vgroup_id": table.vgroup_id, "create_time_ms": table.create_time_ms, "comment": table.comment,
         "ttl_days": table.ttl_days, "schema_version": table.schema_version, "used_names": list(used_names),
+        "replaces": table.replaces,
     }
 
 

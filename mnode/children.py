@@ -85,6 +85,8 @@ class Children:
             self._storage.write_meta(vgroup_id, meta.create_children(super_uid, members))
 
     def _find(self, parent: Table, name: str) -> ChildTable | None:
+        if parent.replaces is not None:
+            return self._catalog.child_of(parent, name)  # names are checked when it is created
         found = self._catalog.child(parent.database, name)
         if found is None:
             if self._catalog.table(parent.database, name) is not None:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.common.clock import Clock
-from penstock.common.errors import InternalError, NotFoundError, PenstockError, UnavailableError
+from penstock.common.errors import CorruptionError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.mnode import checkpoints, groups
@@ -117,7 +117,8 @@ class RunningStream:
     `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
     every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
     `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
-    have a name and are kept. Checkpoint ids up to `last_checkpoint_id` were used, also if they aren't on disk any more.
+    have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
+    `last_checkpoint_id` were used, also if they aren't on disk any more.
     """
 
     stream_id: int
@@ -132,6 +133,7 @@ class RunningStream:
     paused: bool = False
     checkpoint_interval_s: float | None = None
     savepoints: Callable[[], frozenset[int]] = frozenset
+    recover: Callable[[], bool] = lambda: False
     last_checkpoint_id: int = 0
 
 
@@ -178,6 +180,9 @@ class _Entry:
     last_checkpoint_id: int = 0
     begun_ms: int = 0
     abandoned: deque[CheckpointInfo] = field(default_factory=lambda: deque(maxlen=_ABANDONED_KEPT))
+    #: a commit record is being written; an attempt that is to be prepared meanwhile waits for it
+    record_under_way: bool = False
+    preparation: int | None = None
     #: checkpoints that a task couldn't restore, with its reason
     damaged: dict[int, str] = field(default_factory=dict)
     #: damaged checkpoints that an event has told of
@@ -642,7 +647,10 @@ class StreamController:
             case groups.CancelGroup(group):
                 self._cancel_group(group)
             case groups.PrepareStream(stream_id, preparation):
-                self._helpers.submit(self._prepare, self._entries[stream_id], preparation)
+                entry = self._entries[stream_id]
+                entry.preparation = preparation
+                if not entry.record_under_way:
+                    self._helpers.submit(self._prepare, entry, preparation)
             case groups.DeployStream():
                 self._deploy(instruction)
             case groups.LetStreamRun(stream_id, attempt, group):
@@ -691,7 +699,7 @@ class StreamController:
         stream = entry.stream
         try:
             attempt = stream.next_attempt()
-            record = self._records.newest(stream.stream_id, entry.damaged)
+            record = newest_or_recovered(self._records, stream, attempt, entry.damaged)
             ids = self._records.ids(stream.stream_id)
             children = stream.children()
         except PenstockError as error:
@@ -806,7 +814,9 @@ class StreamController:
                 entry.last_checkpoint_id, entry.begun_ms = checkpoint_id, self._clock.now_ms()
                 self._post_event(stream_id, StartCheckpoint(checkpoint_id))
             case checkpoints.WriteRecord(record):
-                self._helpers.submit(self._write_record, self._entries[record.stream_id].stream, record)
+                entry = self._entries[record.stream_id]
+                entry.record_under_way, entry.preparation = True, None
+                self._helpers.submit(self._write_record, entry, record)
             case checkpoints.Announce(record):
                 self._announce(record)
             case checkpoints.CallOff(stream_id, checkpoint_id):
@@ -816,12 +826,12 @@ class StreamController:
             case checkpoints.Ignored(ignored, reason):
                 _log.debug("ignored %s: %s", ignored, reason)
 
-    def _write_record(self, stream: RunningStream, record: CommitRecord) -> None:
+    def _write_record(self, entry: _Entry, record: CommitRecord) -> None:
         """Writes a commit record, in a helper thread."""
         outcome: checkpoints.Event
         try:
             self._before_commit(record.stream_id)
-            self._records.write(record, stream.savepoints())
+            self._records.write(record, entry.stream.savepoints())
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))
@@ -830,7 +840,17 @@ class StreamController:
             text = f"{type(error).__name__}: {error}"
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, text)
         event = outcome
-        self._post(lambda: self._handle_checkpoint(event))
+        self._post(lambda: self._record_done(entry, event))
+
+    def _record_done(self, entry: _Entry, event: checkpoints.Event) -> None:
+        """Lets the next attempt be prepared if it had to wait: it must know of this record.
+
+        Else it would go back behind a checkpoint that counts, and drop the tasks' parts of it.
+        """
+        entry.record_under_way = False
+        self._handle_checkpoint(event)
+        if entry.preparation is not None:
+            self._helpers.submit(self._prepare, entry, entry.preparation)
 
     def _announce(self, record: CommitRecord) -> None:
         self._entries[record.stream_id].record = record
@@ -865,6 +885,25 @@ class StreamController:
             else:
                 text = f"checkpoint {finished.checkpoint_id} was abandoned: {finished.reason}"
                 waiter.set_exception(UnavailableError(text))
+
+
+def newest_or_recovered(
+    records: CommitRecords, stream: RunningStream, attempt: int, damaged: dict[int, str]
+) -> CommitRecord | None:
+    """Returns the newest checkpoint that can be used, from the stream's backup if none is there; None: the beginning.
+
+    `damaged` are those that can't be; what comes from the backup can. Raises CorruptionError.
+    """
+    try:
+        record = records.newest(stream.stream_id, damaged)
+    except CorruptionError:
+        if not stream.recover():
+            raise
+        damaged.clear()
+        return records.newest(stream.stream_id)
+    if record is None and attempt > 1 and stream.recover():
+        return records.newest(stream.stream_id)
+    return record
 
 
 def _running_info(progress: Progress) -> CheckpointInfo:

@@ -200,10 +200,15 @@ class Ddl:
         *,
         super_table: bool,
         comment: str | None = None,
+        replaces: int | None = None,
     ) -> Table:
-        """Returns a new super or normal table with its place in the vnodes; what the names allow is not checked."""
+        """Returns a new super or normal table with its place in the vnodes; what the names allow is not checked.
+
+        `replaces`: as `Catalog.create_table` has it.
+        """
         table = self._catalog.create_table(
-            database.name, name, columns, tags, super_table=super_table, now_ms=self._clock.now_ms(), comment=comment)
+            database.name, name, columns, tags, super_table=super_table, now_ms=self._clock.now_ms(), comment=comment,
+            replaces=replaces)
         try:
             self._storage.define_table(database, table)
         except PenstockError:

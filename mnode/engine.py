@@ -13,11 +13,13 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config
-from penstock.common.errors import CorruptionError, NotSupportedError, UnavailableError
+from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.paths import DataPaths
 from penstock.mnode.activity import Activity
+from penstock.mnode.backup_store import open_backup_store
+from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
@@ -27,12 +29,14 @@ from penstock.mnode.cuts import Cuts
 from penstock.mnode.ddl import Ddl
 from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
+from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.lookup import require_database
 from penstock.mnode.queries import Queries
 from penstock.mnode.records import CommitRecords
+from penstock.mnode.replacements import Replacements
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
@@ -88,8 +92,6 @@ from penstock.sql.statements import (
 from penstock.tasks.explain import explain_stream
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
-FORMAT_VERSION = 1
-
 _log = logger(__name__)
 
 RuntimeFactory = Callable[[Config, Path], Runtime]
@@ -140,7 +142,7 @@ class Engine:
         with ExitStack() as undo:
             self._lock = lock_data_directory(self.paths)
             undo.callback(self._lock.release)
-            self._check_format()
+            ensure_format(self.fs, self.paths)
             self._log_handler = configure_file_logging(config, path)
             undo.callback(stop_logging, self._log_handler)
             self.catalog = Catalog(self.paths.catalog)
@@ -155,11 +157,18 @@ class Engine:
             undo.callback(self.results.close)
             undo.callback(self._ingest.close)
             undo.callback(self._stop_service)
+            undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
             if self._surroundings.threaded:
                 self._dnode.start()
                 self._views.start()
+            undo.callback(self.backups.close)
+            self.backups.clean()
+            self.replacements.clean()
+            if self._controller_factory is None:
+                self.backups.watch()
             self._streams.start_all()
+            self._watch_replacements()
             self._undo = undo.pop_all()
 
     def _connect_parts(self) -> None:
@@ -170,8 +179,15 @@ class Engine:
         self.results = ResultStore(
             catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
         self.records = CommitRecords(self.paths, self.fs, self.config.checkpoints_kept)
+        location = self.config.checkpoint_backup_dir
+        self.backups = Backups(
+            open_backup_store(location) if location else None, self.config.checkpoint_backup_interval, self.paths,
+            self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
         self._streams = Streams(
-            catalog, storage, self.results, self.records, self.paths, self.config, clock, self._start_controller)
+            catalog, storage, self.results, self.records, self.backups, self.paths, self.config, clock,
+            self._start_controller)
+        self.replacements = Replacements(
+            catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
@@ -254,7 +270,9 @@ class Engine:
             case Delete():
                 return self._deletes.delete(statement, text, session)
             case CreateStream():
-                return self._streams.create(statement, session, self._ddl)
+                result = self._streams.create(statement, session, self._ddl)
+                self._watch_replacements()
+                return result
             case DropStream():
                 return self._streams.drop(statement)
             case PauseStream():
@@ -359,6 +377,11 @@ class Engine:
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 
+    def _watch_replacements(self) -> None:
+        """Starts what waits for new versions of streams, except where streams work only when told to."""
+        if self._controller_factory is None:
+            self.replacements.watch()
+
     def _start_controller(self) -> Controller:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
         if self._controller_factory is not None:
@@ -374,19 +397,6 @@ class Engine:
     def _stop_service(self) -> None:
         if self._service is not None:
             self._service.shutdown()
-
-    def _check_format(self) -> None:
-        path = self.paths.format
-        if not path.exists():
-            self.fs.write_atomic(path, f"{FORMAT_VERSION}\n".encode())
-            return
-        text = self.fs.read(path).decode(errors="replace").strip()
-        if not text.isdigit():
-            raise CorruptionError(f"{path} holds {text[:20]!r} instead of a format version")
-        if int(text) > FORMAT_VERSION:
-            raise CorruptionError(
-                f"the data directory {self.paths.root} has format {text}; this version of Penstock knows formats up "
-                f"to {FORMAT_VERSION}", hint="use the newer version that wrote it")
 
     def _check_open(self) -> None:
         if self._closed:

@@ -81,7 +81,8 @@ class Ingest:
     """Executes INSERT; safe for many threads."""
 
     def __init__(
-        self, catalog: Catalog, storage: Storage, children: Children, clock: Clock, run_query: QueryRunner, pool: Executor
+        self, catalog: Catalog, storage: Storage, children: Children, clock: Clock, run_query: QueryRunner,
+        pool: Executor,
     ) -> None:
         """`pool` runs the parts of one statement that go to different vnodes."""
         self._catalog = catalog

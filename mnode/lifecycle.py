@@ -43,6 +43,7 @@ MAX_SAVEPOINTS_PER_STREAM = 20
 """Each costs a layer of state that every look-up may have to pass."""
 
 _CHECKPOINT_TIMEOUT_S = 30.0
+_TRIGGER_TIMES = ("max_delay", "recalculate")
 
 
 class Lifecycle:
@@ -184,11 +185,11 @@ class Lifecycle:
         refused = next((name for name in given(changes) if name not in allowed), None)
         if refused is not None:
             option = refused.upper().replace("IGNORE_", "IGNORE ").replace("_ASYNC", "")
+            others = ", ".join(name.upper() for name in ALTERABLE if name not in _TRIGGER_TIMES)
             raise InvalidStreamError(
                 f"{option} of a stream can't be changed: its results so far were made by the old one",
-                hint="drop the stream and create it again with FILL_HISTORY 1; options that can be changed are "
-                     "CHECKPOINT_INTERVAL, SINK_RATE, GUARANTEE, DELETE_MARK, IDLE_TIMEOUT, and the time of its "
-                     "TRIGGER")
+                hint=f"CREATE OR REPLACE STREAM computes them again; options that can be changed are {others} "
+                     "and the time of its TRIGGER")
         text = altered(statement, changes)
         self._streams.plan_again(replace(stream, text=text))  # refuses what CREATE STREAM would refuse
         return text

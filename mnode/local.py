@@ -12,7 +12,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
-from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport
+from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport, newest_or_recovered
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
@@ -73,7 +73,11 @@ class LocalController:
     def start(self, stream: RunningStream) -> None:
         if stream.stream_id not in self._entries:
             entry = self._entries[stream.stream_id] = _Entry(stream, stream.paused)
-            self._deploy(entry)
+            try:
+                self._deploy(entry)
+            except PenstockError:
+                del self._entries[stream.stream_id]
+                raise
 
     def stop(self, stream_id: int, timeout_s: float = 0.0) -> None:
         entry = self._entries.pop(stream_id, None)
@@ -178,16 +182,16 @@ class LocalController:
         entry.attempt = stream.next_attempt()
         entry.failure = ""
         entry.acknowledged.clear()
-        ids = self._records.ids(stream.stream_id)
-        entry.checkpoint_id = max([*ids, entry.checkpoint_id, stream.last_checkpoint_id])
         while entry.running is None:
-            record = self._records.newest(stream.stream_id, entry.damaged)
+            record = newest_or_recovered(self._records, stream, entry.attempt, entry.damaged)
             try:
                 entry.running = self._built(entry, record)
             except CheckpointDamagedError as error:
                 assert record is not None
                 entry.damaged[record.checkpoint_id] = str(error)
                 continue
+            ids = self._records.ids(stream.stream_id)
+            entry.checkpoint_id = max([*ids, entry.checkpoint_id, stream.last_checkpoint_id])
             used = None if record is None else record.checkpoint_id
             for checkpoint_id, why in self._records.passed_over(stream.stream_id, used, entry.damaged).items():
                 self._events.append(StreamEvent(

@@ -62,9 +62,12 @@ class Sandbox:
         return result
 
     def run(self) -> None:
-        """Lets the streams work until they rest."""
+        """Lets the streams work until they rest, and puts new versions of streams in place that have caught up."""
         if self._controller is not None:
             self._controller.run()
+            self.engine.replacements.poll()
+            self._controller.run()
+            self.engine.backups.poll()
 
     def advance(self, seconds: float) -> None:
         """Lets time pass."""

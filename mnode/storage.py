@@ -96,7 +96,8 @@ class Storage:
 
     def _tables_in(self, database: Database, vgroup_id: int) -> list[Table]:
         normal = (table for table in self._catalog.tables(database.name, "normal") if table.vgroup_id == vgroup_id)
-        return [*self._catalog.tables(database.name, "super"), *normal]
+        staged = self._catalog.staged_tables(database.name)
+        return [*self._catalog.tables(database.name, "super"), *normal, *staged]
 
     def vnode(self, vgroup_id: int) -> Vnode:
         """Returns an open vnode, or raises the error that kept it from opening."""

@@ -15,6 +15,7 @@ class StreamInfo:
     """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM.
 
     `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `sink_rate` (MB/s) None: those of all.
+    `backup` says what is copied elsewhere.
     """
 
     state: str
@@ -26,6 +27,7 @@ class StreamInfo:
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_s: float | None = None
     sink_rate: float | None = None
+    backup: str = "none"
 
 
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]

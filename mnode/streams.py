@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
@@ -17,6 +18,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.errors import (
     AlreadyExistsError,
+    InUseError,
     InvalidStatementError,
     InvalidStreamError,
     NotFoundError,
@@ -26,6 +28,7 @@ from penstock.common.errors import (
 )
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.controller import RunningStream
@@ -56,6 +59,7 @@ from penstock.sql.statements import (
     ResumeStream,
     StreamOptions,
 )
+from penstock.sql.stream_options import altered
 from penstock.tasks.build import task_edges
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
@@ -66,9 +70,11 @@ MAX_STREAMS_PER_DATABASE = 61
 
 _EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
 _STOP_TIMEOUT_S = 1.5
+_EVENTS_KEPT = 200
 _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
+REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
@@ -83,6 +89,7 @@ class Streams:
         storage: Storage,
         results: ResultStore,
         records: CommitRecords,
+        backups: Backups,
         paths: DataPaths,
         config: Config,
         clock: Clock,
@@ -92,6 +99,8 @@ class Streams:
         self._storage = storage
         self._results = results
         self._records = records
+        self._backups = backups
+        self._events: deque[EventInfo] = deque(maxlen=_EVENTS_KEPT)
         self._paths = paths
         self._config = config
         self._clock = clock
@@ -104,16 +113,22 @@ class Streams:
 
     # --- statements --------------------------------------------------------------------------------------------
 
-    def plan(self, statement: CreateStream, session: Session) -> StreamPlan:
-        """Returns what CREATE STREAM would run, having checked everything; changes nothing."""
+    def plan(self, statement: CreateStream, session: Session, replaced: StreamRecord | None = None) -> StreamPlan:
+        """Returns what CREATE STREAM would run, having checked everything; changes nothing.
+
+        `replaced`: as if this stream and its result table weren't there.
+        """
         check_name(statement.name, "stream")
         target = find_table(statement.target.name, session, self._catalog, statement.text)
+        view: CatalogView = self._catalog
+        if replaced is not None:
+            view = self._without_replaced(replaced, target)
         for stream in self._catalog.streams():
-            if target is not None and stream.target_uid == target.uid:
+            if target is not None and stream.target_uid == target.uid and stream != replaced:
                 raise InvalidStreamError(
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
-        plan = plan_stream(statement, self._catalog, session, stream_defaults(self._config))
+        plan = plan_stream(statement, view, session, stream_defaults(self._config))
         source_database = require_database(plan.source_database, self._catalog)
         sources = [self._catalog.table_by_uid(stream.source_uid) for stream in self._catalog.streams()]
         count = sum(source is not None and source.database == source_database.name for source in sources)
@@ -128,6 +143,23 @@ class Streams:
             if len(plan.sink.columns) > 1:
                 check_columns(plan.sink.columns, plan.sink.tags)
         return plan
+
+    def _without_replaced(self, replaced: StreamRecord, target: Table | None) -> CatalogView:
+        """Returns the catalog as it was before a stream that is to be replaced made its result table."""
+        known = self._catalog.table_by_uid(replaced.target_uid)
+        if not replaced.created_target or known is None:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into a table that it didn't create", code=_TARGET_TAKEN,
+                hint="its other rows would be lost: drop the stream and create it again")
+        if target is None or target.uid != known.uid:
+            raise InvalidStreamError(
+                f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
+                hint="to write elsewhere, drop the stream and create it again")
+        for stream in self._catalog.streams():
+            if stream.source_uid == known.uid:
+                raise InUseError(f"stream {stream.name} reads {known.name}, and would lose its place",
+                                 hint=f"drop {stream.name} first")
+        return _Without(self._catalog, known)
 
     def _refuse_cycle(self, plan: StreamPlan) -> None:
         """Refuses a stream whose results would come back to its source: it would feed itself for ever."""
@@ -147,11 +179,17 @@ class Streams:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._config.disable_stream:
             raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
-        if self._catalog.stream(statement.name) is not None:
+        replaced = self._catalog.stream(statement.name)
+        if replaced is not None and not statement.or_replace:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"stream {statement.name} already exists", code=_EXISTS)
-        plan = self.plan(statement, session)
+        if statement.or_replace:
+            statement = self._replacing(statement, replaced)
+        plan = self.plan(statement, session, replaced)
+        if replaced is not None:
+            for pending in self._replacements_of(replaced):
+                self.drop_record(pending)
         source_database = require_database(plan.source_database, self._catalog)
         source = self._catalog.table(plan.source_database, plan.source_table)
         assert source is not None
@@ -160,14 +198,14 @@ class Streams:
         for vgroup_id, version in self._storage.acknowledged(source_database.vgroup_ids):
             self._storage.vnode(vgroup_id).set_pin(hold, version)
         try:
-            return self._create(statement, session, ddl, plan, source, source_database)
+            return self._create(statement, session, ddl, plan, source, source_database, replaced)
         finally:
             for vgroup_id in source_database.vgroup_ids:
                 self._storage.vnode(vgroup_id).release_pin(hold)
 
     def _create(
         self, statement: CreateStream, session: Session, ddl: Ddl, plan: StreamPlan, source: Table,
-        source_database: Database,
+        source_database: Database, replaced: StreamRecord | None,
     ) -> Result:
         target_uid = plan.sink.target_uid
         if plan.dlq is not None and not plan.dlq.target_uid:
@@ -177,11 +215,13 @@ class Streams:
         if plan.sink.create:
             target_database = require_database(plan.sink.database, self._catalog)
             target_uid = ddl.create_table_of(
-                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True).uid
+                target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
+                replaces=None if replaced is None else replaced.target_uid).uid
         try:
             record = self._catalog.create_stream(StreamRecord(
                 id=0,
-                name=statement.name,
+                name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
+                replaces=None if replaced is None else replaced.id,
                 text=statement.text,
                 database=session.database,
                 time_zone=session.time_zone,
@@ -219,13 +259,55 @@ class Streams:
         return Result()
 
     def drop_record(self, stream: StreamRecord) -> None:
-        """Ends a stream and forgets it."""
+        """Ends a stream and forgets it, and with it a stream that was to replace it."""
+        if self._catalog.stream_by_id(stream.id) is None:
+            return  # went with the stream that it was to replace
+        for pending in self._replacements_of(stream):
+            self.drop_record(pending)
         self._results.forget(stream.id)
         self._catalog.drop_stream(stream.id)
+        self.end_for_good(stream)
+        target = self._catalog.table_by_uid(stream.target_uid)
+        if stream.replaces is not None and target is not None:
+            self._catalog.drop_table(target.uid)
+            self._storage.drop_table(require_database(target.database, self._catalog), target)
+
+    def _replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:
+        return [other for other in self._catalog.streams() if other.replaces == stream.id]
+
+    def _replacing(self, statement: CreateStream, replaced: StreamRecord | None) -> CreateStream:
+        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes what the old stream had computed too."""
+        options = statement.options
+        if replaced is not None:
+            if options.fill_history is False:
+                raise InvalidStreamError("a stream that replaces another computes its history",
+                                         hint="leave out FILL_HISTORY 0")
+            options = replace(options, fill_history=True)
+        written = parse_one(altered(statement, options))
+        assert isinstance(written, CreateStream)
+        return written
+
+    def progress(self, stream: StreamRecord) -> dict[int, int] | None:
+        """Returns up to which version each source task has got, or None while one isn't there or reads history."""
+        plan = self._plans.get(stream.id)
+        if plan is None or self._controller is None:
+            return None
+        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        reached: dict[int, int] = {}
+        for status in self._controller.statuses():
+            if status.task.stream_id == stream.id and status.task.level == "source":
+                filling = status.history is not None and not status.history.done
+                if not filling and status.processed_version is not None:
+                    reached[vgroup_ids[status.task.index]] = status.processed_version
+        return reached if len(reached) == len(vgroup_ids) else None
+
+    def end_for_good(self, stream: StreamRecord) -> None:
+        """Ends the tasks of a stream that isn't in the catalog any more, and removes what was kept for it."""
         self._plans.pop(stream.id, None)
         self._options.pop(stream.id, None)
         self._failed.pop(stream.id, None)
         self._records.forget(stream.id)
+        self._backups.forget(stream.id)
         if self._end_tasks(stream, _STOP_TIMEOUT_S):
             shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
         else:
@@ -401,6 +483,9 @@ class Streams:
         assert isinstance(statement, CreateStream)
         target = self._catalog.table_by_uid(stream.target_uid)
         view: CatalogView = self._catalog
+        if stream.replaces is not None:
+            replaced = self._catalog.stream_by_id(stream.replaces)
+            target = None if replaced is None else self._catalog.table_by_uid(replaced.target_uid)
         if stream.created_target and target is not None:
             # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
             view = _Without(self._catalog, target)
@@ -412,12 +497,15 @@ class Streams:
 
     def start_all(self) -> None:
         """Starts every stream of the catalog again. One that cannot be planned is FAILED, and the others run."""
-        known = {f"{stream.id:x}" for stream in self._catalog.streams()}
+        for stream_id, problem in self._catalog.damaged_streams.items():
+            _log.error("stream %x is set aside: %s", stream_id, problem)
+        ids = {*(stream.id for stream in self._catalog.streams()), *self._catalog.damaged_streams}
+        known = {f"{stream_id:x}" for stream_id in ids}
         root = self._paths.root / "streams"
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
                 shutil.rmtree(directory, ignore_errors=True)
-        self._release_stale_pins({_pin(stream.id) for stream in self._catalog.streams()})
+        self._release_stale_pins({_pin(stream_id) for stream_id in ids})
         for stream in self._catalog.streams():
             self.begin(stream)
 
@@ -442,6 +530,7 @@ class Streams:
         """Lets go of the WAL up to a committed checkpoint."""
         if self._catalog.stream_by_id(stream_id) is None:
             return  # dropped meanwhile: its pins are released already
+        self._backups.offer(stream_id)
         for vgroup_id, version in versions.items():
             self._storage.vnode(vgroup_id).set_pin(_pin(stream_id), version)
 
@@ -458,6 +547,11 @@ class Streams:
         for name in dict.fromkeys(table.database for table in tables if table is not None):
             for vgroup_id in require_database(name, self._catalog).vgroup_ids:
                 self._storage.vnode(vgroup_id).sync()
+
+    def tell(self, stream_id: int, text: str) -> None:
+        """Notes something that people should hear of; see `ins_stream_events`."""
+        _log.info("stream %x: %s", stream_id, text)
+        self._events.append(EventInfo(self._clock.now_ms(), stream_id, text))
 
     # --- what is shown -----------------------------------------------------------------------------------------
 
@@ -488,6 +582,7 @@ class Streams:
             infos[stream.id] = judged(info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
+        events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
 
     def _with_silent_tasks(
@@ -515,7 +610,7 @@ class Streams:
             interval = options.checkpoint_interval
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-                           sink_rate=options.sink_rate)
+                           sink_rate=options.sink_rate, backup=self._backup_text(stream.id))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -566,6 +661,7 @@ class Streams:
             paused=stream.wanted == "paused",
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
+            recover=lambda: self._backups.restore(stream.id),
             last_checkpoint_id=stream.last_checkpoint_id,
         ))
 
@@ -578,7 +674,16 @@ class Streams:
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:
         stream = self._catalog.stream_by_id(stream_id)
-        return frozenset() if stream is None else frozenset(one.checkpoint_id for one in stream.savepoints)
+        if stream is None:
+            return frozenset()
+        return self._backups.held(stream_id).union(one.checkpoint_id for one in stream.savepoints)
+
+    def _backup_text(self, stream_id: int) -> str:
+        info = self._backups.info(stream_id)
+        if info is None:
+            return "none"
+        copied = "nothing yet" if info.checkpoint_id is None else f"checkpoint {info.checkpoint_id}"
+        return f"{copied}; failed: {info.problem}" if info.problem else copied
 
     def _next_attempt(self, stream_id: int) -> int:
         attempt = self._catalog.next_attempt(stream_id).attempt

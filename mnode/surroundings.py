@@ -1,6 +1,6 @@
-"""What surrounds the coordinator: helper threads, the door for workers, waiting for answers. No decisions are made here.
+"""What surrounds the coordinator: helper threads, the door for workers, waiting for answers. Decides nothing.
 
-`Threads` is the real thing. The simulation puts one thread in its place, in which everything happens in a seeded order.
+`Threads` is the real thing. The simulation puts one thread in its place, in which all happens in a seeded order.
 """
 
 from __future__ import annotations

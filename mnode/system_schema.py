@@ -85,7 +85,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("stream_name", _TABLE), ("create_time", _TIME), ("stream_id", _text(19)), ("history_id", _text(19)),
             ("sql", _LINE), ("status", _text(20)), ("source_db", _NAME), ("target_db", _NAME),
             ("target_table", _TABLE), ("watermark", _BIG), ("trigger", _text(24)), ("sink_quota", _text(20)),
-            ("checkpoint_interval", _text(20)), ("checkpoint_backup", _text(20)), ("history_scan_idle", _text(20)),
+            ("checkpoint_interval", _text(20)), ("checkpoint_backup", _LINE), ("history_scan_idle", _text(20)),
             ("message", _LINE), ("state", _text(20)), ("reason", _LINE), ("since", _TIME), ("attempt", _BIG),
             ("restarts", _BIG), ("rows_in", _BIG), ("rows_out", _BIG), ("late_rows", _BIG), ("lag", _BIG),
             ("event_time_watermark", _TIME), ("checkpoint_id", _BIG), ("checkpoint_time", _TIME),

@@ -285,7 +285,7 @@ class SystemTables:
                 _tdengine_status(info.state), source.database if source else None,
                 target.database if target else None, target.name if target else None, info.watermark,
                 info.trigger.replace("_", " "), f"{rate:g} MB/s" if rate else "unlimited",
-                f"{interval_s:g} sec", "none", "100a", info.reason or None, info.state,
+                f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
                 sum(status.late_rows for status in sources), sum(lags) if lags else None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.plan import PlanNode
 from penstock.planner.user_calls import UserCall
 from penstock.sql.schema import Column, UserFunction
@@ -83,6 +84,7 @@ class SourcePlan:
     With `row_window`, `rows_sql` yields the rows that count, sorted by group and time, with `#group`, `#ts` and the
     marks of its kind (`#state`; `#opens` and `#ends`); `sql` then reads `windowed`: those rows with the
     `_wstart` of their window. There is no `late_sql`: each row is judged by its own time.
+    `kernel` is what `sql` and `rows_sql` compute, where that is simple enough to do without DuckDB.
     """
 
     storage_uid: int
@@ -98,6 +100,7 @@ class SourcePlan:
     expired_sql: str | None
     row_window: RowWindow | None = None
     rows_sql: str = ""
+    kernel: SourceKernel | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,8 @@ class AggPlan:
     `final_sql` reads the relation `state` (`_gid`, keys, `_wstart`, `_rows`, the accumulators' fields) and yields
     `_op` (1 where no rows are left, or none that count: the result is to be deleted), `_gid`, keys and the result
     columns.
-    `window` is None where rows define the windows (`SourcePlan.row_window`).
+    `window` is None where rows define the windows (`SourcePlan.row_window`). `kernel` is what `final_sql` computes,
+    where that is simple enough to do without DuckDB.
     """
 
     window: IntervalWindow | None
@@ -115,6 +119,7 @@ class AggPlan:
     time_zone: str
     accumulators: tuple[Accumulator, ...]
     final_sql: str
+    kernel: FinalKernel | None = None
 
     @property
     def fields(self) -> tuple[Field, ...]:

@@ -22,6 +22,8 @@ from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.dead_letters import plan_dlq, plan_errors
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.group_ids import group_id, group_value
+from penstock.planner.kernel_planner import columns_of, expression_kernel, expression_kernels, panes_of, source_kernel
+from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
@@ -629,12 +631,15 @@ class _Planner:
             columns = ", ".join(["_tuid AS _row", f"{gid} AS _gid", *keys,
                                  *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
             sql = f"{base} SELECT {columns} FROM kept"
-            return self._source(needs_children, gid, sql, None, None)
+            return self._source(needs_children, gid, sql, None, None, self._source_kernel(condition, gid, keys, casts))
         if isinstance(window, WindowMarks):
             sql = self._partial_select(gid, keys).format(source="windowed")
-            return replace(self._source(needs_children, gid, sql, None, None), row_window=window.window,
+            kernel = self._source_kernel(condition, gid, keys, (), marks=window)
+            return replace(self._source(needs_children, gid, sql, None, None, kernel), row_window=window.window,
                            rows_sql=rows_sql(base, window, gid, ts))
         assert isinstance(window, IntervalWindow)
+        # Windows of arrival lie on a column that the log doesn't have.
+        kernel = self._source_kernel(condition, gid, keys, (), window) if ts == self.row_key().ts else None
         start = (interval_start_sql(ts, window, self.precision, self.session.time_zone) if window.sliding is None
                  else f"unnest({expand_windows_sql(ts, window, self.precision, self.session.time_zone)})")
         windowed = f"windowed AS (SELECT *, {start} AS _wstart FROM kept)"
@@ -645,12 +650,35 @@ class _Planner:
         body = self._partial_select(gid, keys)
         sql = f"{base}, {windowed} {body.format(source='windowed')}"
         if not ignore_expired:
-            return self._source(needs_children, gid, sql, None, None)
+            return self._source(needs_children, gid, sql, None, None, kernel)
         live = f"live AS (SELECT * FROM windowed WHERE NOT coalesce({expired}, false))"
         late_sql = f"{base}, {windowed}, {live} {body.format(source='live')}"
         expired_sql = (f"{base}, {windowed} SELECT _row FROM windowed "
                        f"GROUP BY _row HAVING bool_and(coalesce({expired}, false))")
-        return self._source(needs_children, gid, sql, late_sql, expired_sql)
+        return self._source(needs_children, gid, sql, late_sql, expired_sql, kernel)
+
+    def _source_kernel(
+        self, condition: str | None, gid: str, keys: list[str], projections: Sequence[str],
+        window: IntervalWindow | None = None, marks: WindowMarks | None = None,
+    ) -> SourceKernel | None:
+        """Returns what a source task can compute without DuckDB: groups must follow from the child table alone."""
+        members = {"tbname", *(tag.name for tag in self.table.tags)}
+        groups_sql = None
+        if self.keys:
+            if not set().union(*(columns_of(key.sql) for key in self.keys)) <= members:
+                return None
+            groups_sql = f"SELECT {', '.join(['_tuid', f'{gid} AS _gid', *keys])} FROM children"
+        panes = panes_of(window, self.precision, self.session.time_zone) if window is not None else None
+        if window is not None and panes is None:
+            return None
+        types = {"_tuid": Kind.UBIGINT, "tbname": Kind.VARCHAR,
+                 **{tag.name: tag.type.kind for tag in self.table.tags},
+                 **{column.name: column.type.kind for column in self.used.values()}}
+        return source_kernel(
+            condition=condition, groups_sql=groups_sql,
+            partials=[partial for _, partial in self.partials.values()], projections=projections,
+            marks=marks.marks if marks is not None else (),
+            mark_condition=marks.condition if marks is not None else None, panes=panes, types=types)
 
     def _is_tag(self, key: Key) -> bool:
         return any(key.sql == quoted(tag.name) for tag in self.table.tags)
@@ -683,7 +711,8 @@ class _Planner:
                 f"GROUP BY {', '.join(grouped)})")
 
     def _source(
-        self, needs_children: bool, gid: str, sql: str, late_sql: str | None, expired_sql: str | None
+        self, needs_children: bool, gid: str, sql: str, late_sql: str | None, expired_sql: str | None,
+        kernel: SourceKernel | None = None,
     ) -> SourcePlan:
         return SourcePlan(
             storage_uid=self.table.storage_uid,
@@ -691,7 +720,7 @@ class _Planner:
             time_column=self.table.time_column.name, group_is_table=gid == "_tuid",
             precision=self.precision, columns=tuple(self.used.values()),
             tags=tuple(Field(tag.name, tag.type) for tag in self.table.tags),
-            needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql,
+            needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql, kernel=kernel,
         )
 
     def _agg_plan(self, window: Window | WindowMarks | None, casts: list[str]) -> AggPlan:
@@ -706,7 +735,14 @@ class _Planner:
         accumulators = tuple(accumulator for _, partial in self.partials.values()
                              for accumulator in partial.accumulators)
         interval = window if isinstance(window, IntervalWindow) else None
-        return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final)
+        types = {"_rows": Kind.BIGINT, "_gid": Kind.UBIGINT, "_wstart": Kind.BIGINT,
+                 **{key.field.name: key.field.type.kind for key in self.keys},
+                 **{field.name: field.type.kind for accumulator in accumulators for field in accumulator.fields}}
+        end_kernel = expression_kernel(end, types)
+        results = expression_kernels(casts, types if end_kernel is None else {**types, "_wend": Kind.BIGINT})
+        nothing = expression_kernel(self._nothing(), types)
+        kernel = FinalKernel(results, end_kernel, nothing) if results is not None and nothing is not None else None
+        return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final, kernel)
 
     def _nothing(self) -> str:
         """SQL of whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""

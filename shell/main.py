@@ -13,6 +13,7 @@ from penstock import __version__
 from penstock.common.config import Config, load_config, parse_assignment
 from penstock.common.errors import ConfigError
 from penstock.shell.error_text import error_text
+from penstock.shell.fsck_options import add_fsck_options
 from penstock.shell.import_options import add_import_options
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def _add_engine_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     parser.add_argument("--conf", metavar="FILE", default=default(None), help="configuration file")
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=default([]), dest="settings",
                         help="set one configuration key; may be repeated")
+    parser.add_argument("--safe-mode", action="store_true", default=default(False),
+                        help="start no stream and no Spark, to look at everything and repair it (disableStream = true)")
     parser.add_argument("--debug", action="store_true", default=default(False),
                         help="show where in the code an error comes from")
 
@@ -95,7 +98,8 @@ def _add_shell_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _config(options: argparse.Namespace) -> Config:
-    return load_config(options.conf, dict(map(parse_assignment, options.settings)))
+    settings = dict(map(parse_assignment, options.settings))
+    return load_config(options.conf, {**settings, "disableStream": "true"} if options.safe_mode else settings)
 
 
 def _complain(error: Exception, debug: bool) -> None:
@@ -134,7 +138,10 @@ def _run_shell(options: argparse.Namespace) -> int:
 def _run_interactively(session: ShellSession, config: Config, data: str) -> int:
     from penstock.shell.repl import run_prompt
 
-    session.screen.write(f"Penstock {__version__}, data in {data}. Statements end with ;  .help lists commands.\n\n")
+    session.screen.write(f"Penstock {__version__}, data in {data}. Statements end with ;  .help lists commands.\n")
+    if config.disable_stream:
+        session.screen.write("Safe mode: no stream runs (disableStream). SHOW STREAMS and .tasks tell what would.\n")
+    session.screen.write("\n")
     run_prompt(session, config.history_file)
     return DONE
 
@@ -187,11 +194,18 @@ def _run_import(options: argparse.Namespace) -> int:
     return run_import(options, _config(options))
 
 
+def _run_fsck(options: argparse.Namespace) -> int:
+    from penstock.shell.fsck_command import run_fsck
+
+    return run_fsck(options)
+
+
 SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
                _run_views),
     SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
     SubCommand("import", "Bring CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
                _run_import),
+    SubCommand("fsck", "Check a data directory, and mend it with --repair.", add_fsck_options, _run_fsck),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
 )

@@ -189,8 +189,10 @@ def _sink_rate(cursor: Cursor) -> float:
     return rate
 
 
-def parse_create_stream(cursor: Cursor, start: int) -> Statement:
-    """Parses what follows CREATE STREAM; `start` is where CREATE is."""
+def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False) -> Statement:
+    """Parses what follows CREATE [OR REPLACE] STREAM; `start` is where CREATE is."""
+    if or_replace and cursor.at("IF"):
+        raise cursor.fail("OR REPLACE and IF NOT EXISTS exclude each other")
     if_not_exists = take_if_not_exists(cursor)
     name = cursor.name("a stream name")
     options_start = cursor.token.start
@@ -212,7 +214,8 @@ def parse_create_stream(cursor: Cursor, start: int) -> Statement:
     if cursor.at("NOTIFY"):
         token = cursor.token
         raise NotSupportedError("NOTIFY is not supported", position=position(cursor.text, token.start, len(token.raw)))
-    return CreateStream(name, options, target, query, if_not_exists, cursor.source(start), options_place)
+    return CreateStream(name, options, target, query, if_not_exists, cursor.source(start), options_place,
+                        or_replace)
 
 
 def _parse_target(cursor: Cursor) -> StreamTarget:

@@ -141,6 +141,8 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("CREATE", "TABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=False),
     ("CREATE", "STABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=True),
     ("CREATE", "STREAM"): parse_create_stream,
+    ("CREATE", "OR", "REPLACE", "STREAM"):
+        lambda cursor, start: parse_create_stream(cursor, start, or_replace=True),
     ("CREATE", "SNODE"): _plain(parse_create_snode),
     ("CREATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=False),
     ("CREATE", "AGGREGATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=True),

@@ -62,7 +62,8 @@ class Table:
     `columns` begins with the primary timestamp. A child table has its super table's columns and tags, `super_uid`,
     `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:
     `storage_uid` equals `uid`. For a child table `storage_uid` is the super table's uid.
-    `vgroup_id` is None for super and system tables.
+    `vgroup_id` is None for super and system tables. `replaces`: the uid of the table whose place this one is going to
+    take; until then no name leads to it.
     """
 
     uid: int
@@ -79,6 +80,7 @@ class Table:
     comment: str | None = None
     ttl_days: int = 0
     schema_version: int = 1
+    replaces: int | None = None
 
     @property
     def storage_uid(self) -> int:

@@ -450,6 +450,7 @@ class CreateStream(Statement):
     if_not_exists: bool = False
     text: str = ""
     options_place: tuple[int, int] = (0, 0)
+    or_replace: bool = False
 
 
 @dataclass(frozen=True, slots=True)

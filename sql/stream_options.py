@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.statements import CreateStream, StreamOptions
+
+_PREFIX = re.compile(r"CREATE\s+OR\s+REPLACE\s+STREAM", re.IGNORECASE)
 
 ALTERABLE = (
     "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate",
@@ -81,9 +84,10 @@ def given(options: StreamOptions) -> tuple[str, ...]:
 
 
 def altered(statement: CreateStream, changes: StreamOptions) -> str:
-    """Returns the statement's text with its options replaced by `changes` where these are given."""
+    """Returns the statement's text without OR REPLACE, and with `changes` in the place of options where given."""
     merged = replace(statement.options, **{name: getattr(changes, name) for name in given(changes)})
     first, last = statement.options_place
     text = options_sql(merged)
     # Behind the name stands either an option or, after white space, INTO.
-    return f"{statement.text[:first].rstrip()} {text} {statement.text[last:].lstrip()}"
+    head = _PREFIX.sub("CREATE STREAM", statement.text[:first]).rstrip()
+    return " ".join(filter(None, (head, text, statement.text[last:].lstrip())))

@@ -14,11 +14,11 @@ import pyarrow.compute as pc
 from penstock.planner.stream import ARRIVAL_COLUMN
 from penstock.planner.windows import window_bounds
 from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.compute import ADD
 from penstock.tasks.judging import source_rows
 from penstock.tasks.messages import TaskId
 from penstock.tasks.source import SourceTask
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.tasks.window_table import ADD
 from penstock.wal.record import MetaRecord, Record, RowsRecord
 
 
@@ -63,10 +63,8 @@ class ArrivalSourceTask(SourceTask):
         rows = pa.concat_tables(tables, promote_options="default") if tables else pa.table({})
         if not rows.num_rows:
             return
-        if self._source.needs_children:
-            self._computer.register("children", self._children.table())
         self._rows_in += rows.num_rows
-        self._send(ADD, self._computer.run(self._source.sql, self._schema, rows=rows))
+        self._send(ADD, self._first_stage.compute(rows))
         assert self._arrival is not None
         self._advance(self._arrival)
 

@@ -42,6 +42,7 @@ class BaseTask:
         plan, settings = deployment.plan, deployment.settings
         self.id = task
         self._plan: StreamPlan = plan
+        self._attempt = deployment.attempt
         self._settings = settings
         self._environment = environment
         self._clock = environment.clock
@@ -93,6 +94,7 @@ class BaseTask:
     def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
         """Goes back to a checkpoint; returns what `_state` gave then, or None at the stream's beginning."""
         try:
+            self._store.enter(self._attempt)
             return self._store.restore(checkpoint_id)
         except PenstockError:
             # The next attempt may open the store in this process, and LMDB allows only one to have it open.

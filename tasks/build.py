@@ -7,7 +7,6 @@ import traceback
 from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
-from penstock.tasks.agg import AggTask
 from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.messages import TaskId
@@ -15,6 +14,7 @@ from penstock.tasks.segment_agg import SegmentAggTask
 from penstock.tasks.sink import SinkTask
 from penstock.tasks.source import SourceTask
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.window_agg import WindowAggTask
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ def _build(edges: TaskEdges, deployment: StreamDeployment, environment: TaskEnvi
         case "source":
             return SourceTask(deployment, index, edges.downstream, environment)
         case "agg":
-            kind = AggTask if deployment.plan.source.row_window is None else SegmentAggTask
+            kind = WindowAggTask if deployment.plan.source.row_window is None else SegmentAggTask
             return kind(deployment, index, edges.upstream, edges.downstream, environment)
         case "sink":
             return SinkTask(deployment, index, edges.upstream, environment)

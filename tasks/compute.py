@@ -81,6 +81,8 @@ def fields_schema(fields: Sequence[Field]) -> list[pa.Field]:
 
 
 OPERATION = pa.field("_op", pa.uint8())
+#: What a block of partials says in `_op`: add to what its source contributed, take its place, or add after a restart.
+ADD, REPLACE, REPLAYED = 0, 1, 2
 GROUP = pa.field("_gid", pa.uint64())
 WINDOW_START = pa.field("_wstart", pa.int64())
 ROWS = pa.field("_rows", pa.int64())

@@ -45,9 +45,15 @@ class Filler:
 
     def __init__(
         self, plan: FillPlan, grid: Grid, keys: Sequence[Field], schema: pa.Schema, index: ResultIndex,
-        computer: Computer, results: Results, chunk_rows: int = CHUNK_ROWS,
+        computer: Computer, results: Results, chunk_rows: int = CHUNK_ROWS, withdrawn: ResultIndex | None = None,
     ) -> None:
+        """`withdrawn` keeps windows whose results were deleted; needed if an earlier attempt has filled gaps.
+
+        What that attempt wrote since the checkpoint, this one doesn't know: of two windows that came and went there may
+        be filled rows left.
+        """
         self._plan = plan
+        self._withdrawn = withdrawn
         self._grid = grid
         self._schema = schema
         self._index = index
@@ -59,6 +65,8 @@ class Filler:
     def save(self) -> None:
         """Hands what changed to the store."""
         self._index.save()
+        if self._withdrawn is not None:
+            self._withdrawn.save()
 
     def take(self, results: pa.RecordBatch, starts: Sequence[int]) -> Iterator[pa.RecordBatch]:
         """Takes note of results that are being sent, and returns what must follow them, made chunk by chunk.
@@ -73,8 +81,12 @@ class Filler:
         for (gid, start), row in rows.items():
             if operations[row] == _DELETE:
                 self._index.remove(gid, start)
+                if self._withdrawn is not None:
+                    self._withdrawn.add(gid, start)
             elif self._index.add(gid, start):
                 new.add((gid, start))
+                if self._withdrawn is not None and self._withdrawn.has(gid, start):
+                    self._withdrawn.remove(gid, start)
         gaps = self._gaps(rows, operations, new)
         if not gaps:
             return iter(())
@@ -106,8 +118,11 @@ class Filler:
                 else:
                     low, high = emptied.get(gid, (start, start))
                     emptied[gid] = (min(low, start), max(high, start))
+                gaps.update(dict.fromkeys(self._left_over(gid, start)))
                 continue
             fresh = (gid, start) in new
+            if fresh:
+                gaps.update(dict.fromkeys(self._left_over(gid, start)))
             if (fresh or self._plan.after) and (before := self._index.before(gid, start)) is not None:
                 gaps[Gap(gid, before, start, True)] = None
             if (fresh or self._plan.before) and (after := self._index.after(gid, start)) is not None:
@@ -116,6 +131,15 @@ class Filler:
             gaps[Gap(gid, low, high, False)] = None
         # What is emptied first may lie inside of what is filled then.
         return sorted((gap for gap in gaps if self._counts(gap)), key=lambda gap: (gap.filled, gap.gid, gap.first))
+
+    def _left_over(self, gid: int, start: int) -> Iterator[Gap]:
+        """Yields what an earlier attempt may have filled beside a window, where no window with a result is any more."""
+        if self._withdrawn is None:
+            return
+        if self._index.before(gid, start) is None and (gone := self._withdrawn.before(gid, start)) is not None:
+            yield Gap(gid, gone, start, False)
+        if self._index.after(gid, start) is None and (gone := self._withdrawn.after(gid, start)) is not None:
+            yield Gap(gid, start, gone, False)
 
     def _counts(self, gap: Gap) -> bool:
         """Tells whether there are windows in a gap, and not too many of them."""

@@ -16,6 +16,11 @@ class HeldWindows:
         self._ranges: dict[int, tuple[int, int]] = {}
         self._groups: dict[int, set[int]] = {}
 
+    @property
+    def any(self) -> bool:
+        """Whether any window is held."""
+        return bool(self._ranges)
+
     def clear(self, input: int, first: int, last: int, touched: Mapping[int, Iterable[int]]) -> None:
         """An input voids the windows that start in [first, last]; `touched`: the groups it was in, by window."""
         self._ranges[input] = (first, last)

@@ -10,8 +10,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.planner.kernel_spec import Panes
 from penstock.planner.stream import StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND
+from penstock.tasks.keys import among
 from penstock.tasks.messages import LeftOutRow
 from penstock.tasks.quarantine import TableTimes
 from penstock.vnode.keys import TS_MAX
@@ -42,6 +44,18 @@ class Judged:
     versions: tuple[int, ...]
     ingest_times_ms: tuple[int, ...]
 
+    @property
+    def newest(self) -> int:
+        """The greatest time of the rows."""
+        return int(self.ts.max())
+
+
+def own_rows(batch: pa.RecordBatch, plan: StreamPlan) -> pa.RecordBatch:
+    """Returns those rows of a record that the stream reads: all, or those of one child table."""
+    if plan.source.keep_tuid is None:
+        return batch
+    return batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(plan.source.keep_tuid, pa.uint64())))
+
 
 def judge(
     records: Sequence[RowsRecord], plan: StreamPlan, newest: int | None, times: TableTimes,
@@ -54,50 +68,63 @@ def judge(
     judged by it. `noted`: per record the time that writers had noted before it, which then counts instead of the
     newest. `times` knows the tables that have such rows, and learns of more.
     """
-    keep_tuid = plan.source.keep_tuid
-    time_name = records[0].batch.schema.names[1]
-    tables, limits, changes, lasts = [], [], [], []
-    ends: list[int] = []
     kept: list[RowsRecord] = []
+    batches: list[pa.RecordBatch] = []
+    lasts: list[npt.NDArray[np.int64]] = []
     future: list[LeftOutRow] = []
+    reached: list[int | None] = []
     for place, record in enumerate(records):
-        batch = record.batch
-        if keep_tuid is not None:
-            batch = batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(keep_tuid, pa.uint64())))
-        if batch.num_rows == 0:
+        batch = own_rows(record.batch, plan)
+        if plan.time.max_future is not None:
+            batch, ahead = _without_future(batch, record, plan, times)
+            future += ahead
+        if not batch.num_rows:
             continue
-        ts = _as_int64(batch.column(time_name))
-        highest = pc.max(ts).as_py()
-        bound = future_bound(record.ingest_time_ms, plan)
-        if highest > bound:
-            ahead = pc.greater(ts, pa.scalar(bound, pa.int64()))
-            found = batch.filter(ahead)
-            future += _left_out(found, record, bound)
-            batch = batch.filter(pc.invert(ahead))
-            ts = _as_int64(batch.column(time_name))
-            times.watch(found.column("_tuid").unique().to_pylist(), batch.column("_tuid").to_numpy(), ts.to_numpy())
-            if batch.num_rows == 0:
-                continue
-            highest = pc.max(ts).as_py()
-        reached = newest if noted is None else noted[place]
-        limits.append(np.full(len(ts), NEVER if reached is None else reached - plan.closing_delay, np.int64))
-        newest = highest if newest is None else max(newest, highest)
-        changes.append(_verdict(batch, CHANGE_COLUMN))
-        last = _verdict(batch, LAST_COLUMN)
-        lasts.append(times.correct(batch.column("_tuid").to_numpy(), ts.to_numpy(), last) if times else last)
-        tables.append(pa.Table.from_batches([batch]))
-        ends.append(len(ts) + (ends[-1] if ends else 0))
+        if times:
+            lasts.append(times.correct(batch.column("_tuid").to_numpy(), times_of(batch), _verdict(batch, LAST_COLUMN)))
+        elif plan.time.max_future is not None:
+            lasts.append(_verdict(batch, LAST_COLUMN))
         kept.append(record)
-    if not tables:
+        reached.append(None if noted is None else noted[place])
+        batches.append(batch)
+    if not batches:
         return None, future
-    merged = pa.concat_tables(tables, promote_options="default")
-    ts = _as_int64(merged.column(time_name).combine_chunks()).to_numpy()
-    change = np.concatenate(changes).astype(np.uint8)
-    plain = not change.any()
-    judged = Judged(source_rows(merged, plan), ts, None if plain else change, np.concatenate(limits),
-                    None if plain else np.concatenate(lasts), tuple(ends), tuple(record.version for record in kept),
-                    tuple(record.ingest_time_ms for record in kept))
+    merged = _joined(batches)
+    ts: npt.NDArray[np.int64] = merged.column(batches[0].schema.names[1]).to_numpy().view(np.int64)
+    sizes = np.array([batch.num_rows for batch in batches])
+    ends = np.cumsum(sizes)
+    seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
+    if newest is not None:
+        seen = np.maximum(seen, newest)
+    before = NEVER if newest is None else newest - plan.closing_delay
+    limits = np.concatenate([[before], seen[:-1] - plan.closing_delay])
+    if noted is not None:
+        limits = np.array([NEVER if ts is None else ts - plan.closing_delay for ts in reached], np.int64)
+    limit = np.repeat(limits, sizes)
+    change = last = None
+    if any(CHANGE_COLUMN in batch.schema.names for batch in batches):
+        change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)
+        if change.any():
+            last = np.concatenate(lasts or [_verdict(batch, LAST_COLUMN) for batch in batches])
+        else:
+            change = None
+    judged = Judged(source_rows(merged, plan, ts), ts, change, limit, last, tuple(ends.tolist()),
+                    tuple(record.version for record in kept), tuple(record.ingest_time_ms for record in kept))
     return judged, future
+
+
+def _without_future(
+    batch: pa.RecordBatch, record: RowsRecord, plan: StreamPlan, times: TableTimes
+) -> tuple[pa.RecordBatch, list[LeftOutRow]]:
+    """Returns the rows of a record but for those from the future, and these; `times` learns of their tables."""
+    ts = times_of(batch)
+    bound = future_bound(record.ingest_time_ms, plan)
+    ahead = ts > bound
+    if not ahead.any():
+        return batch, []
+    found, batch = batch.filter(pa.array(ahead)), batch.filter(pa.array(~ahead))
+    times.watch(found.column("_tuid").unique().to_pylist(), batch.column("_tuid").to_numpy(), ts[~ahead])
+    return batch, _left_out(found, record, bound)
 
 
 def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
@@ -108,9 +135,14 @@ def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
 
 
 def _left_out(rows: pa.RecordBatch, record: RowsRecord, bound: int) -> list[LeftOutRow]:
-    times = _as_int64(rows.column(1)).to_pylist()
     return [LeftOutRow(tuid, ts, bound - ts, "future", record.version, record.ingest_time_ms)
-            for tuid, ts in zip(rows.column("_tuid").to_pylist(), times, strict=True)]
+            for tuid, ts in zip(rows.column("_tuid").to_pylist(), times_of(rows).tolist(), strict=True)]
+
+
+def times_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
+    """Returns the primary timestamps of a record's rows, in units of the database's precision."""
+    times: npt.NDArray[np.int64] = batch.column(1).view(pa.int64()).to_numpy()
+    return times
 
 
 def never_late(rows: pa.Table, time_column: str, as_of: int) -> Judged:
@@ -133,18 +165,42 @@ def without_rows(judged: Judged, rows: Sequence[int]) -> Judged | None:
         tuple(int(counts[end - 1]) for end in judged.ends), judged.versions, judged.ingest_times_ms)
 
 
-def suspects(judged: Judged) -> pa.Table | None:
-    """Returns the rows with `_row`, `_limit` and `_last` if any of them may be expired, else None."""
-    if judged.change is None or judged.last is None:
-        return None
-    if not bool(((judged.change != 0) & (judged.ts < judged.limit)).any()):
-        return None
+def may_be_late(judged: Judged) -> bool:
+    """Tells whether any of the rows may be expired."""
+    if judged.change is None:
+        return False
+    return bool(((judged.change != 0) & (judged.ts < judged.limit)).any())
+
+
+def suspects(judged: Judged) -> pa.Table:
+    """Returns rows that may be late with `_row`, `_limit` and `_last`."""
+    assert judged.change is not None
     # An append is the newest row of its table, so it never is expired: it gets no limit.
     appended = judged.change == 0
     limit = pa.array(judged.limit, mask=appended)
     last = pa.array(judged.last, mask=appended)
     rows = judged.rows.append_column("_row", pa.array(np.arange(len(judged.ts))))
     return rows.append_column("_limit", limit).append_column("_last", last)
+
+
+def expired_rows(judged: Judged, panes: Panes) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+    """Returns which rows that may be late are expired for all their INTERVAL windows, and which for some only.
+
+    A row is expired for a window that had ended by the watermark, unless its table had not come to a later one.
+    """
+    assert judged.change is not None
+    assert judged.last is not None
+    rows = np.flatnonzero((judged.change != 0) & (judged.ts < judged.limit))
+    ts, limit = judged.ts[rows], judged.limit[rows]
+    behind = (ts - panes.offset) % panes.step
+    newest_end = ts - behind + panes.width
+    oldest_end = newest_end - (-(-(panes.width - behind) // panes.step) - 1) * panes.step
+    last = judged.last[rows]
+    last_end = last - (last - panes.offset) % panes.step + panes.width
+    whole, some = np.zeros(len(judged.ts), bool), np.zeros(len(judged.ts), bool)
+    whole[rows] = (newest_end <= limit) & (newest_end < last_end)
+    some[rows] = ~whole[rows] & (oldest_end <= limit) & (oldest_end < last_end)
+    return whole, some
 
 
 def updated(judged: Judged, expired: npt.NDArray[np.int64] | None) -> npt.NDArray[np.bool_] | None:
@@ -154,19 +210,23 @@ def updated(judged: Judged, expired: npt.NDArray[np.int64] | None) -> npt.NDArra
     """
     if judged.change is None:
         return None
-    found = judged.change == UPDATED
+    found: npt.NDArray[np.bool_] = judged.change == UPDATED
     if expired is not None and len(expired):
         tuids = judged.rows.column("_tuid").to_numpy()
-        keys = np.rec.fromarrays([tuids, judged.ts])
-        found &= ~np.isin(keys, keys[expired])
+        found &= ~among(tuids, judged.ts, tuids[expired], judged.ts[expired])
     return found if found.any() else None
 
 
-def source_rows(table: pa.Table, plan: StreamPlan) -> pa.Table:
-    """Returns stored rows as the relation `rows`: `_tuid` and the plan's columns by name, timestamps as int64."""
+def source_rows(table: pa.Table, plan: StreamPlan, ts: npt.NDArray[np.int64] | None = None) -> pa.Table:
+    """Returns stored rows as the relation `rows`: `_tuid` and the plan's columns by name, timestamps as int64.
+
+    `ts`: the values of the primary timestamp, if they are at hand.
+    """
     names, columns = ["_tuid"], [table.column("_tuid")]
     for column in plan.source.columns:
-        if column.physical in table.column_names:
+        if ts is not None and column.name == plan.source.time_column:
+            stored = pa.chunked_array([pa.array(ts)])
+        elif column.physical in table.column_names:
             stored = table.column(column.physical)
         else:
             stored = pa.nulls(table.num_rows, column.type.arrow())
@@ -177,8 +237,12 @@ def source_rows(table: pa.Table, plan: StreamPlan) -> pa.Table:
     return pa.table(dict(zip(names, columns, strict=True)))
 
 
-def _as_int64(array: pa.Array) -> pa.Array:
-    return array.view(pa.int64()) if isinstance(array, pa.Array) else array.cast(pa.int64())
+def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:
+    """Returns batches of one table as one; columns may have been added between them."""
+    schema = batches[0].schema
+    if all(batch.schema is schema or batch.schema.equals(schema) for batch in batches):
+        return pa.Table.from_batches(batches)
+    return pa.concat_tables([pa.Table.from_batches([batch]) for batch in batches], promote_options="default")
 
 
 def _verdict(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:

@@ -5,7 +5,7 @@ The fast path adds rows; this one is exact for any change. Both must give the sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from penstock.planner.stream import StreamPlan
 from penstock.planner.windows import end_of, grid_of
-from penstock.tasks.compute import GROUP, WINDOW_START, Computer
+from penstock.tasks.compute import GROUP, WINDOW_START
+from penstock.tasks.first_stage import FirstStage
+from penstock.tasks.keys import among
 from penstock.wal.record import DeleteRecord
 
 WINDOWS_PER_READ = 1_000
@@ -42,45 +44,42 @@ class Change:
 class Recalculation:
     """Answers, for one vnode, which parts of the results a change invalidates, and what they are now."""
 
-    def __init__(self, plan: StreamPlan, schema: pa.Schema, computer: Computer, read_rows: ReadRows) -> None:
+    def __init__(
+        self, plan: StreamPlan, first_stage: FirstStage, schema: pa.Schema, read_rows: ReadRows
+    ) -> None:
         self._plan = plan
+        self._first_stage = first_stage
         self._schema = schema
-        self._computer = computer
         self._read_rows = read_rows
         self._time = plan.source.time_column
         self._grid = (grid_of(plan.agg.window, plan.agg.precision, plan.agg.time_zone)
                       if plan.agg is not None and plan.agg.window is not None else None)
 
     def windows(
-        self, change: Change, added: pa.RecordBatch | None
-    ) -> tuple[pa.RecordBatch | None, list[pa.RecordBatch]]:
+        self, change: Change, added: Sequence[pa.RecordBatch]
+    ) -> tuple[list[pa.RecordBatch], list[pa.RecordBatch]]:
         """Returns the partials that may still be added, and those that replace this vnode's contribution.
 
         A (group, window) is recalculated if a changed row was in it before the block, or if one came into it with the
         block; then nothing of the block is added to it.
         """
-        sources = []
+        sources = [self._partials(self.old_rows(change))]
         touched = self.changed_rows(change)
         if touched is not None:
             sources.append(self._partials(touched))
-        sources.append(self._partials(self.old_rows(change)))
-        known: dict[tuple[int, int], pa.RecordBatch] = {}
-        for source in sources:
-            for row, window in enumerate(_windows_of(source)):
-                known.setdefault(window, source.slice(row, 1))
-        if not known:
-            return added, []
-        rest = None if added is None else _without(added, known.keys())
+        known = _one_per_window(sources)
+        if not known.num_rows:
+            return list(added), []
+        rest = [batch.filter(pa.array(~among(*_windows_of(batch), *_windows_of(known)))) for batch in added]
         replaced: list[pa.RecordBatch] = []
-        for first, last, members in self._runs(known.keys()):
-            tuids = (pa.array(sorted({gid for gid, _ in members}), pa.uint64())
-                     if self._plan.source.group_is_table else None)
+        for first, last, members in self._runs(known):
+            gids, starts = _windows_of(members)
+            tuids = pa.array(np.unique(gids)) if self._plan.source.group_is_table else None
             fresh = self._partials(self._read_rows(tuids, first, last, change.after))
-            replaced.append(_only(fresh, members))
-            present = set(_windows_of(fresh))
-            gone = [known[window] for window in members if window not in present]
-            if gone:
-                replaced.append(self._emptied(gone))
+            replaced.append(fresh.filter(pa.array(among(*_windows_of(fresh), gids, starts))))
+            gone = ~among(gids, starts, *_windows_of(fresh))
+            if gone.any():
+                replaced.append(self._emptied(members.filter(pa.array(gone))))
         return rest, [batch for batch in replaced if batch.num_rows]
 
     def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
@@ -116,8 +115,7 @@ class Recalculation:
         tuids = change.rows.column("_tuid").to_numpy()
         chosen = np.zeros(len(ts), bool)
         if change.updated is not None:
-            keys = np.rec.fromarrays([tuids, ts])
-            chosen = np.isin(keys, keys[change.updated])
+            chosen = among(tuids, ts, tuids[change.updated], ts[change.updated])
         for delete in change.deletes:
             inside = (ts >= delete.first_ts) & (ts <= delete.last_ts)
             if delete.tuids is not None:
@@ -140,10 +138,9 @@ class Recalculation:
             ts = keys.column(self._time).to_numpy()
             tuids = pa.array(np.unique(keys.column("_tuid").to_numpy()), pa.uint64())
             stored = self._read_rows(tuids, int(ts.min()), int(ts.max()), as_of)
-            wanted = set(zip(keys.column("_tuid").to_pylist(), ts.tolist(), strict=True))
-            mask = [key in wanted for key in zip(stored.column("_tuid").to_pylist(),
-                                                 stored.column(self._time).to_pylist(), strict=True)]
-            found.append(stored.filter(pa.array(mask, pa.bool_())))
+            wanted = among(stored.column("_tuid").to_numpy(), stored.column(self._time).to_numpy(),
+                            keys.column("_tuid").to_numpy(), ts)
+            found.append(stored.filter(pa.array(wanted)))
         for delete in change.deletes:
             tuids = None if delete.tuids is None else pa.array(delete.tuids, pa.uint64())
             found.append(self._read_rows(tuids, delete.first_ts, delete.last_ts, as_of))
@@ -151,54 +148,53 @@ class Recalculation:
 
     # -- which windows -----------------------------------------------------------------------------------------
 
-    def _runs(self, windows: Iterable[tuple[int, int]]) -> list[tuple[int, int, set[tuple[int, int]]]]:
-        """Returns (first ts, last ts, windows) per read: neighbouring windows together, within a bound."""
+    def _runs(self, known: pa.RecordBatch) -> list[tuple[int, int, pa.RecordBatch]]:
+        """Returns (first ts, last ts, windows) per read: neighbouring windows together, within a bound.
+
+        `known` is sorted by start.
+        """
         assert self._grid is not None
-        runs: list[tuple[int, int, set[tuple[int, int]]]] = []
-        starts: dict[int, set[tuple[int, int]]] = {}
-        for window in windows:
-            starts.setdefault(window[1], set()).add(window)
-        for start in sorted(starts):
+        starts = _windows_of(known)[1]
+        heads = np.flatnonzero(np.concatenate([[True], starts[1:] != starts[:-1]]))
+        runs: list[tuple[int, int, int, int]] = []
+        for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(starts)], strict=True):
+            start = int(starts[head])
             last = end_of(start, self._grid) - 1
-            if runs and start <= runs[-1][1] + 1 and len(runs[-1][2]) < WINDOWS_PER_READ:
-                first, previous_last, members = runs[-1]
-                runs[-1] = (first, max(last, previous_last), members | starts[start])
+            if runs and start <= runs[-1][1] + 1 and head - runs[-1][2] < WINDOWS_PER_READ:
+                first, previous_last, begin, _ = runs[-1]
+                runs[-1] = (first, max(last, previous_last), begin, tail)
             else:
-                runs.append((start, last, starts[start]))
-        return runs
+                runs.append((start, last, head, tail))
+        return [(first, last, known.slice(begin, end - begin)) for first, last, begin, end in runs]
 
     def _partials(self, rows: pa.Table) -> pa.RecordBatch:
-        if rows.num_rows == 0:
-            return pa.RecordBatch.from_pylist([], schema=self._schema)
-        return self._computer.run(self._plan.source.sql, self._schema, rows=rows)
+        return self._first_stage.compute(rows)
 
-    def _emptied(self, rows: list[pa.RecordBatch]) -> pa.RecordBatch:
+    def _emptied(self, windows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns partials that say: nothing of this vnode is left in these windows."""
-        table = pa.Table.from_batches(rows)
-        count = table.num_rows
+        count = windows.num_rows
         width = 3 + len(self._plan.keys)
-        columns = [table.column(n).combine_chunks() for n in range(width - 1)]
-        columns.append(pa.repeat(pa.scalar(0, pa.int64()), count))
+        columns = [*windows.columns[: width - 1], pa.repeat(pa.scalar(0, pa.int64()), count)]
         columns += [pa.nulls(count, field.type) for field in list(self._schema)[width:]]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
 
-def _windows_of(partials: pa.RecordBatch) -> list[tuple[int, int]]:
-    return list(zip(partials.column(GROUP.name).to_pylist(), partials.column(WINDOW_START.name).to_pylist(),
-                    strict=True))
+def _one_per_window(sources: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
+    """Returns one partial of each (group, window) that any of the batches has, sorted by start."""
+    everything = pa.concat_batches(sources)
+    gids, starts = _windows_of(everything)
+    order = np.lexsort((gids, starts))
+    gids, starts = gids[order], starts[order]
+    first = np.ones(len(order), bool)
+    first[1:] = (gids[1:] != gids[:-1]) | (starts[1:] != starts[:-1])
+    return everything.take(pa.array(order[first]))
+
+
+def _windows_of(partials: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    return partials.column(GROUP.name).to_numpy(), partials.column(WINDOW_START.name).to_numpy()
 
 
 def _keys_of(results: pa.RecordBatch, composite: bool = False) -> list[tuple[Any, ...]]:
     """(group, primary timestamp) of scalar results, with `composite` the second part of the key too."""
     names = [GROUP.name, "r0", "r1"] if composite else [GROUP.name, "r0"]
     return list(zip(*(results.column(name).to_pylist() for name in names), strict=True))
-
-
-def _only(partials: pa.RecordBatch, windows: Iterable[tuple[int, int]]) -> pa.RecordBatch:
-    wanted = set(windows)
-    return partials.filter(pa.array([window in wanted for window in _windows_of(partials)], pa.bool_()))
-
-
-def _without(partials: pa.RecordBatch, windows: Iterable[tuple[int, int]]) -> pa.RecordBatch:
-    unwanted = set(windows)
-    return partials.filter(pa.array([window not in unwanted for window in _windows_of(partials)], pa.bool_()))

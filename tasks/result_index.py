@@ -12,7 +12,8 @@ from collections.abc import Iterator
 
 from penstock.tasks.state_store import StateStore
 
-_PREFIX = b"f"
+#: What the keys of an index begin with: of windows that are in the result, and of those that were withdrawn from it.
+PRESENT, WITHDRAWN = b"f", b"v"
 _KEY = struct.Struct(">QQ")
 _SIGN = 1 << 63
 _PRESENT = b"\x01"
@@ -22,8 +23,10 @@ CHANGES_MAX = 65_536
 class ResultIndex:
     """The starts of the windows with a result, by group id. Call `save` right before each checkpoint of the store."""
 
-    def __init__(self, store: StateStore, changes_max: int = CHANGES_MAX) -> None:
+    def __init__(self, store: StateStore, changes_max: int = CHANGES_MAX, prefix: bytes = PRESENT) -> None:
+        """`prefix` tells the indexes of one store apart."""
         self._store = store
+        self._prefix = prefix
         self._changes_max = changes_max
         self._added: dict[int, list[int]] = {}
         self._removed: dict[int, set[int]] = {}
@@ -63,7 +66,7 @@ class ResultIndex:
         place = bisect_left(added, start)
         if place < len(added) and added[place] == start:
             return True
-        return start not in self._removed.get(gid, ()) and self._store.get_many([_key(gid, start)])[0] is not None
+        return start not in self._removed.get(gid, ()) and self._store.get_many([self._key(gid, start)])[0] is not None
 
     def before(self, gid: int, start: int) -> int | None:
         """Returns the start of the last window with a result before this one, or None."""
@@ -94,10 +97,10 @@ class ResultIndex:
     def _items(self) -> Iterator[tuple[bytes, bytes | None]]:
         for gid, starts in self._removed.items():
             for start in starts:
-                yield _key(gid, start), None
+                yield self._key(gid, start), None
         for gid, added in self._added.items():
             for start in added:
-                yield _key(gid, start), _PRESENT
+                yield self._key(gid, start), _PRESENT
 
     def _changed(self) -> None:
         self._changes += 1
@@ -122,15 +125,14 @@ class ResultIndex:
     def _stored(self, gid: int, start: int, *, forward: bool) -> int | None:
         """Returns the nearest start in the store that wasn't removed since."""
         removed = self._removed.get(gid, ())
-        prefix = _PREFIX + struct.pack(">Q", gid)
+        prefix = self._prefix + struct.pack(">Q", gid)
         found: int | None = start
         while found is not None:
-            key = self._store.neighbour(_key(gid, found), prefix, forward=forward)
+            key = self._store.neighbour(self._key(gid, found), prefix, forward=forward)
             found = None if key is None else _KEY.unpack(key[1:])[1] - _SIGN
             if found not in removed:
                 return found
         return None
 
-
-def _key(gid: int, start: int) -> bytes:
-    return _PREFIX + _KEY.pack(gid, start + _SIGN)
+    def _key(self, gid: int, start: int) -> bytes:
+        return self._prefix + _KEY.pack(gid, start + _SIGN)

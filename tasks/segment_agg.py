@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pyarrow as pa
 
 from penstock.tasks.agg import AggTask
-from penstock.tasks.compute import OPERATION
+from penstock.tasks.compute import OPERATION, REPLAYED
 from penstock.tasks.segment_table import SegmentTable
-from penstock.tasks.window_table import REPLAYED
+from penstock.tasks.task import StreamDeployment
+from penstock.tasks.window_state import WindowState
 
 
 class SegmentAggTask(AggTask):
@@ -15,11 +18,11 @@ class SegmentAggTask(AggTask):
 
     _table: SegmentTable
 
-    def _open_table(self, inputs: int) -> SegmentTable:
+    def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         window = self._plan.source.row_window
         assert window is not None
-        return SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
-                            self._functions)
+        self._table = SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
+                                   self._functions)
 
     def _next_closing(self) -> int | None:
         closing = self._table.next_closing()
@@ -28,7 +31,8 @@ class SegmentAggTask(AggTask):
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         until = self._closed_until
         replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
-        self._write_results(self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed))
+        for state in self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed):
+            self._write_results(state)
         if self._table.has_changed:
             self._delayed.touch(0, None, self._clock.monotonic())
         self._table.spill(self._settings.state_memory_bytes, until)
@@ -43,6 +47,11 @@ class SegmentAggTask(AggTask):
         self._write_results(self._table.close_until(until))
         self._table.spill(self._settings.state_memory_bytes, until)
 
-    def _write_results(self, state: pa.Table | None) -> None:
+    def _write_results(self, state: WindowState | None) -> None:
         if state is not None:
-            self._route(self._computer.run(self._agg.final_sql, self._schema, state=state))
+            self._route(self._final.compute(state))
+
+    def _restore(self, meta: dict[str, Any]) -> None:
+        self._table.restore(meta["table"], self._closed_until)
+        if self._table.has_changed:
+            self._delayed.touch(0, None, self._clock.monotonic())

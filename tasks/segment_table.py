@@ -20,10 +20,12 @@ import pyarrow as pa
 from penstock.planner.stream import AggPlan, Field, RowWindow, Trigger
 from penstock.planner.stream_row_windows import END_ROWS, LAST_ROW
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
-from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
+from penstock.tasks.compute import GROUP, ROWS, WINDOW_START
+from penstock.tasks.group_index import GROUP_PREFIX
+from penstock.tasks.slot_table import SlotTable, codec_of
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.user_functions import UserFunctions
-from penstock.tasks.window_table import WindowTable, codec_of
+from penstock.tasks.window_state import WindowState
 
 _PREFIX = b"w"
 _KEY = struct.Struct(">HQQ")
@@ -38,7 +40,7 @@ class _Window:
     slots: tuple[int, ...]
 
 
-class SegmentTable(WindowTable):
+class SegmentTable(SlotTable):
     """All segments of one agg task; `windows` is how many inputs' segments may make up one.
 
     Of each (input, group) the newest segments are in memory, from a floor on (no floor: all), and maybe others; what is
@@ -61,6 +63,10 @@ class SegmentTable(WindowTable):
         self._codec = codec_of(self._columns)
         self._order: list[dict[int, list[int]]] = [{} for _ in range(inputs)]
         self._floors: list[dict[int, int]] = [{} for _ in range(inputs)]
+        #: in memory, but neither in `_slots` nor in `_order` yet: (groups, starts, slots)
+        self._unindexed: list[tuple[Slots, Slots, Slots]] = []
+        self._tails = np.full(64, -1)
+        self._alone = inputs == 1
         self._closing: list[tuple[int, int, int]] = []
         self._waiting: dict[tuple[int, int], int] = {}
 
@@ -68,14 +74,37 @@ class SegmentTable(WindowTable):
 
     def apply(
         self, partials: pa.RecordBatch, input: int, until: int | None, *, replayed: bool
-    ) -> pa.Table | None:
-        """Takes partials of one input and returns the results that change: the relation `state`, or None.
+    ) -> list[WindowState]:
+        """Takes partials of one input and returns the results that change.
 
         A partial without rows makes the segments of its group from `_wstart` to `_wlast` void, one with less than none
         names a start of which an earlier attempt may have written a result. `replayed`: it may have done so for any
-        window that is touched. `until`: the watermark. In the returned relation `_rows` 0 says that the window's result
-        is to be deleted.
+        window that is touched. `until`: the watermark. In what is returned `rows` 0 says that the window's result is to
+        be deleted.
         """
+        if not self._alone or replayed or self._delays or self._window.kind == "count":
+            found = [self._apply(partials, input, until, replayed=replayed)]
+            if self._alone:
+                self._find_tails(partials)
+            return [state for state in found if state is not None]
+        gids = partials.column(GROUP.name).to_numpy()
+        void = partials.column(ROWS.name).to_numpy() == 0
+        plain = ~np.isin(gids, gids[void]) if void.any() else np.ones(len(gids), bool)
+        groups = self.groups.learn(_only(partials, plain))
+        appended = self._appended(_only(partials, plain), groups)
+        plain[plain] = appended
+        states = []
+        if appended.any():
+            states.append(self._append(_only(partials, plain), groups[appended], until))
+        if not plain.all():
+            others = _only(partials, ~plain)
+            states.append(self._apply(others, input, until, replayed=False))
+            self._find_tails(others)
+        return [state for state in states if state is not None]
+
+    def _apply(self, partials: pa.RecordBatch, input: int, until: int | None, *, replayed: bool) -> WindowState | None:
+        """Takes any partials, one by one."""
+        self._index_all()
         withdrawn: set[tuple[int, int]] = set()
         counted = partials.column(ROWS.name).to_numpy()
         if replayed:
@@ -83,7 +112,7 @@ class SegmentTable(WindowTable):
             partials = partials.filter(pa.array(counted >= 0))
             counted = counted[counted >= 0]
             starts = doubtful.column(WINDOW_START.name).to_pylist()
-            withdrawn.update(zip(self._groups(doubtful).tolist(), starts, strict=True))
+            withdrawn.update(zip(self.groups.learn(doubtful).tolist(), starts, strict=True))
         void = counted == 0
         if self._window.kind == "session":
             touched = self._apply_sessions(partials, void, input, withdrawn)
@@ -98,8 +127,11 @@ class SegmentTable(WindowTable):
             withdrawn.update((window.group, int(self._window_of[slot])) for window in touched for slot in window.slots)
         return self._changes(touched, withdrawn, until)
 
-    def close_until(self, until: int) -> pa.Table | None:
+    def close_until(self, until: int) -> WindowState | None:
         """Returns the results of the windows that the new watermark closes: the relation `state`, or None."""
+        if self._alone and not self._delays:
+            return self._close_alone(until)
+        self._index_all()
         windows: dict[tuple[int, int], _Window] = {}
         while self._closing and self._closing[0][0] < until:
             last, group, start = heapq.heappop(self._closing)
@@ -115,20 +147,21 @@ class SegmentTable(WindowTable):
 
     def next_closing(self) -> int | None:
         """Returns the least watermark at which a window is over for certain: a session's gap is added here."""
+        if self._alone and not self._delays:
+            slots = np.flatnonzero(self._open)
+            return int(self._last_of.data[slots].min()) + self._window.gap + 1 if len(slots) else None
         while self._closing and self._waiting.get(self._closing[0][1:]) != self._closing[0][0]:
             heapq.heappop(self._closing)
         return self._closing[0][0] + self._window.gap + 1 if self._closing else None
-
-    def forget(self, until: int) -> None:
-        """Keeps everything: where a window of rows ends is only known until a late row comes, so none is ever old."""
 
     @property
     def has_changed(self) -> bool:
         """Whether a window has changed since its result was shown last (MAX_DELAY)."""
         return bool(self._changed)
 
-    def overdue(self) -> pa.Table | None:
+    def overdue(self) -> WindowState | None:
         """Returns the results of all windows that changed since they were shown, closed or not (MAX_DELAY)."""
+        self._index_all()
         windows: dict[tuple[int, int], _Window] = {}
         for group, start in sorted(self._changed):
             window = self._window_at(group, start)
@@ -142,6 +175,7 @@ class SegmentTable(WindowTable):
         """Moves the oldest segments out of memory until what stays is at most `bytes_max`, or less."""
         if self.memory_bytes <= bytes_max:
             return
+        self._index_all()
         slots = np.flatnonzero(self._used)
         kept = bytes_max * 3 // 4 // self._row_bytes
         evicted = slots[np.argsort(self._window_of[slots], kind="stable")][: len(slots) - kept]
@@ -155,14 +189,13 @@ class SegmentTable(WindowTable):
         """Loads the groups, the segments that may still grow, and the newest one of each group and input."""
         self._newest_stored = meta["newest_stored"]
         last_of_line: dict[tuple[int, int], tuple[bytes, bytes]] = {}
-        for key, value in self._store.items():
-            if not key.startswith(_PREFIX):
-                self._restore_group(key, value)
+        self.groups.restore([(key, value) for key, value in self._store.items(GROUP_PREFIX)
+                             if key.startswith(GROUP_PREFIX)])
         for key, value in self._store.items(_PREFIX):
             if not key.startswith(_PREFIX):
                 break
             input, gid, start = _unpack(key)
-            group = self._group_index[gid]
+            group = self.groups.number(gid)
             slot = self._adopted(key, value)
             if (closed_until is None or int(self._last_of.data[slot]) >= closed_until) and not self._at_once:
                 self._wait(group, start, int(self._last_of.data[slot]))
@@ -173,13 +206,127 @@ class SegmentTable(WindowTable):
                 last_of_line[input, group] = key, value
                 if previous is not None:
                     self._forget(previous[0])
-        self._new_groups = []
+        if self._alone:
+            self._find_tails(None)
 
     def validate(self) -> None:
+        self._index_all()
         super().validate()
         for input, lines in enumerate(self._order):
             for group, starts in lines.items():
                 assert starts == sorted(start for known, start in self._slots[input] if known == group)
+
+    # -- one input, in order -----------------------------------------------------------------------------------
+
+    def _appended(self, partials: pa.RecordBatch, groups: Slots) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Returns which partials extend the newest segment of their group or come behind it, as those of in-order rows.
+
+        A group's partials are all of this kind or none is. The newest segment must be in memory.
+        """
+        self._make_room(len(self.groups))
+        starts = partials.column(WINDOW_START.name).to_numpy()
+        head = np.ones(len(groups), bool)
+        head[1:] = groups[1:] != groups[:-1]
+        good = head.copy()
+        good[1:] |= starts[1:] > starts[:-1]
+        tails = self._tails[groups]
+        known = tails >= 0
+        begin, reach = self._window_of[tails], self._last_of.data[tails] + self._window.gap
+        good &= ~known | (starts >= begin)
+        if self._window.kind == "session":
+            # Behind the first, segments must stay apart from what the newest one reaches.
+            good &= ~known | head | (starts > reach)
+        if self._floors[0]:
+            floors = self._floors[0]
+            stored = np.array([group in floors for group in groups[head].tolist()], bool)
+            good &= known | ~np.repeat(stored, np.diff(np.append(np.flatnonzero(head), len(groups))))
+        if good.all() and head.sum() == len(np.unique(groups[head])):
+            return good
+        bad = np.zeros(len(self.groups), bool)
+        bad[groups[~good]] = True
+        bad |= np.bincount(groups[head], minlength=len(bad)) > 1
+        return ~bad[groups]
+
+    def _append(self, partials: pa.RecordBatch, groups: Slots, until: int | None) -> WindowState | None:
+        """Takes partials that are `_appended`."""
+        starts = partials.column(WINDOW_START.name).to_numpy()
+        tails = self._tails[groups]
+        if self._window.kind == "session":
+            extends = (tails >= 0) & (starts <= self._last_of.data[tails] + self._window.gap)
+        else:
+            extends = (tails >= 0) & (starts == self._window_of[tails])
+        slots = np.where(extends, tails, -1)
+        fresh = np.flatnonzero(~extends)
+        if len(fresh):
+            slots[fresh] = self._take(groups[fresh], starts[fresh])
+            self._unindexed.append((groups[fresh], starts[fresh], slots[fresh]))
+        self._combine(slots, partials, slice(None))
+        self._tails[groups] = slots  # the last of a group's partials is the newest
+        last = self._last_of.data[slots]
+        out, counts = self._out.data[slots], self._all_count(slots)
+        shown = counts.copy() if self._at_once else counts & (last < until) if until is not None else np.zeros_like(out)
+        if not self._at_once:
+            self._open[slots] = True if until is None else last >= until
+        gone = out & ~shown
+        self._out.data[slots] = shown
+        self._out.valid[slots] = True
+        return self._state_of_slots(slots[shown], slots[gone]) if shown.any() or gone.any() else None
+
+    def _close_alone(self, until: int) -> WindowState | None:
+        """Does what `close_until` says where each segment is a window."""
+        slots = np.flatnonzero(self._open)
+        slots = slots[self._last_of.data[slots] < until]
+        self._open[slots] = False
+        shown = slots[self._all_count(slots) & ~self._out.data[slots]]
+        self._out.data[shown] = True
+        self._out.valid[shown] = True
+        self._dirty[shown] = True
+        return self._state_of_slots(shown, shown[:0]) if len(shown) else None
+
+    def _all_count(self, slots: Slots) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Returns which segments are complete (event) and long enough."""
+        counts: np.ndarray[Any, np.dtype[np.bool_]] = (
+            self._last_of.data[slots] - self._window_of[slots] >= self._window.least)
+        if self._ends_of is not None:
+            counts &= self._ends_of.data[slots] > 0
+        return counts
+
+    def _state_of_slots(self, shown: Slots, gone: Slots) -> WindowState:
+        """Returns the state of segments that are windows, then that of some whose results are to be deleted."""
+        slots = np.concatenate([shown, gone])
+        rows = self._rows[slots]
+        rows[len(shown):] = 0
+        columns = [column.take(slots) for column in self._columns[: len(self._fields)]]
+        withdrawn = np.arange(len(shown), len(slots))
+        for column in columns:
+            column.clear(withdrawn)
+        return WindowState(self.groups, self._group_of[slots], self._window_of[slots], rows, self._fields, columns)
+
+    def _index_all(self) -> None:
+        """Enters what was appended into the indexes that late rows and spilling need."""
+        for groups, starts, slots in self._unindexed:
+            keys = list(zip(groups.tolist(), starts.tolist(), strict=True))
+            self._slots[0].update(zip(keys, slots.tolist(), strict=True))
+            for group, start in keys:
+                insort(self._order[0].setdefault(group, []), start)
+        self._unindexed = []
+
+    def _find_tails(self, partials: pa.RecordBatch | None) -> None:
+        """Looks up the newest segments of the groups of some partials, or of all (None)."""
+        self._make_room(len(self.groups))
+        groups: Iterable[int] = range(len(self.groups))
+        if partials is not None:
+            gids = np.unique(partials.column(GROUP.name).to_numpy()).tolist()
+            groups = [self.groups.number(gid) for gid in gids if gid in self.groups]
+        for group in groups:
+            starts = self._order[0].get(group)
+            floor = self._floors[0].get(group)
+            in_memory = starts and (floor is None or starts[-1] >= floor)
+            self._tails[group] = self._slots[0][group, starts[-1]] if starts and in_memory else -1
+
+    def _make_room(self, groups: int) -> None:
+        if groups > len(self._tails):
+            self._tails = np.concatenate([self._tails, np.full(max(groups, len(self._tails)), -1)])
 
     # -- segments ----------------------------------------------------------------------------------------------
 
@@ -187,14 +334,14 @@ class SegmentTable(WindowTable):
         """Adds partials to the segments that start where they do."""
         if not partials.num_rows:
             return []
-        groups = self._groups(partials)
+        groups = self.groups.learn(partials)
         slots = self._find(groups, partials.column(WINDOW_START.name).to_numpy(), input)
         self._combine(slots, partials, slice(None))
         return [_Window(group, int(self._window_of[slot]), (slot,))
                 for group, slot in zip(groups.tolist(), slots.tolist(), strict=True)]
 
     def _combine(self, slots: Slots, partials: pa.RecordBatch, rows: Slots | slice) -> None:
-        first_field = 3 + len(self._key_fields)
+        first_field = 3 + len(self.groups.key_fields)
         source = [Values.of(column) for column in partials.columns[first_field:]]
         self._rows[slots] += partials.column(ROWS.name).to_numpy()[rows]
         self._combine_columns(self._columns, slots, source, rows)
@@ -212,8 +359,8 @@ class SegmentTable(WindowTable):
     def _stretches(self, voids: pa.RecordBatch) -> list[tuple[int, int, int]]:
         """Returns (group, first, last) of partials without rows; groups that never had any are left out."""
         columns = (voids.column(name).to_pylist() for name in (GROUP.name, WINDOW_START.name, LAST_ROW))
-        return [(self._group_index[gid], first, last) for gid, first, last in zip(*columns, strict=True)
-                if gid in self._group_index]
+        return [(self.groups.number(gid), first, last) for gid, first, last in zip(*columns, strict=True)
+                if gid in self.groups]
 
     def _remove(self, input: int, group: int, first: int, last: int, withdrawn: set[tuple[int, int]]) -> None:
         """Removes the segments that start in a stretch; those whose result is out go to `withdrawn`."""
@@ -248,7 +395,7 @@ class SegmentTable(WindowTable):
     def _add_sessions(self, added: pa.RecordBatch, input: int, touched: dict[int, list[tuple[int, int]]],
                       withdrawn: set[tuple[int, int]]) -> None:
         """Adds segments, merging those of this input that they bring within the gap of each other."""
-        groups = self._groups(added).tolist()
+        groups = self.groups.learn(added).tolist()
         starts = added.column(WINDOW_START.name).to_pylist()
         lasts = added.column(LAST_ROW).to_pylist()
         targets = np.empty(len(groups), np.int64)
@@ -291,7 +438,7 @@ class SegmentTable(WindowTable):
         floor = self._floors[input].get(group)
         if floor is None or (place and starts[place - 1] >= floor):
             return self._slots[input][group, starts[place - 1]] if place else None
-        prefix = _PREFIX + struct.pack(">HQ", input, self._group_ids[group])
+        prefix = _PREFIX + struct.pack(">HQ", input, self.groups.id(group))
         stored = self._store.last_before(self._key(min(before, floor), input, group), prefix)
         if stored is None:
             if before >= floor:
@@ -321,13 +468,8 @@ class SegmentTable(WindowTable):
         self._store.put_many([(self._slot_key(slot), None)])
         self._unlist(slot)
         del self._slots[input][group, old]
-        members = self._windows[old]
-        members.discard(slot)
-        if not members:
-            del self._windows[old]
         self._slots[input][group, start] = slot
         self._window_of[slot] = start
-        self._windows.setdefault(start, set()).add(slot)
         self._list(slot)
         self._dirty[slot] = True
 
@@ -383,7 +525,7 @@ class SegmentTable(WindowTable):
 
     def _changes(
         self, windows: Sequence[_Window], withdrawn: set[tuple[int, int]], until: int | None
-    ) -> pa.Table | None:
+    ) -> WindowState | None:
         """Returns the relation `state` of touched windows whose results are to be written or deleted."""
         shown: list[_Window] = []
         for window in windows:
@@ -414,6 +556,9 @@ class SegmentTable(WindowTable):
 
     def _wait(self, group: int, start: int, last: int) -> None:
         """Makes sure that the window is looked at when the watermark passes `last`; it may turn out to be longer."""
+        if self._alone and not self._delays:
+            self._open[self._slots[0][group, start]] = True
+            return
         known = self._waiting.get((group, start))
         if known is None or last < known:
             self._waiting[group, start] = last
@@ -435,14 +580,9 @@ class SegmentTable(WindowTable):
             slots = np.array([windows[n].slots[rank] for n in places.tolist()], np.int64)
             rows[places] += self._rows[slots]
             self._combine_columns(columns, places, self._columns, slots)
-        groups = [window.group for window in windows] + [group for group, _ in gone]
-        starts = [window.start for window in windows] + [start for _, start in gone]
-        arrays = [pa.array([self._group_ids[group] for group in groups], pa.uint64())]
-        keys = fields_schema(self._key_fields)
-        arrays += [pa.array([self._group_keys[group][n] for group in groups], key.type) for n, key in enumerate(keys)]
-        arrays += [pa.array(starts, pa.int64()), pa.array(rows), *(column.arrow() for column in columns)]
-        schema = pa.schema([GROUP, *keys, WINDOW_START, ROWS, *fields_schema(self._fields)])
-        return pa.Table.from_arrays(arrays, schema=schema)
+        groups = np.array([window.group for window in windows] + [group for group, _ in gone], np.int64)
+        starts = np.array([window.start for window in windows] + [start for _, start in gone], np.int64)
+        return WindowState(self.groups, groups, starts, rows, self._fields, columns)
 
     # -- slots and the store -----------------------------------------------------------------------------------
 
@@ -460,7 +600,7 @@ class SegmentTable(WindowTable):
     def _adopted(self, key: bytes, value: bytes) -> int:
         """Returns the slot of a stored segment; if it is in memory already that counts."""
         input, gid, start = _unpack(key)
-        group = self._group_index[gid]
+        group = self.groups.number(gid)
         slot = self._slots[input].get((group, start))
         if slot is None:
             slot = self._new_slot(group, start, input)
@@ -470,7 +610,7 @@ class SegmentTable(WindowTable):
     def _forget(self, key: bytes) -> None:
         """Leaves a segment that was just loaded to the store."""
         input, gid, start = _unpack(key)
-        group = self._group_index[gid]
+        group = self.groups.number(gid)
         self._release(self._slots[input][group, start])
         floors = self._floors[input]
         floors[group] = max(floors.get(group, _LEAST), start + 1)
@@ -481,6 +621,9 @@ class SegmentTable(WindowTable):
         return slot
 
     def _release(self, slot: int) -> None:
+        group = int(self._group_of[slot])
+        if group < len(self._tails) and self._tails[group] == slot:
+            self._tails[group] = -1
         self._unlist(slot)
         super()._release(slot)
 
@@ -493,7 +636,11 @@ class SegmentTable(WindowTable):
         del starts[bisect_left(starts, int(self._window_of[slot]))]
 
     def _key(self, start: int, input: int, group: int) -> bytes:
-        return _PREFIX + _KEY.pack(input, self._group_ids[group], start + _SIGN)
+        return _PREFIX + _KEY.pack(input, self.groups.id(group), start + _SIGN)
+
+
+def _only(partials: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.RecordBatch:
+    return partials if chosen.all() else partials.filter(pa.array(chosen))
 
 
 def _unpack(key: bytes) -> tuple[int, int, int]:

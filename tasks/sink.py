@@ -61,6 +61,8 @@ class SinkTask(BaseTask):
         self._bytes = TokenBucket(rate, max(rate, 1.0), now)
         largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
         self._write_bytes_max = min(settings.block_bytes_max, largest)
+        self._blocks: list[pa.RecordBatch] = []
+        self._blocks_bytes = 0
         self._ready: ResultWrite | None = None
         self._ready_bytes = 0
         self._writing: deque[ResultWrite] = deque()
@@ -88,7 +90,7 @@ class SinkTask(BaseTask):
             return progressed
         if self._ready is None and not self._barriers:
             progressed |= self._gather()
-        if self._ready is not None:
+        if self._blocks or self._ready is not None:
             return self._try_write() or progressed
         if self._writing:
             self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
@@ -119,11 +121,9 @@ class SinkTask(BaseTask):
     # -- gathering and writing -------------------------------------------------------------------------------
 
     def _gather(self) -> bool:
-        """Takes blocks up to the size of one write, or up to a barrier, and makes a write of them."""
-        blocks: list[pa.RecordBatch] = []
-        size = 0
+        """Takes blocks up to the size of one write, or up to a barrier; returns whether it took anything."""
         taken_any = False
-        while size < self._write_bytes_max and not self._barriers:
+        while self._blocks_bytes < self._write_bytes_max and not self._barriers:
             taken = self._inbox.next()
             if taken is None:
                 break
@@ -131,29 +131,33 @@ class SinkTask(BaseTask):
             channel, item = taken
             match item:
                 case Block(data=data):
-                    blocks.append(data)
-                    size += data.nbytes
+                    size = data.nbytes
+                    self._blocks.append(data)
+                    self._blocks_bytes += size
+                    self._rows_in += data.num_rows
+                    self._bytes_in += size
                 case Barrier() as barrier:
                     self._barriers.append((channel, barrier))
                 case Watermark():
                     continue
-        if blocks:
-            self._rows_in += sum(block.num_rows for block in blocks)
-            self._bytes_in += size
-            self._ready = self._write_of(blocks)
-            self._ready_bytes = self._ready.rows.nbytes
         return taken_any
 
-    def _write_of(self, blocks: list[pa.RecordBatch]) -> ResultWrite:
-        places = [self._destinations.learn(block) for block in blocks]
+    def _make_ready(self) -> ResultWrite:
+        """Makes one write of all blocks that were taken."""
+        places = [self._destinations.learn(block) for block in self._blocks]
+        rows = self._result_rows.of(self._blocks, places)
+        self._blocks, self._blocks_bytes = [], 0
+        self._ready_bytes = rows.nbytes
         return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid,
-                           self._destinations.children, self._result_rows.of(blocks, places))
+                           self._destinations.children, rows)
 
     def _try_write(self) -> bool:
-        """Submits the write that is ready if both buckets allow it."""
-        assert self._ready is not None
+        """Submits a write if both buckets allow it. Blocks are merged only then, so that later ones come along."""
         now = self._clock.monotonic()
-        at = max(self._calls.available_at(1, now), self._bytes.available_at(self._ready_bytes, now))
+        at = self._calls.available_at(1, now)
+        if at <= now:
+            self._ready = self._ready or self._make_ready()
+            at = self._bytes.available_at(self._ready_bytes, now)
         if at > now:
             self._allowed_at = at
             self._tracker.enter("RATE_LIMITED", self._limit_text(now))
@@ -161,7 +165,8 @@ class SinkTask(BaseTask):
         if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)):
             raise InternalError(f"{self.id}: a token bucket refused what it had promised")
         self._allowed_at = None
-        write, self._ready = self._ready, None
+        assert self._ready is not None
+        write, self._ready, self._ready_bytes = self._ready, None, 0
         self._writing.append(write)
         self._writer.submit(write)
         return True

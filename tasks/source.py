@@ -16,7 +16,10 @@ from penstock.planner.windows import end_of, grid_of
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import BaseSourceTask
 from penstock.tasks.compute import (
+    ADD,
     GROUP,
+    REPLACE,
+    REPLAYED,
     ROWS,
     WINDOW_START,
     partial_schema,
@@ -24,6 +27,7 @@ from penstock.tasks.compute import (
     with_operation,
 )
 from penstock.tasks.dead_letters import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
+from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.history import HistoryReader
 from penstock.tasks.judging import (
     LATE,
@@ -31,9 +35,9 @@ from penstock.tasks.judging import (
     UPDATED,
     Judged,
     judge,
+    may_be_late,
     never_late,
     source_rows,
-    suspects,
     updated,
     without_rows,
 )
@@ -56,15 +60,14 @@ from penstock.tasks.quarantine import Quarantine, TableTimes
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
+from penstock.tasks.runs import runs
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.time_ledger import TimeLedger, left_out_rows
-from penstock.tasks.window_table import ADD, REPLACE, REPLAYED
 from penstock.tasks.windower import Windower
 from penstock.tasks.writer_times import WriterTimes
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord, TimeMarkRecord
 
-_ROW_NUMBERS = pa.schema([("_row", pa.int64())])
 _RESERVED_VERSIONS = 10_000
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
@@ -126,7 +129,8 @@ class SourceTask(BaseSourceTask):
         else:
             scalar = result_schema(plan.keys, plan.result_fields)
             self._schema = pa.schema([pa.field("_row", pa.uint64()), *list(scalar)[1:]])
-        self._recalculation = Recalculation(plan, self._schema, self._computer, self._read_rows)
+        self._first_stage = FirstStage(plan, self._schema, self._computer, self._children)
+        self._recalculation = Recalculation(plan, self._first_stage, self._schema, self._read_rows)
         self._windower: Windower | None = None
         self._reserved = 0
         # Up to here an earlier attempt may have come; without its store, no one knows how far it did.
@@ -135,7 +139,7 @@ class SourceTask(BaseSourceTask):
             reserved = self._store.reserved
             self._replayed_until = self._wal.acknowledged_version if reserved is None else reserved
         if plan.source.row_window is not None:
-            self._windower = Windower(plan, self._schema, self._computer, self._recalculation, self._read_rows,
+            self._windower = Windower(plan, self._schema, self._first_stage, self._recalculation, self._read_rows,
                                       self._store)
             self._windower.restore()
 
@@ -172,7 +176,8 @@ class SourceTask(BaseSourceTask):
         item = self.input.take(self.id)
         if isinstance(item, WalBlock):
             self._tracker.enter("RUNNING")
-            self._process(item.records)
+            for run in runs(item.records, self._plan, self._max_ts):
+                self._process(run)
             self._version = item.records[-1].version
             self._quiet_since = self._clock.monotonic()
             self._outbox.flush()
@@ -238,10 +243,11 @@ class SourceTask(BaseSourceTask):
         if self._read is None:
             if not self.input.fits(self.id, self._settings.block_bytes_max):
                 return False
+            before = self._wal.bytes_read
             records = self._wal.read(self._settings.block_rows_max, self._settings.block_bytes_max)
             if not records:
                 return False
-            size = sum(record.batch.nbytes for record in records if isinstance(record, RowsRecord))
+            size = self._wal.bytes_read - before
             # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
             self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
             self._bytes_in += size
@@ -255,8 +261,7 @@ class SourceTask(BaseSourceTask):
         self._tracker.enter("RUNNING", "reads the history of its vnode")
         rows = history.read()
         if rows is not None and rows.num_rows:
-            if self._source.needs_children:
-                self._computer.register("children", self._children.table())
+            self._first_stage.register_children()
             self._rows_in += rows.num_rows
             self._bytes_in += rows.nbytes
             self._emit_history(rows, history.as_of)
@@ -279,7 +284,7 @@ class SourceTask(BaseSourceTask):
         if len(judged.ts):
             self._block = ()
             self._emit_computable(judged, (), as_of, as_of)
-            self._advance(int(judged.ts[-1]))
+            self._advance(judged.newest)
 
     # -- rows that are left out --------------------------------------------------------------------------------
 
@@ -326,7 +331,7 @@ class SourceTask(BaseSourceTask):
     def _failures(self, rows: pa.Table, first: int = 0) -> dict[int, str]:
         """Returns which rows can't be computed, by their numbers, and why; tries halves down to single rows."""
         try:
-            self._computer.run(self._source.sql, self._schema, rows=rows)
+            self._first_stage.compute(rows)
         except InvalidValueError as error:
             message = str(self._functions.failure or error)
             self._functions.failure = None
@@ -343,8 +348,6 @@ class SourceTask(BaseSourceTask):
         piece = self._ranges.next(self._version, self._max_ts)
         if piece is None:
             return True
-        if self._source.needs_children:
-            self._computer.register("children", self._children.table())
         fresh = self._recomputed(piece.rows)
         if self._plan.agg is None:
             self._send(ADD, fresh)
@@ -358,14 +361,14 @@ class SourceTask(BaseSourceTask):
     def _recomputed(self, rows: pa.Table) -> pa.RecordBatch:
         """Returns what stored rows yield; those that can't be computed are left out as those of the WAL are."""
         try:
-            return self._computer.run(self._source.sql, self._schema, rows=rows)
+            return self._first_stage.compute(rows)
         except InvalidValueError as error:
             if self._plan.on_error not in ("skip", "dlq"):
                 raise
             self._block = ()
             judged = self._computable(never_late(rows, self._source.time_column, self._version), error)
             kept = rows.slice(0, 0) if judged is None else judged.rows
-            return self._computer.run(self._source.sql, self._schema, rows=kept)
+            return self._first_stage.compute(kept)
 
     @property
     def _idle_timeout_s(self) -> float:
@@ -409,8 +412,7 @@ class SourceTask(BaseSourceTask):
         if not rows and not deletes:
             self._send_watermark()
             return
-        if self._source.needs_children:
-            self._computer.register("children", self._children.table())
+        self._first_stage.register_children()
         self._block = rows
         judged, future = judge(rows, self._plan, self._max_ts, self._table_times,
                                noted if self._writers is not None else None) if rows else (None, [])
@@ -428,7 +430,7 @@ class SourceTask(BaseSourceTask):
         self._emit_computable(judged, deletes, before=records[0].version - 1, after=records[-1].version)
         self._quarantine.forget(deletes)
         if judged is not None:
-            self._advance(int(judged.ts.max()))
+            self._advance(judged.newest)
 
     def _released(self, judged: Judged) -> Judged:
         """Returns the rows with those that were left out when they came first as new ones: for the stream they are."""
@@ -454,7 +456,7 @@ class SourceTask(BaseSourceTask):
         """
         if self._windower is not None:
             newest = self._max_ts if judged is None else max(
-                int(judged.ts.max()), NEVER if self._max_ts is None else self._max_ts)
+                judged.newest, NEVER if self._max_ts is None else self._max_ts)
             replayed = before < self._replayed_until
             if after > self._reserved:
                 self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
@@ -464,25 +466,26 @@ class SourceTask(BaseSourceTask):
             if partials is not None:
                 self._send(REPLAYED if replayed else ADD, partials)
             return
-        doubtful = suspects(judged) if judged is not None and self._source.late_sql is not None else None
-        expired = self._expired_rows(doubtful) if doubtful is not None else None
-        rewritten = updated(judged, expired) if judged is not None and not self._plan.ignore_update else None
-        added = self._compute(judged, doubtful) if judged is not None else None
-        if judged is not None and expired is not None:
+        added: list[pa.RecordBatch] = []
+        expired: npt.NDArray[np.int64] | None = None
+        if judged is not None and self._source.late_sql is not None and may_be_late(judged):
+            added, expired = self._first_stage.compute_timely(judged)
             self._count_late(judged, expired)
+        elif judged is not None:
+            added = [self._first_stage.compute(judged.rows)]
+        rewritten = updated(judged, expired) if judged is not None and not self._plan.ignore_update else None
         if rewritten is None and not deletes:
-            if added is not None:
-                self._send(ADD, self._remembered(added))
+            for batch in added:
+                self._send(ADD, self._remembered(batch))
             return
-        rows = doubtful if doubtful is not None else (judged.rows if judged is not None else None)
-        change = Change(rows, rewritten, tuple(deletes), before, after)
+        change = Change(judged.rows if judged is not None else None, rewritten, tuple(deletes), before, after)
         if self._plan.agg is None:
-            for operation, batch in self._recalculation.rows(change, added):
+            for operation, batch in self._recalculation.rows(change, added[0] if added else None):
                 self._send(operation, batch)
             return
         rest, replaced = self._recalculation.windows(change, added)
-        if rest is not None:
-            self._send(ADD, self._remembered(rest))
+        for batch in rest:
+            self._send(ADD, self._remembered(batch))
         for batch in replaced:
             self._send(REPLACE, self._remembered(batch, added=False))
 
@@ -503,25 +506,12 @@ class SourceTask(BaseSourceTask):
                 rows for rows, keep in zip(partials.column(ROWS.name).to_pylist(), kept, strict=True) if not keep))
         return partials.filter(pa.array(kept, pa.bool_()))
 
-    def _expired_rows(self, doubtful: pa.Table) -> npt.NDArray[np.int64]:
-        """Returns the numbers of the rows that are expired for all their windows."""
-        assert self._source.expired_sql is not None
-        found = self._computer.run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful)
-        rows: npt.NDArray[np.int64] = np.sort(found.column(0).to_numpy())
-        return rows
-
     def _count_late(self, judged: Judged, rows: npt.NDArray[np.int64]) -> None:
         kept = left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay)
         self._ledger.leave_out("late", kept, len(rows) - len(kept))
         if self._plan.dlq is not None and self._plan.dlq.late:
             self._bury(left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay, len(rows)),
                        "came too late: all its windows were closed")
-
-    def _compute(self, judged: Judged, doubtful: pa.Table | None) -> pa.RecordBatch:
-        if doubtful is None:
-            return self._computer.run(self._source.sql, self._schema, rows=judged.rows)
-        assert self._source.late_sql is not None
-        return self._computer.run(self._source.late_sql, self._schema, rows=doubtful)
 
     def _read_rows(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         """Returns rows of the vnode's store as the relation `rows`, plus their key columns."""

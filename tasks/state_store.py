@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Collection, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import google_crc32c
 import lmdb
 
-from penstock.common.errors import CheckpointDamagedError, CorruptionError, InternalError, StorageError
+from penstock.common.errors import CheckpointDamagedError, CorruptionError, InternalError, StaleAttemptError, StorageError
 
 FORMAT_VERSION = 2
 """2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked."""
@@ -33,6 +33,7 @@ _BASE = b"base"
 _META = b"meta"
 _DELETED = b""
 _RESERVED = b"reserved"
+_ATTEMPT = b"attempt"
 _CHECKSUM = struct.Struct("<I")
 _RESERVED_NUMBER = struct.Struct("<Q")
 
@@ -65,12 +66,15 @@ class StateStore:
             self._env = lmdb.open(
                 str(directory), map_size=map_bytes, max_dbs=_LAYERS_MAX, subdir=True, max_readers=16, readahead=False,
             )
+            self._env.reader_check()
+            self._meta = self._env.open_db(_META)
+            self._base = self._env.open_db(_BASE)
+        except (lmdb.InvalidError, lmdb.CorruptedError, lmdb.PageNotFoundError, lmdb.VersionMismatchError) as error:
+            raise CheckpointDamagedError(f"the task state in {directory} is damaged: {error}") from error
         except lmdb.Error as error:
             raise StorageError(f"cannot open the task state in {directory}: {error}") from error
-        self._env.reader_check()
-        self._meta = self._env.open_db(_META)
-        self._base = self._env.open_db(_BASE)
         self._deltas: list[_Delta] = []
+        self._base_sum: int | None = 0
         self._handles: dict[int, Any] = {}
         self._load_directory()
         self._open_sequence = self._next_sequence()
@@ -85,7 +89,7 @@ class StateStore:
     def get_many(self, keys: Iterable[bytes]) -> list[bytes | None]:
         """Returns the newest value of each key, or None; raises CorruptionError for one that fails its checksum."""
         layers = self._layers()  # before the transaction: it would not see handles opened later
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             return [self._find(transaction, layers, key) for key in keys]
 
     def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
@@ -112,7 +116,7 @@ class StateStore:
         """Returns the greatest key below `end` that starts with `prefix`, with its newest value, or None."""
         self._spill_if_many()
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             while True:
                 keys = [key for cursor in cursors if (key := _key_before(cursor, end)) is not None]
@@ -131,7 +135,7 @@ class StateStore:
 
     def _scan(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             cursors = [cursor for cursor in cursors if cursor.set_range(first)]
             while cursors:
@@ -147,7 +151,7 @@ class StateStore:
         `key` itself need not exist. Keys that `put_many` took since the last `flush` or checkpoint are not seen.
         """
         layers = self._layers()
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]
             step: type[_Forward] | type[_Backward] = _Forward if forward else _Backward
             cursors = [cursor for cursor in cursors if step.start(cursor, key)]
@@ -187,7 +191,7 @@ class StateStore:
             if self._spills > 1:  # keys may have been written more than once, in no order
                 self._digest = _digest_of(transaction, handle)
             delta = _Delta(checkpoint_id, self._open_sequence, json.dumps(meta), f"{self._digest:08x}")
-            self._put_directory(transaction, [*self._deltas, delta])
+            self._put_directory(transaction, [*self._deltas, delta], self._base_sum)
         self._deltas.append(delta)
         result = StoredCheckpoint(self._written_bytes, delta.digest)
         self._open_sequence += 1
@@ -223,9 +227,7 @@ class StateStore:
             return None
         found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
         if found is None:
-            known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
-            raise CheckpointDamagedError(
-                f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+            raise self._missing(checkpoint_id)
         self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
         later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
         for sequence in (*later, self._open_sequence):
@@ -234,13 +236,43 @@ class StateStore:
         with self._writing() as transaction:
             for sequence in (*later, self._open_sequence):
                 self._drop(transaction, sequence)
-            self._put_directory(transaction, kept)
+            self._put_directory(transaction, kept, self._base_sum)
         self._deltas = kept
         self._forget_pending()
         self._open_sequence = self._next_sequence()
         meta = json.loads(found.meta)
         assert isinstance(meta, dict)
         return meta
+
+    def verify(self, checkpoint_id: int) -> None:
+        """Reads everything that a checkpoint consists of; changes nothing.
+
+        Raises CorruptionError, or CheckpointDamagedError if `restore` would find it missing or damaged.
+        """
+        found = next((delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id), None)
+        if found is None:
+            raise self._missing(checkpoint_id)
+        self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
+        with self._reading() as transaction:
+            for key, stored in transaction.cursor(db=self._base):
+                if bytes(stored) != _DELETED:
+                    self._checked(bytes(key), bytes(stored))
+
+    def enter(self, attempt: int) -> None:
+        """Notes durably which attempt of the stream works here. Raises StaleAttemptError if a later one has been here.
+
+        A worker that was stopped for long before it opened its state must not undo what came after it.
+        """
+        with self._reading() as transaction:
+            stored = transaction.get(_ATTEMPT, db=self._meta)
+        known = 0 if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_ATTEMPT, bytes(stored)))[0])
+        if known > attempt:
+            raise StaleAttemptError(f"attempt {attempt} comes too late: attempt {known} has used the state in "
+                                    f"{self._directory}")
+        if known < attempt:
+            with self._writing() as transaction:
+                content = _RESERVED_NUMBER.pack(attempt)
+                transaction.put(_ATTEMPT, _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
 
     def reserve(self, number: int) -> int:
         """Notes durably, for whoever opens this store next, that the task may get as far as `number`; returns it."""
@@ -252,7 +284,7 @@ class StateStore:
     @property
     def reserved(self) -> int | None:
         """The number noted last, in any attempt and whatever was restored, or None."""
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             stored = transaction.get(_RESERVED, db=self._meta)
         return None if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_RESERVED, bytes(stored)))[0])
 
@@ -290,8 +322,12 @@ class StateStore:
 
     def _handle(self, sequence: int, *, create: bool) -> Any:
         if sequence not in self._handles:
-            with suppress(lmdb.NotFoundError):
+            try:
                 self._handles[sequence] = self._env.open_db(f"d{sequence:016x}".encode(), create=create)
+            except lmdb.NotFoundError:
+                return None
+            except lmdb.CorruptedError as error:
+                raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: {error}") from error
         return self._handles.get(sequence)
 
     def _spill(self) -> None:
@@ -313,15 +349,29 @@ class StateStore:
         self._pending = {}
         self._pending_bytes = self._written_bytes = self._digest = self._spills = 0
 
+    def _missing(self, checkpoint_id: int) -> CheckpointDamagedError:
+        known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"
+        return CheckpointDamagedError(f"checkpoint {checkpoint_id} is missing in {self._directory} (there: {known})")
+
     def _verify(self, deltas: Iterable[_Delta]) -> None:
         """Raises CheckpointDamagedError if a delta doesn't hold what was written; costs reading them."""
         known = [(delta, self._handle(delta.sequence, create=False)) for delta in deltas if delta.digest]
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
+            if self._base_sum not in (None, _sum_of(transaction, self._base)):
+                raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: its base was changed")
             for delta, handle in known:
                 found = 0 if handle is None else _digest_of(transaction, handle)
                 if f"{found:08x}" != delta.digest:
                     raise CheckpointDamagedError(
                         f"checkpoint {delta.checkpoint_id} in {self._directory} is damaged: its checksum differs")
+
+    @contextmanager
+    def _reading(self) -> Iterator[Any]:
+        try:
+            with self._env.begin() as transaction:
+                yield transaction
+        except lmdb.Error as error:
+            raise CorruptionError(f"the task state in {self._directory} is damaged: {error}") from error
 
     @contextmanager
     def _writing(self) -> Iterator[Any]:
@@ -347,8 +397,8 @@ class StateStore:
             for sequence in sequences:
                 self._drop(transaction, sequence)
             transaction.drop(self._base, delete=False)
-            self._put_directory(transaction, [])
-        self._deltas = []
+            self._put_directory(transaction, [], 0)
+        self._deltas, self._base_sum = [], 0
         self._forget_pending()
 
     def _fold(self, delta: _Delta, into: _Delta | None) -> _Delta:
@@ -357,37 +407,42 @@ class StateStore:
         below = self._base if into is None else self._handle(into.sequence, create=True)
         both = replace(delta, sequence=delta.sequence if into is None else into.sequence, digest="")
         remaining = [both if other is into else other for other in self._deltas if other is not delta]
+        base_sum = self._base_sum
         with self._writing() as transaction:
             if handle is not None:
                 for key, value in transaction.cursor(db=handle):
+                    if into is None and base_sum is not None:
+                        base_sum ^= _sum_of_item(key, transaction.get(key, db=below)) ^ _sum_of_item(key, value)
                     if value == _DELETED and into is None:
                         transaction.delete(key, db=below)
                     else:
                         transaction.put(key, value, db=below)
             self._drop(transaction, delta.sequence)
-            self._put_directory(transaction, remaining)
-        self._deltas = remaining
+            self._put_directory(transaction, remaining, base_sum)
+        self._deltas, self._base_sum = remaining, base_sum
         return both
 
     def _next_sequence(self) -> int:
         return max((delta.sequence for delta in self._deltas), default=0) + 1
 
     def _load_directory(self) -> None:
-        with self._env.begin() as transaction:
+        with self._reading() as transaction:
             stored = transaction.get(b"checkpoints", db=self._meta)
         if stored is None:
             with self._writing() as transaction:
-                self._put_directory(transaction, [])
+                self._put_directory(transaction, [], 0)
             return
         content = json.loads(self._checked(b"checkpoints", bytes(stored)))
         if content["format"] > FORMAT_VERSION:
             raise StorageError(f"the task state in {self._directory} was written by a newer Penstock",
                                hint="use that version")
         self._deltas = [_Delta(**delta) for delta in content["deltas"]]
+        self._base_sum = content.get("base_sum")
 
-    def _put_directory(self, transaction: Any, deltas: list[_Delta]) -> None:
+    def _put_directory(self, transaction: Any, deltas: list[_Delta], base_sum: int | None) -> None:
         content = json.dumps({
             "format": FORMAT_VERSION,
+            "base_sum": base_sum,
             "deltas": [asdict(delta) for delta in deltas],
         }).encode()
         transaction.put(b"checkpoints", _CHECKSUM.pack(google_crc32c.value(content)) + content, db=self._meta)
@@ -399,6 +454,19 @@ def _digest_of(transaction: Any, handle: Any) -> int:
     for key, stored in transaction.cursor(db=handle):
         digest = google_crc32c.extend(google_crc32c.extend(digest, bytes(key)), bytes(stored))
     return digest
+
+
+def _sum_of_item(key: bytes, stored: bytes | None) -> int:
+    """Returns a checksum over a key and its value; 0 if there is none."""
+    return 0 if not stored else int(google_crc32c.extend(google_crc32c.value(bytes(key)), bytes(stored)))
+
+
+def _sum_of(transaction: Any, handle: Any) -> int:
+    """Returns a checksum over all keys and values that can be kept up while single ones change."""
+    total = 0
+    for key, stored in transaction.cursor(db=handle):
+        total ^= _sum_of_item(key, stored)
+    return total
 
 
 def _key_before(cursor: Any, end: bytes) -> bytes | None:

@@ -1,14 +1,16 @@
 """The windows an agg task keeps: columnar state per (input, group, window), spilled to and restored from its store.
 
 A slot is a place in the columns. Each input (upstream source task) has slots of its own, so that a source can replace
-what it contributed; results combine the slots of all inputs. Knows nothing of queues, triggers or results.
+what it contributed; results combine the slots of all inputs. A window is in memory as a whole or not at all; the store
+holds it in chunks of neighbouring groups. Knows nothing of queues, triggers or results.
 """
 
 from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,16 +21,36 @@ from penstock.common.errors import InternalError
 from penstock.planner.stream import AggPlan, Field
 from penstock.planner.windows import Grid, end_of, grid_of
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
-from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
+from penstock.tasks.compute import REPLACE, ROWS, WINDOW_START
+from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
+from penstock.tasks.slot_index import SlotIndex
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.user_functions import UserFunctions
+from penstock.tasks.window_state import WindowState
 
-ADD, REPLACE, REPLAYED = 0, 1, 2
-_GROUP_PREFIX, _WINDOW_PREFIX = b"g", b"w"
-_GROUP_KEY = struct.Struct(">Q")
-_WINDOW_KEY = struct.Struct(">QHQ")
+_PREFIX = b"w"
+_CHUNK_KEY = struct.Struct(">QHI")
 _SIGN = 1 << 63
 _FIRST_CAPACITY = 1024
+_CHUNK_GROUPS = 4_096
+_NUMBERED_SPAN = 4
+
+_NOBODY = np.zeros(0, np.int64), np.zeros(0, np.int64)
+
+Times = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Touched:
+    """(group, window)s that a block changed: group `groups[i]` of the window that starts at `starts[which[i]]`."""
+
+    starts: Times
+    which: Slots
+    groups: Slots
+
+    def groups_of(self, place: int) -> Slots:
+        """Returns the groups that were touched in the window `starts[place]`."""
+        return self.groups if len(self.starts) == 1 else self.groups[self.which == place]
 
 
 class WindowTable:
@@ -39,189 +61,178 @@ class WindowTable:
         functions: UserFunctions | None = None,
     ) -> None:
         """`functions` has the users' aggregates of the plan, if there are any."""
-        self._grid = grid_of(plan.window, plan.precision, plan.time_zone) if plan.window is not None else None
+        assert plan.window is not None
+        self.grid: Grid = grid_of(plan.window, plan.precision, plan.time_zone)
+        self._regular = self.grid.zone is None and not self.grid.step_months and not self.grid.width_months
         self._accumulators = plan.accumulators
         self._merges = [functions.merge(accumulator.function)
                         if functions is not None and accumulator.function is not None else None
                         for accumulator in plan.accumulators]
-        self._key_fields = tuple(keys)
         self._fields = plan.fields
         self._store = store
         self._inputs = inputs
+        self.groups = GroupIndex(keys)
         self._capacity = _FIRST_CAPACITY
         self._rows: npt.NDArray[np.int64] = np.zeros(self._capacity, np.int64)
         self._columns = columns_for(self._fields, self._capacity)
-        self._group_of: npt.NDArray[np.int64] = np.zeros(self._capacity, np.int64)
-        self._window_of: npt.NDArray[np.int64] = np.zeros(self._capacity, np.int64)
-        self._input_of: npt.NDArray[np.int64] = np.zeros(self._capacity, np.int64)
-        self._dirty: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
-        self._used: npt.NDArray[np.bool_] = np.zeros(self._capacity, bool)
-        self._free: list[int] = list(range(self._capacity - 1, -1, -1))
-        self._slots: list[dict[tuple[int, int], int]] = [{} for _ in range(inputs)]
-        self._group_index: dict[int, int] = {}
-        self._group_ids: list[int] = []
-        self._group_keys: list[tuple[Any, ...]] = []
-        self._new_groups: list[int] = []
-        self._windows: dict[int, set[int]] = {}
+        self._free: npt.NDArray[np.int64] = np.arange(self._capacity)[::-1].copy()
+        self._free_count = self._capacity
+        self._index = [SlotIndex() for _ in range(inputs)]
+        self._line_of: dict[int, int] = {}
+        self._free_lines: list[int] = []
         self._ends: dict[int, int] = {}
         self._spilled: set[int] = set()
+        self._dirty: set[tuple[int, int, int]] = set()
+        self._emptied: set[int] = set()
         self._newest_stored: int | None = None
-        self._row_bytes = 64 + sum(column.dtype.itemsize + 1 for column in self._columns)
-        self._codec = codec_of(self._columns)
+        self._codec = _codec_of(self._columns)
+        self._row_bytes = 48 + sum(column.dtype.itemsize + 1 for column in self._columns)
 
     # -- combining -------------------------------------------------------------------------------------------
 
-    def merge(self, partials: pa.RecordBatch, operation: int, input: int) -> dict[int, Slots]:
-        """Combines partials of one input and returns the groups touched per window start.
+    def merge(self, partials: pa.RecordBatch, operation: int, input: int) -> Touched:
+        """Combines partials of one input and returns what they touched.
 
         `partials`: `_gid`, keys, `_wstart`, `_rows`, the accumulators' fields; one row per (group, window).
         `operation`: ADD adds them, REPLACE puts them in the place of all that this input had contributed.
         """
-        groups = self._groups(partials)
-        starts = partials.column(WINDOW_START.name).to_numpy()
-        slots = self._find(groups, starts, input)
-        first_field = 3 + len(self._key_fields)
-        source = [Values.of(column) for column in partials.columns[first_field:]]
+        groups = self.groups.learn(partials)
+        starts, which = self._distinct(partials.column(WINDOW_START.name).to_numpy())
+        lines = np.array([self._line(start) for start in starts.tolist()], np.int64)[which]
+        index = self._index[input]
+        slots = index.find(lines, groups)
+        missing = slots < 0
+        if missing.any():
+            slots[missing] = self._take(int(missing.sum()))
+            index.put(lines[missing], groups[missing], slots[missing])
         rows = partials.column(ROWS.name).to_numpy()
+        first_field = 3 + len(self.groups.key_fields)
+        source = [Values.of(column) for column in partials.columns[first_field:]]
         if operation == REPLACE:
-            self._rows[slots] = 0
-            for column in self._columns:
-                column.clear(slots)
+            self._clear(slots)
+            missing[:] = True
+        if not rows.all():
+            self._emptied.update(starts[np.unique(which[rows == 0])].tolist())
         self._rows[slots] += rows
-        position = 0
-        for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
-            width = len(accumulator.fields)
-            combine(accumulator, self._columns[position : position + width], slots,
-                    source[position : position + width], slice(None), unite)
-            position += width
-        self._dirty[slots] = True
-        touched: dict[int, Slots] = {}
-        order = np.argsort(starts, kind="stable")
-        distinct, offsets = np.unique(starts[order], return_index=True)
-        for start, members in zip(distinct.tolist(), np.split(groups[order], offsets[1:]), strict=True):
-            touched[start] = members
-        return touched
+        self._combine(slots, source, missing)
+        self._note_dirty(starts, which, groups, input)
+        return Touched(starts, which, groups)
 
-    def state(self, start: int, groups: Slots | None) -> pa.Table:
-        """Returns the combined state of a window, for these groups or for all of them: the relation `state`.
-
-        Columns: `_gid`, keys, `_wstart`, `_rows` (0: the window has ceased to exist), the accumulators' fields.
-        """
-        if groups is None:
-            self._load(start)
-            groups = np.unique(self._group_of[self._members(start)])
-        else:
-            self._fetch(start, groups.tolist())
+    def state(self, starts: Times, groups: Slots) -> WindowState:
+        """Returns the combined state of (window, group)s, in their order."""
+        distinct, which = self._distinct(starts)
+        lines = np.array([self._line(start) for start in distinct.tolist()], np.int64)[which]
         combined_rows = np.zeros(len(groups), np.int64)
-        combined = columns_for(self._fields, len(groups))
-        for input in range(self._inputs):
-            lookup = self._slots[input]
-            found = np.fromiter((lookup.get((group, start), -1) for group in groups.tolist()), np.int64, len(groups))
+        combined: list[Values] | None = None
+        for index in self._index:
+            found = index.find(lines, groups)
             present = np.flatnonzero(found >= 0)
             if not len(present):
                 continue
             slots = found[present]
             combined_rows[present] += self._rows[slots]
+            if combined is None and len(present) == len(groups):
+                combined = [column.take(slots) for column in self._columns]
+                continue
+            if combined is None:
+                combined = columns_for(self._fields, len(groups))
             position = 0
             for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
-                width = len(accumulator.fields)
-                combine(accumulator, combined[position : position + width], present,
-                        self._columns[position : position + width], slots, unite)
-                position += width
-        return self._table(start, groups, combined_rows, combined)
+                end = position + len(accumulator.fields)
+                combine(accumulator, combined[position:end], present, self._columns[position:end], slots, unite)
+                position = end
+        if combined is None:
+            combined = columns_for(self._fields, len(groups))
+        return WindowState(self.groups, groups, starts, combined_rows, self._fields, combined)
 
-    def groups_of(self, gids: Sequence[int]) -> Slots:
-        """Returns the indexes of known groups by their ids."""
-        return np.array([self._group_index[gid] for gid in gids], np.int64)
+    def members(self, start: int) -> Slots:
+        """Returns the groups of a window."""
+        line = self._line(start)
+        found = [index.line(line)[0] for index in self._index]
+        return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
 
-    def gids_of(self, groups: Sequence[int]) -> list[int]:
-        """Returns the ids of groups by their indexes."""
-        return [self._group_ids[group] for group in groups]
-
-    @property
-    def grid(self) -> Grid:
-        """Where windows start and end; only INTERVAL has one."""
-        assert self._grid is not None
-        return self._grid
-
-    def drop_empty(self, start: int) -> None:
-        """Forgets the slots of a window that hold no rows any more."""
-        for slot in [slot for slot in self._windows.get(start, ()) if self._rows[slot] == 0]:
-            self._store.put_many([(self._slot_key(slot), None)])
-            self._release(slot)
+    def drop_empty(self, starts: Times) -> None:
+        """Forgets the slots of windows that hold no rows any more."""
+        if not self._emptied:
+            return
+        for start in self._emptied.intersection(np.unique(starts).tolist()):
+            self._emptied.discard(start)
+            line = self._line_of.get(start)
+            if line is None:
+                continue
+            for input, index in enumerate(self._index):
+                groups, slots = index.line(line)
+                gone = self._rows[slots] == 0
+                if gone.any():
+                    self._note_chunks(start, input, groups[gone])
+                    index.remove(line, groups[gone])
+                    self._release(slots[gone])
+            self._drop_line_if_empty(start)
 
     def clear(self, first: int, last: int, input: int) -> dict[int, Slots]:
         """Voids what an input had contributed to windows that start in [first, last]; returns its groups by window."""
-        for key, value in self._stored(first, last):
-            if _WINDOW_KEY.unpack(key[1:])[1] == input:
-                self._adopt(key, value)
+        for start in {_start_of(key) for key, _ in self._stored(first, last)}:
+            self._line(start)
         touched: dict[int, Slots] = {}
-        for start in [start for start in self._windows if first <= start <= last]:
-            members = self._members(start)
-            slots = members[self._input_of[members] == input]
+        for start in [start for start in self._line_of if first <= start <= last]:
+            groups, slots = self._index[input].line(self._line_of[start])
             if not len(slots):
                 continue
-            self._rows[slots] = 0
-            for column in self._columns:
-                column.clear(slots)
-            self._dirty[slots] = True
-            touched[start] = self._group_of[slots]
+            self._clear(slots)
+            self._note_chunks(start, input, groups)
+            self._emptied.add(start)
+            touched[start] = groups
         return touched
 
     def forget(self, until: int) -> None:
         """Drops the state of all windows that end at or before `until`, in memory and in the store."""
-        for start in [start for start in self._windows if self.end(start) <= until]:
-            for slot in self._members(start).tolist():
-                self._release(slot)
+        for start in [start for start in self._line_of if self.end(start) <= until]:
+            self._drop_line(start)
         self._spilled = {start for start in self._spilled if self.end(start) > until}
-        gone = [key for key, _ in self._stored(-_SIGN, until)
-                if self.end(_WINDOW_KEY.unpack(key[1:])[0] - _SIGN) <= until]
+        self._dirty = {chunk for chunk in self._dirty if self.end(chunk[0]) > until}
+        self._emptied = {start for start in self._emptied if self.end(start) > until}
+        gone = [key for key, _ in self._stored(-_SIGN, until) if self.end(_start_of(key)) <= until]
         self._ends = {start: end for start, end in self._ends.items() if end > until}
         self._store.put_many((key, None) for key in gone)
-
-    def _stored(self, first: int, last: int) -> list[tuple[bytes, bytes]]:
-        """Returns what the store holds of windows that start in [first, last]."""
-        if self._newest_stored is None or first > self._newest_stored:
-            return []
-        stop = _WINDOW_PREFIX + struct.pack(">Q", min(last + _SIGN + 1, 2**64 - 1))
-        return self._store.between(_WINDOW_PREFIX + struct.pack(">Q", max(first + _SIGN, 0)), stop)
 
     # -- windows ---------------------------------------------------------------------------------------------
 
     def end(self, start: int) -> int:
         """Returns the exclusive end of the window that starts at `start`."""
+        if self._regular:
+            return start + self.grid.width
         found = self._ends.get(start)
         if found is None:
-            assert self._grid is not None
-            found = self._ends[start] = end_of(start, self._grid)
+            found = self._ends[start] = end_of(start, self.grid)
         return found
 
     def starts(self) -> list[int]:
         """Returns the starts of all windows in memory or spilled while open, ascending."""
-        return sorted(self._windows.keys() | self._spilled)
+        return sorted(self._line_of.keys() | self._spilled)
 
     @property
     def slots_used(self) -> int:
-        return self._capacity - len(self._free)
+        return self._capacity - self._free_count
 
     @property
     def memory_bytes(self) -> int:
         return self.slots_used * self._row_bytes
 
     def spill(self, bytes_max: int, closed_until: int | None) -> None:
-        """Moves the oldest windows out of memory until what stays is at most `bytes_max`, closed ones first.
+        """Moves the oldest windows out of memory until what stays is at most `bytes_max`.
 
         Closed windows are forgotten in memory and found again when a late row asks for them.
         """
-        for start in self.starts():
+        if self.memory_bytes <= bytes_max:
+            return
+        dirty: dict[int, list[tuple[int, int, int]]] = {}
+        for chunk in self._dirty:
+            dirty.setdefault(chunk[0], []).append(chunk)
+        for start in sorted(self._line_of):
             if self.memory_bytes <= bytes_max:
                 return
-            members = self._members(start)
-            if not len(members):
-                continue
-            self._write(members)
-            for slot in members.tolist():
-                self._release(slot)
+            self._write(dirty.get(start, ()))
+            self._drop_line(start)
             if closed_until is None or self.end(start) > closed_until:
                 self._spilled.add(start)
 
@@ -229,206 +240,205 @@ class WindowTable:
 
     def save(self) -> dict[str, Any]:
         """Hands everything that changed since the last call to the store; returns what `restore` needs besides."""
-        self._write(np.flatnonzero(self._dirty & self._used))
-        groups = []
-        for group in self._new_groups:
-            value = pickle.dumps(self._group_keys[group], protocol=5)
-            groups.append((_GROUP_PREFIX + _GROUP_KEY.pack(self._group_ids[group]), value))
-        self._store.put_many(groups)
-        self._new_groups = []
+        self._write(list(self._dirty))
+        self._store.put_many(self.groups.unsaved())
         return {"newest_stored": self._newest_stored}
 
     def restore(self, meta: dict[str, Any], closed_until: int | None) -> None:
         """Loads the groups and the windows that are still open from the store."""
         self._newest_stored = meta["newest_stored"]
-        for key, value in self._store.items():
-            if key.startswith(_GROUP_PREFIX):
-                self._restore_group(key, value)
-            elif key.startswith(_WINDOW_PREFIX):
-                start = _WINDOW_KEY.unpack(key[1:])[0] - _SIGN
-                if closed_until is None or self.end(start) > closed_until:
-                    self._adopt(key, value)
-        self._new_groups = []
+        self.groups.restore([(key, value) for key, value in self._store.items(GROUP_PREFIX)
+                             if key.startswith(GROUP_PREFIX)])
+        newest = -_SIGN if self._newest_stored is None else self._newest_stored
+        oldest = -_SIGN if closed_until is None else closed_until - self.grid.longest
+        for start in {_start_of(key) for key, _ in self._stored(oldest, newest)}:
+            if closed_until is None or self.end(start) > closed_until:
+                self._line(start)
 
     def validate(self) -> None:
         """Raises InternalError if the indexes and the columns disagree."""
-        indexed = sum(len(slots) for slots in self._slots)
-        if indexed != self.slots_used or indexed != int(self._used.sum()):
-            raise InternalError(f"{indexed} slots are indexed, {self.slots_used} are used")
-        for start, members in self._windows.items():
-            if not members or any(self._window_of[slot] != start for slot in members):
-                raise InternalError(f"the window at {start} lists wrong slots")
+        slots = [slot for index in self._index for line in self._line_of.values() for slot in index.line(line)[1]]
+        if len(slots) != self.slots_used or len(set(slots)) != len(slots):
+            raise InternalError(f"{len(slots)} slots are indexed, {self.slots_used} are used")
 
     # -- inside ----------------------------------------------------------------------------------------------
 
-    def _groups(self, partials: pa.RecordBatch) -> Slots:
-        gids = partials.column(GROUP.name).to_numpy().tolist()
-        index = self._group_index
-        groups = [index.get(gid, -1) for gid in gids]
-        if -1 in groups:
-            keys = [partials.column(1 + n) for n in range(len(self._key_fields))]
-            for row, group in enumerate(groups):
-                if group == -1:
-                    known = index.get(gids[row])
-                    if known is None:
-                        known = self._add_group(gids[row], tuple(key[row].as_py() for key in keys))
-                    groups[row] = known
-        return np.array(groups, np.int64)
+    def _distinct(self, starts: Times) -> tuple[Times, Slots]:
+        """Returns the distinct starts, ascending, and which of them each is."""
+        if not len(starts):
+            return starts, np.zeros(0, np.int64)
+        low, high = int(starts.min()), int(starts.max())
+        if low == high:
+            return starts[:1], np.zeros(len(starts), np.int64)
+        step = self.grid.step
+        if self._regular and (high - low) // step < _FIRST_CAPACITY + _NUMBERED_SPAN * len(starts):
+            numbers = (starts - low) // step
+            present = np.flatnonzero(np.bincount(numbers))
+            places = np.zeros(int(present[-1]) + 1, np.int64)
+            places[present] = np.arange(len(present))
+            return low + present * step, places[numbers]
+        return np.unique(starts, return_inverse=True)
 
-    def _restore_group(self, key: bytes, value: bytes) -> None:
-        (gid,) = _GROUP_KEY.unpack(key[1:])
-        self._add_group(gid, pickle.loads(value))
-
-    def _add_group(self, gid: int, keys: tuple[Any, ...]) -> int:
-        group = len(self._group_ids)
-        self._group_index[gid] = group
-        self._group_ids.append(gid)
-        self._group_keys.append(keys)
-        self._new_groups.append(group)
-        return group
-
-    def _find(self, groups: Slots, starts: npt.NDArray[np.int64], input: int) -> Slots:
-        """Returns the slot of each (group, window) of an input, making or loading those that aren't in memory."""
-        lookup = self._slots[input]
-        keys = list(zip(groups.tolist(), starts.tolist(), strict=True))
-        slots = [lookup.get(key, -1) for key in keys]
-        missing = [n for n, slot in enumerate(slots) if slot == -1]
-        if missing:
-            stored = [n for n in missing if self._newest_stored is not None and keys[n][1] <= self._newest_stored]
-            values = self._store.get_many(self._key(keys[n][1], input, keys[n][0]) for n in stored)
-            known = {n: value for n, value in zip(stored, values, strict=True) if value is not None}
-            for n in missing:
-                slot = slots[n] = self._new_slot(keys[n][0], keys[n][1], input)
-                if n in known:
-                    self._decode(slot, known[n])
-        return np.array(slots, np.int64)
-
-    def _load(self, start: int) -> None:
-        """Brings a window that was spilled back into memory."""
-        if start not in self._spilled:
-            return
+    def _line(self, start: int) -> int:
+        """Returns the line of a window, which is brought into memory if it is stored."""
+        line = self._line_of.get(start)
+        if line is not None:
+            return line
+        line = self._free_lines.pop() if self._free_lines else len(self._line_of)
+        self._line_of[start] = line
         self._spilled.discard(start)
-        prefix = _WINDOW_PREFIX + struct.pack(">Q", start + _SIGN)
-        for key, value in self._store.items(prefix):
-            if not key.startswith(prefix):
-                break
-            self._adopt(key, value)
+        if self._newest_stored is not None and start <= self._newest_stored:
+            for key, value in self._stored(start, start):
+                self._load(line, _CHUNK_KEY.unpack(key[1:])[1], value)
+        return line
 
-    def _fetch(self, start: int, groups: list[int]) -> None:
-        """Brings what is stored of some groups of a window back into memory, for all inputs."""
-        if self._newest_stored is None or start > self._newest_stored:
+    def _stored(self, first: int, last: int) -> list[tuple[bytes, bytes]]:
+        """Returns what the store holds of windows that start in [first, last]."""
+        if self._newest_stored is None or first > self._newest_stored:
+            return []
+        stop = _PREFIX + struct.pack(">Q", min(last + _SIGN + 1, 2**64 - 1))
+        return self._store.between(_PREFIX + struct.pack(">Q", max(first + _SIGN, 0)), stop)
+
+    def _combine(self, slots: Slots, source: Sequence[Values], fresh: npt.NDArray[np.bool_]) -> None:
+        """Combines one row of `source` into each slot; `fresh` slots hold nothing yet."""
+        if fresh.all():
+            for column, values in zip(self._columns, source, strict=True):
+                column.set(slots, values, slice(None))
             return
-        for input in range(self._inputs):
-            keys = [self._key(start, input, group) for group in groups if (group, start) not in self._slots[input]]
-            for key, value in zip(keys, self._store.get_many(keys), strict=True):
-                if value is not None:
-                    self._adopt(key, value)
+        rows: Slots | slice = slice(None)
+        if fresh.any():
+            new, rows = np.flatnonzero(fresh), np.flatnonzero(~fresh)
+            for column, values in zip(self._columns, source, strict=True):
+                column.set(slots[new], values, new)
+            slots = slots[rows]
+        position = 0
+        for accumulator, unite in zip(self._accumulators, self._merges, strict=True):
+            end = position + len(accumulator.fields)
+            combine(accumulator, self._columns[position:end], slots, source[position:end], rows, unite)
+            position = end
 
-    def _new_slot(self, group: int, start: int, input: int) -> int:
-        if not self._free:
+    def _take(self, count: int) -> Slots:
+        while self._free_count < count:
             self._grow()
-        slot = self._free.pop()
-        self._slots[input][(group, start)] = slot
-        self._group_of[slot], self._window_of[slot], self._input_of[slot] = group, start, input
-        self._used[slot] = True
-        self._windows.setdefault(start, set()).add(slot)
-        return slot
+        self._free_count -= count
+        return self._free[self._free_count : self._free_count + count].copy()
 
-    def _release(self, slot: int) -> None:
-        start = int(self._window_of[slot])
-        del self._slots[int(self._input_of[slot])][(int(self._group_of[slot]), start)]
-        members = self._windows[start]
-        members.discard(slot)
-        if not members:
-            del self._windows[start]
-            self._ends.pop(start, None)
-        self._rows[slot] = 0
-        self._dirty[slot] = self._used[slot] = False
-        index = np.array([slot])
+    def _clear(self, slots: Slots) -> None:
+        self._rows[slots] = 0
         for column in self._columns:
-            column.clear(index)
-        self._free.append(slot)
+            column.clear(slots)
+
+    def _release(self, slots: Slots) -> None:
+        self._clear(slots)
+        self._free[self._free_count : self._free_count + len(slots)] = slots
+        self._free_count += len(slots)
 
     def _grow(self) -> None:
         old, new = self._capacity, self._capacity * 2
-        for name in ("_rows", "_group_of", "_window_of", "_input_of", "_dirty", "_used"):
-            array = getattr(self, name)
-            setattr(self, name, np.concatenate([array, np.zeros(old, array.dtype)]))
+        self._rows = np.concatenate([self._rows, np.zeros(old, np.int64)])
         for column in self._columns:
             column.grow(new)
-        self._free = list(range(new - 1, old - 1, -1))
+        self._free = np.concatenate([self._free[: self._free_count], np.arange(old, new)[::-1],
+                                     np.zeros(old - self._free_count, np.int64)])
+        self._free_count += old
         self._capacity = new
 
-    def _members(self, start: int) -> Slots:
-        return np.array(sorted(self._windows.get(start, ())), np.int64)
+    def _drop_line(self, start: int) -> None:
+        line = self._line_of[start]
+        for index in self._index:
+            groups, slots = index.line(line)
+            index.remove(line, groups)
+            self._release(slots)
+        self._drop_line_if_empty(start)
 
-    def _table(
-        self, start: int, groups: Slots, rows: npt.NDArray[np.int64], columns: Sequence[Values]
-    ) -> pa.Table:
-        members = groups.tolist()
-        arrays = [pa.array([self._group_ids[group] for group in members], pa.uint64())]
-        for n, field in enumerate(fields_schema(self._key_fields)):
-            arrays.append(pa.array([self._group_keys[group][n] for group in members], field.type))
-        arrays.append(pa.repeat(pa.scalar(start, pa.int64()), len(members)))
-        arrays.append(pa.array(rows))
-        arrays += [column.arrow() for column in columns]
-        schema = pa.schema([GROUP, *fields_schema(self._key_fields), WINDOW_START, ROWS, *fields_schema(self._fields)])
-        return pa.Table.from_arrays(arrays, schema=schema)
+    def _drop_line_if_empty(self, start: int) -> None:
+        line = self._line_of[start]
+        if not any(len(index.line(line)[0]) for index in self._index):
+            del self._line_of[start]
+            self._free_lines.append(line)
+            self._ends.pop(start, None)
 
-    def _key(self, start: int, input: int, group: int) -> bytes:
-        return _WINDOW_PREFIX + _WINDOW_KEY.pack(start + _SIGN, input, self._group_ids[group])
+    # -- chunks of the store -----------------------------------------------------------------------------------
 
-    def _slot_key(self, slot: int) -> bytes:
-        return self._key(int(self._window_of[slot]), int(self._input_of[slot]), int(self._group_of[slot]))
-
-    def _write(self, slots: Slots) -> None:
-        slots = slots[self._dirty[slots]]
-        if not len(slots):
+    def _note_dirty(self, starts: Times, which: Slots, groups: Slots, input: int) -> None:
+        if len(self.groups) <= _CHUNK_GROUPS:
+            self._dirty.update((start, input, 0) for start in starts.tolist())
             return
-        self._store.put_many(zip((self._slot_key(slot) for slot in slots.tolist()), self._encode(slots), strict=True))
-        self._dirty[slots] = False
-        newest = int(self._window_of[slots].max())
-        self._newest_stored = newest if self._newest_stored is None else max(newest, self._newest_stored)
+        chunks = np.unique(which * (len(self.groups) // _CHUNK_GROUPS + 1) + groups // _CHUNK_GROUPS)
+        for number in chunks.tolist():
+            place, chunk = divmod(number, len(self.groups) // _CHUNK_GROUPS + 1)
+            self._dirty.add((int(starts[place]), input, chunk))
 
-    def _adopt(self, key: bytes, value: bytes) -> None:
-        biased, input, gid = _WINDOW_KEY.unpack(key[1:])
-        group, start = self._group_index[gid], biased - _SIGN
-        if (group, start) not in self._slots[input]:
-            self._decode(self._new_slot(group, start, input), value)
+    def _note_chunks(self, start: int, input: int, groups: Slots) -> None:
+        self._dirty.update((start, input, chunk) for chunk in np.unique(groups // _CHUNK_GROUPS).tolist())
 
-    def _encode(self, slots: Slots) -> Iterable[bytes]:
+    def _write(self, chunks: Iterable[tuple[int, int, int]]) -> None:
+        """Hands chunks to the store, in which those without groups cease to exist."""
+        keys: list[bytes] = []
+        members: list[tuple[Slots, Slots]] = []
+        gone: list[bytes] = []
+        for start, input, chunk in chunks:
+            self._dirty.discard((start, input, chunk))
+            key = _PREFIX + _CHUNK_KEY.pack(start + _SIGN, input, chunk)
+            line = self._line_of.get(start)
+            groups, slots = self._index[input].line(line) if line is not None else _NOBODY
+            if len(self.groups) > _CHUNK_GROUPS:
+                inside = groups // _CHUNK_GROUPS == chunk
+                groups, slots = groups[inside], slots[inside]
+            if not len(groups):
+                gone.append(key)
+                continue
+            keys.append(key)
+            members.append((groups, slots))
+            self._newest_stored = start if self._newest_stored is None else max(start, self._newest_stored)
+        self._store.put_many((key, None) for key in gone)
+        if keys:
+            self._store.put_many(zip(keys, self._encoded(members), strict=True))
+
+    def _encoded(self, members: Sequence[tuple[Slots, Slots]]) -> Iterator[bytes]:
+        """Yields the (groups, slots) of each chunk as bytes; all of them are gathered at once."""
         if self._codec is None:
-            for slot in slots.tolist():
-                values = [(column.data[slot], bool(column.valid[slot])) for column in self._columns]
-                yield pickle.dumps((int(self._rows[slot]), values), protocol=5)
+            for groups, slots in members:
+                columns = [(column.data[slots], column.valid[slots]) for column in self._columns]
+                yield pickle.dumps((groups, self._rows[slots], columns), protocol=5)
             return
-        records = np.zeros(len(slots), self._codec)
-        records["rows"] = self._rows[slots]
+        every = np.concatenate([slots for _, slots in members])
+        records = np.empty(len(every), self._codec)
+        records["group"] = np.concatenate([groups for groups, _ in members])
+        records["rows"] = self._rows[every]
         for n, column in enumerate(self._columns):
-            records[f"v{n}"] = column.data[slots]
-            records[f"n{n}"] = column.valid[slots]
-        content, size = records.tobytes(), self._codec.itemsize
-        for n in range(len(slots)):
-            yield content[n * size : (n + 1) * size]
+            records[f"v{n}"] = column.data[every]
+            records[f"n{n}"] = column.valid[every]
+        content, size, place = memoryview(records.tobytes()), self._codec.itemsize, 0
+        for groups, _ in members:
+            end = place + len(groups) * size
+            yield bytes(content[place:end])
+            place = end
 
-    def _decode(self, slot: int, value: bytes) -> None:
+    def _load(self, line: int, input: int, value: bytes) -> None:
         if self._codec is None:
-            rows, content = pickle.loads(value)
-            self._rows[slot] = rows
-            for column, (data, valid) in zip(self._columns, content, strict=True):
-                column.data[slot], column.valid[slot] = data, valid
-            return
-        record = np.frombuffer(value, self._codec)[0]
-        self._rows[slot] = record["rows"]
-        for n, column in enumerate(self._columns):
-            column.data[slot], column.valid[slot] = record[f"v{n}"], record[f"n{n}"]
+            groups, rows, columns = pickle.loads(value)
+        else:
+            records = np.frombuffer(value, self._codec)
+            groups, rows = records["group"].astype(np.int64), records["rows"]
+            columns = [(records[f"v{n}"], records[f"n{n}"]) for n in range(len(self._columns))]
+        slots = self._take(len(groups))
+        self._index[input].put(np.full(len(groups), line), groups, slots)
+        self._rows[slots] = rows
+        for column, (data, valid) in zip(self._columns, columns, strict=True):
+            column.data[slots], column.valid[slots] = data, valid
 
 
-def codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
-    """Returns the dtype of a stored slot if all its values have a fixed width, else None (then it is pickled)."""
+def _codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
+    """Returns the dtype of a stored (group, window) if all its values have a fixed width, else None (then chunks are
+    pickled)."""
     if any(column.dtype == np.dtype(object) for column in columns):
         return None
-    fields: list[tuple[str, Any]] = [("rows", np.int64)]
+    fields: list[tuple[str, Any]] = [("group", np.int64), ("rows", np.int64)]
     for n, column in enumerate(columns):
         fields += [(f"v{n}", column.dtype), (f"n{n}", np.bool_)]
     return np.dtype(fields)
+
+
+def _start_of(key: bytes) -> int:
+    return int(_CHUNK_KEY.unpack(key[1:])[0]) - _SIGN

@@ -20,7 +20,8 @@ import pyarrow.compute as pc
 
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_row_windows import LAST_ROW
-from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, Computer
+from penstock.tasks.compute import GROUP, ROWS, WINDOW_START
+from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.judging import LATE, UPDATED, Judged
 from penstock.tasks.recalculation import Change, ReadRows, Recalculation
 from penstock.tasks.segments import (
@@ -71,14 +72,13 @@ class _Stretch:
 class Windower:
     """One source task's windows. `read_rows` must leave out rows that are older than the stream."""
 
-    def __init__(self, plan: StreamPlan, schema: pa.Schema, computer: Computer, recalculation: Recalculation,
+    def __init__(self, plan: StreamPlan, schema: pa.Schema, first_stage: FirstStage, recalculation: Recalculation,
                  read_rows: ReadRows, store: StateStore) -> None:
         assert plan.source.row_window is not None
         self._plan = plan
-        self._source = plan.source
         self._window = plan.source.row_window
         self._schema = schema
-        self._computer = computer
+        self._first_stage = first_stage
         self._recalculation = recalculation
         self._read_rows = read_rows
         self._store = store
@@ -108,7 +108,7 @@ class Windower:
             expired = self._expired(judged)
             updated = self._updated(judged, expired)
             numbers = pa.array(np.arange(len(judged.ts)))
-            kept = self._in_windows(judged.rows.append_column(ROW_COLUMN, numbers))
+            kept = self._in_windows(judged.rows.append_column(ROW_COLUMN, numbers), in_order=judged.change is None)
             numbered = kept.column(ROW_COLUMN).to_numpy()
             if expired is not None:
                 dropped = expired[numbered]
@@ -163,9 +163,9 @@ class Windower:
 
     # -- which rows --------------------------------------------------------------------------------------------
 
-    def _in_windows(self, rows: pa.Table) -> pa.Table:
+    def _in_windows(self, rows: pa.Table, *, in_order: bool = False) -> pa.Table:
         """Returns the rows that may be in windows, sorted by group and time, with their marks."""
-        return self._computer.table(self._source.rows_sql, rows=rows)
+        return self._first_stage.in_windows(rows, in_order=in_order)
 
     def _expired(self, judged: Judged) -> Bools | None:
         """Returns which rows are expired: older than their table's newest row and than the watermark."""
@@ -396,7 +396,7 @@ class Windower:
         batches = [self._void(stretches)] if stretches else []
         if parts:
             windowed = pa.concat_tables(parts)
-            batches.append(self._computer.run(self._source.sql, self._schema, windowed=windowed))
+            batches.append(self._first_stage.segments(windowed))
         return batches
 
     def _doubtful(self, sources: Sequence[pa.Table]) -> list[pa.RecordBatch]:
@@ -405,7 +405,7 @@ class Windower:
         if rows is None or not rows.num_rows:
             return []
         starts = rows.append_column(WINDOW_START.name, rows.column(TIME_COLUMN))
-        named = self._computer.run(self._source.sql, self._schema, windowed=starts)
+        named = self._first_stage.segments(starts)
         place = self._schema.get_field_index(ROWS.name)
         return [named.set_column(place, ROWS, pa.array(np.full(named.num_rows, DOUBTFUL)))]
 
@@ -425,7 +425,9 @@ class Windower:
 
     def _windowed(self, rows: pa.Table, assigned: Assigned) -> pa.Table:
         """Returns the relation `windowed`."""
-        taken = _unnumbered(rows).take(pa.array(assigned.rows))
+        taken = _unnumbered(rows)
+        if len(assigned.rows) != rows.num_rows or self._window.kind in ("event", "count"):
+            taken = taken.take(pa.array(assigned.rows))
         return taken.append_column(WINDOW_START.name, pa.array(assigned.starts))
 
     def _carry(self, carries: Mapping[int, Carry | None]) -> None:

@@ -42,11 +42,14 @@ ROW = st.tuples(
     st.integers(0, 3), st.integers(0, 60_000), st.one_of(st.none(), st.integers(-5, 5)),
     st.one_of(st.none(), st.floats(-10, 10)), st.one_of(st.none(), st.sampled_from(["x", "y", ""])),
 )
-STEP = st.one_of(
+WRITE = st.one_of(
     st.tuples(st.just("insert"), st.lists(ROW, min_size=1, max_size=8)),
     st.tuples(st.just("partial"), st.lists(ROW, min_size=1, max_size=3)),
     st.tuples(st.just("delete"), st.tuples(st.one_of(st.none(), st.lists(st.integers(0, 3), min_size=1, max_size=2)),
                                            st.integers(0, 60_000), st.integers(0, 30_000))),
+)
+STEP = st.one_of(
+    WRITE,
     st.tuples(st.just("run"), st.none()),
     st.tuples(st.just("checkpoint"), st.booleans()),
     st.tuples(st.just("kill"), st.none()),

@@ -20,7 +20,7 @@ from penstock.planner.select import plan_query
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import Select
-from penstock.tasks import agg, force_source, sink, source
+from penstock.tasks import base_task
 from penstock.tasks.compute import Computer
 from penstock.tasks.task import TaskSettings
 from penstock.tasks.user_functions import UserFunctions
@@ -39,8 +39,7 @@ class SharedComputer(Computer):
 
 def share_computers(patch: Callable[[Any, str, Any], None]) -> None:
     """Makes all tasks compute in one DuckDB; `patch` sets an attribute of a module."""
-    for module in (source, agg, sink, force_source):
-        patch(module, "Computer", SharedComputer)
+    patch(base_task, "Computer", SharedComputer)
 
 
 class Player:

@@ -31,7 +31,7 @@ def db(tmp_path: Path) -> Iterator[Embedded]:
 def write(
     db: Embedded,
     rows: Sequence[tuple[int, int, int, float | None]],
-    children: Sequence[str] = ("g0", "g1", "g2"),
+    children: Sequence[str | ResultChild] = ("g0", "g1", "g2"),
     attempt: int = 1,
 ) -> None:
     """Writes rows of (child, operation, ts, value) as sink task 0 would."""
@@ -44,6 +44,7 @@ def write(
     results: ResultStore = db.engine.results
     results.write_results(ResultWrite(
         STREAM, attempt, TaskId(STREAM, "sink", 0), target.uid,
+        children if isinstance(children, list) else  # as a sink's, which grows from write to write
         tuple(ResultChild(name, (number,)) for number, name in enumerate(children)), batch))
 
 
@@ -57,6 +58,40 @@ def test_children_come_into_being_with_their_rows(db: Embedded) -> None:
     write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (2, UPSERT, T0, 3.0), (0, UPSERT, T0 + 1, 4.0)])
     assert rows(db) == [("g0", 0, 1.0), ("g0", 1, 4.0), ("g1", 0, 2.0), ("g2", 0, 3.0)]
     assert sorted(db.run("SELECT TAGS tbname, group_id FROM out")) == [("g0", 0), ("g1", 1), ("g2", 2)]
+
+
+def test_children_that_come_later_are_created_when_their_rows_come(db: Embedded) -> None:
+    """The list of children grows between writes; a child without rows stays away."""
+    children = [ResultChild("g0", (0,))]
+    write(db, [(0, UPSERT, T0, 1.0)], children)
+    children += [ResultChild("g2", (2,)), ResultChild("g1", (1,))]
+    write(db, [(2, UPSERT, T0, 3.0), (0, UPSERT, T0 + 1, 4.0)], children)
+    assert rows(db) == [("g0", 0, 1.0), ("g0", 1, 4.0), ("g1", 0, 3.0)]
+    assert db.run("SELECT TAGS tbname, group_id FROM out ORDER BY tbname") == [("g0", 0), ("g1", 1)]
+
+
+def test_a_child_that_was_dropped_comes_back_with_its_next_row(db: Embedded) -> None:
+    """What is remembered of a child does not outlive it; the rows of the dropped table stay gone."""
+    children = [ResultChild(name, (number,)) for number, name in enumerate(("g0", "g1", "g2"))]
+    write(db, [(0, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (2, UPSERT, T0, 3.0)], children)
+    db.all("DROP TABLE g1", "DROP TABLE g2")
+    write(db, [(1, UPSERT, T0 + 1, 4.0), (0, UPSERT, T0 + 1, 5.0)], children)
+    assert rows(db) == [("g0", 0, 1.0), ("g0", 1, 5.0), ("g1", 1, 4.0)]
+
+
+def test_of_groups_that_share_a_child_the_row_that_came_last_stays(db: Embedded) -> None:
+    """SUBTABLE may give two groups the same name."""
+    children = [ResultChild("g0", (0,)), ResultChild("g1", (1,)), ResultChild("g0", (2,))]
+    write(db, [(2, UPSERT, T0, 1.0), (1, UPSERT, T0, 2.0), (0, UPSERT, T0, 3.0)], children)
+    assert rows(db) == [("g0", 0, 3.0), ("g1", 0, 2.0)]
+
+
+def test_rows_in_any_order_reach_their_children(db: Embedded) -> None:
+    """Many children in several vnodes, later times first."""
+    children = [ResultChild(f"c{number}", (number,)) for number in range(40)]
+    wanted = [(child, UPSERT, T0 + ts, float(child * 10 + ts)) for ts in (3, 1, 2) for child in range(39, -1, -1)]
+    write(db, wanted, children)
+    assert rows(db) == sorted((f"c{child}", ts - T0, value) for child, _, ts, value in wanted)
 
 
 def test_writing_again_changes_nothing(db: Embedded) -> None:

@@ -1,4 +1,4 @@
-"""Seeded histories of the whole system in one thread: same answer as the batch, nothing acknowledged lost, no standstill."""
+"""Seeded histories of the whole system in one thread: the batch answer, nothing acknowledged lost, no standstill."""
 
 from __future__ import annotations
 
@@ -20,6 +20,9 @@ PAST = {
     59: "a crash in the middle of CREATE STREAM left its result table behind",
     64: "rows lost by a power cut (WAL_LEVEL 1) were counted by a checkpoint, and their versions given out again",
     72: "a store whose first commit failed was never closed",
+    30043: "a statement that dropped a left-over table was refused, and the stream created all the same",
+    40072: "a power cut spared a later sector of unsynced records: the log was refused instead of cut",
+    40179: "an attempt was prepared while a commit record was being written: it dropped the state of that checkpoint",
 }
 
 

@@ -259,6 +259,22 @@ def test_one_change_rewrites_what_is_around_it(
         kit.close()
 
 
+@pytest.mark.parametrize("last_row_too", [False, True])
+def test_a_gap_that_an_attempt_filled_before_it_died_is_emptied(kits: Any, last_row_too: bool) -> None:
+    """The next attempt learns first that one window is gone, which is closed, and after the delay of the other."""
+    kit = kits("create stream s trigger max_delay 5s into o as select _wstart, count(*) c from meters interval(10s) "
+               "fill(prev)")
+    kit.insert([(0, 5_000, 1, 1.0, "x"), (0, 45_000, 1, 1.0, "x")])
+    kit.run()
+    kit.pass_time(5)
+    assert len(kit.rows()) == 5
+    kit.delete(None, 0, 50_000 if last_row_too else 10_000)
+    kit.kill()
+    kit.run()
+    kit.pass_time(5)
+    assert [millis(row["_wstart"]) for row in kit.rows()] == ([] if last_row_too else [40_000])
+
+
 def test_a_long_gap_is_filled_in_chunks(tmp_path_factory: pytest.TempPathFactory) -> None:
     """A gap of more windows than a chunk has rows is filled block by block, and emptied in the same way."""
     kit = make(tmp_path_factory, "none", "at_once", "prev", 1)

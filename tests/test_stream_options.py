@@ -63,4 +63,4 @@ def test_altered_options_replace_the_old_and_leave_the_rest(old: StreamOptions, 
     after = parse_one(altered(before, new))
     assert isinstance(after, CreateStream)
     assert after.options == replace(old, **{name: getattr(new, name) for name in given_in(new)})
-    assert (after.name, after.target.name.name, after.query) == (before.name, before.target.name.name, before.query)
+    assert (after.name, after.target.name.name, after.query.text) == ("s", "into", before.query.text)

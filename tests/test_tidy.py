@@ -26,10 +26,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 
 #: Libraries that only these files may import.
 EDGES: dict[str, tuple[str, ...]] = {
-    "pyspark": ("tasks/spark.py", "tasks/daemon.py"),
+    "pyspark": ("tasks/spark.py", "tasks/daemon.py", "bench/spark_peer.py"),
     "lmdb": ("mnode/catalog.py", "tasks/state*.py", "tasks/daemon.py"),
     # Statements carry expressions unbound: who binds one outside of the planner looks into it.
     "sqlglot": ("sql/*.py", "planner/*.py", "mnode/deletes.py", "mnode/tag_values.py"),
+    "fsspec": ("mnode/backup_store.py",),
     "prompt_toolkit": ("shell/*.py",),
     "pygments": ("shell/*.py",),
     "rich": ("shell/*.py", "examples/**/*.py", "bench/**/*.py"),

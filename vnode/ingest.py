@@ -8,16 +8,30 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InternalError, InvalidStatementError, InvalidValueError
-from penstock.vnode.keys import I64, U64, Index, kept_versions, key_codes, strictly_ascending, times_of, tuids_of
+from penstock.vnode.keys import (
+    I64,
+    U64,
+    Index,
+    kept_versions,
+    key_codes,
+    run_starts,
+    strictly_ascending,
+    times_of,
+    tuids_of,
+)
 from penstock.wal.record import TUID_COLUMN
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """Rows to be written, sorted by key. `columns` follows the table's schema; None: not in the batch."""
+    """Rows to be written, sorted by key. `columns` follows the table's schema; None: not in the batch.
+
+    `starts`: the positions at which the rows of a child table begin.
+    """
 
     tuid: U64
     ts: I64
+    starts: Index
     tuid_column: pa.Array
     columns: tuple[pa.Array | None, ...]
 
@@ -63,7 +77,7 @@ def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> Prepa
         tuid_column = tuid_column.take(index)
         columns = [None if column is None else column.take(index) for column in columns]
         tuid, ts = tuid[rows], ts[rows]
-    return Prepared(tuid, ts, tuid_column, tuple(columns))
+    return Prepared(tuid, ts, run_starts(tuid), tuid_column, tuple(columns))
 
 
 def _fitting(column: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:

@@ -46,10 +46,11 @@ class PartInfo:
 
 @dataclass(frozen=True, slots=True)
 class LastTimes:
-    """The file with the greatest ts per child table, valid for all rows up to `version`."""
+    """The file with the greatest ts per child table, valid for all rows up to `version`. `crc`: of the whole file."""
 
     name: str
     version: int
+    crc: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +136,9 @@ def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
         if int(checksum, 16) != crc32c(body) or len(body) + 1 != len(rest):
             raise ValueError("the checksum does not fit")
         fields = json.loads(body)
+        if fields["format"] > FORMAT:
+            raise CorruptionError(f"{path} has format {fields['format']}; this version of Penstock knows formats up to "
+                                  f"{FORMAT}", hint="use the newer version that wrote it")
         if fields["format"] != FORMAT or fields["vgroup_id"] != vgroup_id:
             raise ValueError(f"format {fields['format']} of vgroup {fields['vgroup_id']}")
         tables = {table["uid"]: _table(table) for table in fields["tables"]}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from penstock.vnode.keys import I64, U64, ascending, key_order, run_starts, times_of, tuids_of
+from penstock.vnode.keys import I64, U64, Index, ascending, key_order, run_starts, times_of, tuids_of
 
 VERSION_COLUMN = "_ver"
 FAN_IN = 32
@@ -122,10 +122,11 @@ class Memtable:
         self.num_bytes += sum(run.data.nbytes for run in runs)
 
 
-def newest_times(tuid: U64, ts: I64) -> dict[int, int]:
-    """Returns the greatest ts per tuid of rows sorted by (tuid, ts)."""
+def newest_times(tuid: U64, ts: I64, starts: Index | None = None) -> tuple[U64, I64]:
+    """Returns each tuid once and its greatest ts, of rows sorted by (tuid, ts); `starts` as `run_starts` gives them."""
     if not len(tuid):
-        return {}
-    starts = run_starts(tuid)
+        return tuid, ts
+    if starts is None:
+        starts = run_starts(tuid)
     ends = np.append(starts[1:], len(tuid)) - 1
-    return dict(zip(tuid[starts].tolist(), ts[ends].tolist(), strict=True))
+    return tuid[starts], ts[ends]

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import google_crc32c
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,13 +22,16 @@ from penstock.wal.record import TUID_COLUMN, crc32c
 
 ROW_GROUP_ROWS = 65_536
 MAX_PART_ROWS = 4_000_000
+# A column with more values than fit here is written plainly: a larger dictionary costs time and saves no space.
+_DICTIONARY_BYTES = 64 << 10
+_PIECE = 1 << 20
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
     """Returns a table as a Parquet file with page checksums."""
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink, compression="zstd", compression_level=1, row_group_size=ROW_GROUP_ROWS,
-                   write_page_checksum=True, store_schema=True)
+                   dictionary_pagesize_limit=_DICTIONARY_BYTES, write_page_checksum=True, store_schema=True)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 
@@ -89,6 +93,8 @@ class PartCache:
         self._files: OrderedDict[Path, _OpenPart] = OrderedDict()
         self._columns: OrderedDict[tuple[Path, int, str], pa.Array] = OrderedDict()
         self._bytes = 0
+        # Parquet's own checksums cover pages, but not their headers and not the footer with its statistics.
+        self._verified: set[Path] = set()
 
     def row_groups(self, path: Path, part: PartInfo, tuids: U64 | None, first_ts: int,
                    last_ts: int) -> Iterator[RowGroup]:
@@ -130,6 +136,9 @@ class PartCache:
     def _open(self, path: Path, part: PartInfo | None) -> _OpenPart:
         opened = self._files.get(path)
         if opened is None:
+            if part is not None and path not in self._verified:
+                _verify(path, part)
+                self._verified.add(path)
             try:
                 file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
             except FileNotFoundError as error:
@@ -146,11 +155,28 @@ class PartCache:
     def forget(self, path: Path) -> None:
         """Drops what is held of a part that is about to be deleted."""
         with self._lock:
+            self._verified.discard(path)
             opened = self._files.pop(path, None)
             if opened is not None:
                 opened.file.close()
             for key in [key for key in self._columns if key[0] == path]:
                 self._bytes -= self._columns.pop(key).nbytes
+
+
+def _verify(path: Path, part: PartInfo) -> None:
+    """Raises CorruptionError unless the file is as it was written."""
+    crc = 0
+    try:
+        with path.open("rb") as file:
+            while piece := file.read(_PIECE):
+                crc = google_crc32c.extend(crc, piece)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"part {path} is missing") from error
+    except OSError as error:
+        raise CorruptionError(f"part {path} cannot be read: {error}") from error
+    if crc != part.crc:
+        raise CorruptionError(f"part {path} is damaged: its checksum does not fit",
+                              hint="penstock fsck --repair builds it again from the log, if that reaches back so far")
 
 
 def _describe(file: pq.ParquetFile) -> _OpenPart:

@@ -11,13 +11,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.vnode.ingest import Prepared
-from penstock.vnode.keys import TS_MIN, U64, Bools, run_starts
+from penstock.vnode.keys import TS_MIN, U64, Bools, Index
 from penstock.vnode.manifest import LastTimes, PartInfo
 from penstock.vnode.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
+from penstock.vnode.newest import NewestTimes
 from penstock.vnode.parts import PartCache
 from penstock.vnode.source import Chunk, find_newest, stored_values
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
-from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, with_key_columns
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, RowsRecord, with_key_columns
 
 APPEND, LATE, UPDATE = 0, 1, 2
 _RECENT_TOMBSTONES = 256
@@ -46,6 +47,22 @@ class Decided:
     updates: TimeRange | None
 
 
+def stored_form(record: RowsRecord) -> tuple[list[pa.Array], pa.Schema, int, TimeRange | None]:
+    """Returns the rows of a log record as `TableState.append` takes them: without the verdict."""
+    batch = record.batch
+    names: list[str] = batch.schema.names
+    updates: TimeRange | None = None
+    arrays = batch.columns
+    if names[-1] == LAST_COLUMN:
+        updated = np.flatnonzero(arrays[-2].to_numpy() == UPDATE)
+        if len(updated):
+            times = arrays[1].view(pa.int64()).to_numpy()[updated]
+            updates = (int(times.min()), int(times.max()))
+        names, arrays = names[:-2], arrays[:-2]
+    fields = [batch.schema.field(name) for name in names]
+    return arrays, pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())]), record.version, updates
+
+
 class TableState:
     """The newest state of one table in a vnode. Guarded by the vnode's lock."""
 
@@ -58,9 +75,7 @@ class TableState:
         self.floor = 0
         self.last_times: LastTimes | None = None
         self.flushes_since_times = 0  # parts written since `last_times`
-        self.newest: dict[int, int] = {}
-        # Child tables whose row at the newest time is known to be there: a rewrite of it needs no lookup.
-        self._certain: set[int] = set()
+        self.newest = NewestTimes()
         self._index: TombstoneIndex | None = None
         self._base: tuple[int, TombstoneIndex] | None = None  # over so many of the oldest tombstones
         self.set_schema(schema, key_columns)
@@ -145,34 +160,27 @@ class TableState:
         change = np.zeros(rows.num_rows, np.uint8)
         change[positions] = np.where(exists, UPDATE, LATE)
         last = np.full(rows.num_rows, TS_MIN, np.int64)
-        last[positions] = [self.newest[uid] for uid in tuid.tolist()]
+        last[positions] = self.newest.of(tuid)
         changed = ts[exists]
         updates = (int(changed.min()), int(changed.max())) if len(changed) else None
         return Decided(arrays, change, last, updates)
 
     def _late(self, rows: Prepared) -> Bools | None:
         """Returns which rows are not greater than the newest of their table; None when all are."""
-        tuid, ts = rows.tuid, rows.ts
-        if tuid[0] == tuid[-1]:
-            newest = self.newest.get(int(tuid[0]), TS_MIN)
-            return None if ts[0] > newest else ts <= newest
-        starts = run_starts(tuid)
-        newest_of = self.newest.get
-        known = np.array([newest_of(uid, TS_MIN) for uid in tuid[starts].tolist()], np.int64)
-        if (ts[starts] > known).all():
+        ts, starts = rows.ts, rows.starts
+        newest = self.newest.of(rows.tuid[starts])
+        if (ts[starts] > newest).all():
             return None
-        lengths = np.diff(np.append(starts, len(tuid)))
-        late: Bools = ts <= np.repeat(known, lengths)
+        late: Bools = ts <= np.repeat(newest, np.diff(np.append(starts, len(ts))))
         return late
 
     def _exist_for_sure(self, rows: Prepared, positions: npt.NDArray[np.intp]) -> Bools | None:
         """Returns all-true when every late row rewrites its table's newest row, which is known to be there."""
         if self.key_columns != 1:
             return None
-        newest, certain = self.newest, self._certain
-        for uid, ts in zip(rows.tuid[positions].tolist(), rows.ts[positions].tolist(), strict=True):
-            if newest[uid] != ts or uid not in certain:
-                return None
+        tuid, ts = rows.tuid[positions], rows.ts[positions]
+        if not (self.newest.of(tuid) == ts).all() or not self.newest.are_certain(tuid).all():
+            return None
         return np.ones(len(positions), np.bool_)
 
     def _fill_nulls(self, rows: Prepared) -> list[pa.Array]:
@@ -186,35 +194,21 @@ class TableState:
         verdict = [pa.array(decided.change), pa.array(decided.last)]
         return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=self.change_schema)
 
-    def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None) -> None:
-        """Adds complete rows, sorted by key, to the memtable; `arrays` are `_tuid` and the columns."""
+    def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None,
+               starts: Index | None = None) -> None:
+        """Adds complete rows, sorted by key, to the memtable; `arrays` are `_tuid` and the columns.
+
+        `starts`: the positions at which the rows of a child table begin, if they are known.
+        """
         versions = pa.array(np.full(len(arrays[0]), version, np.uint64))
         run = Run.of(pa.RecordBatch.from_arrays([*arrays, versions], schema=run_schema), updates)
         self.memtable.append(run)
-        self._note_newest(newest_times(run.tuid, run.ts))
-
-    def _note_newest(self, times: dict[int, int]) -> None:
-        for uid, ts in times.items():
-            known = self.newest.get(uid)
-            if known is None or ts >= known:
-                self.newest[uid] = ts
-                self._certain.add(uid)
-
-    def note_stored(self, times: dict[int, int]) -> None:
-        """Takes over newest times of rows that may have been deleted since."""
-        for uid, ts in times.items():
-            known = self.newest.get(uid)
-            if known is None or ts > known:
-                self.newest[uid] = ts
+        self.newest.written(*newest_times(run.tuid, run.ts, starts))
 
     def delete(self, tombstone: Tombstone) -> None:
         """Hides rows. The newest times stay: a row is an append only if it is newer than all before."""
         self.tombstones = (*self.tombstones, tombstone)
         self._index = None
-        if tombstone.tuids is None:
-            self._certain.clear()
-        else:
-            self._certain.difference_update(tombstone.tuids)
+        self.newest.deleted(tombstone.tuids)
         if tombstone.dropped and tombstone.tuids is not None:
-            for uid in tombstone.tuids:
-                self.newest.pop(uid, None)
+            self.newest.forget(tombstone.tuids)

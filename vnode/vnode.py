@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -33,7 +32,7 @@ from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges,
 from penstock.vnode.parts import MAX_PART_ROWS, PartCache, parquet_bytes, write_part
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.source import Selection, gather, resolve
-from penstock.vnode.table import UPDATE, PartHandle, TableState
+from penstock.vnode.table import PartHandle, TableState, stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
 from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
@@ -239,35 +238,27 @@ class Vnode:
         known = 0
         if table.last_times is not None:
             path = self._store / "last" / table.last_times.name
+            content = self._fs.read(path)
+            if table.last_times.crc not in (None, crc32c(content)):
+                raise CorruptionError(f"{path} is damaged: its checksum does not fit",
+                                      hint="penstock fsck --repair has it made again from the parts")
             try:
-                stored = pq.read_table(path)
+                stored = pq.read_table(pa.BufferReader(content))
             except (OSError, pa.ArrowInvalid) as error:
                 raise CorruptionError(f"{path} is damaged: {error}") from error
-            table.note_stored(dict(zip(stored.column("tuid").to_pylist(), stored.column("ts").to_pylist(),
-                                       strict=True)))
+            stored = stored.sort_by("tuid")
+            table.newest.stored(stored.column("tuid").to_numpy(), stored.column("ts").to_numpy())
             known = table.last_times.version
         for part in table.parts:
             if part.info.max_version > known:
                 for group in self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX):
-                    table.note_stored(newest_times(group.tuid, group.ts))
+                    table.newest.stored(*newest_times(group.tuid, group.ts))
 
     def _replay_rows(self, record: RowsRecord) -> None:
         table = self._tables.get(record.table_uid)
         if table is None:
             return  # the table was dropped later
-        batch = record.batch
-        names: list[str] = batch.schema.names
-        updates: TimeRange | None = None
-        arrays = batch.columns
-        if names[-1] == LAST_COLUMN:
-            updated = np.flatnonzero(arrays[-2].to_numpy() == UPDATE)
-            if len(updated):
-                times = arrays[1].view(pa.int64()).to_numpy()[updated]
-                updates = (int(times.min()), int(times.max()))
-            names, arrays = names[:-2], arrays[:-2]
-        fields = [batch.schema.field(name) for name in names]
-        schema = pa.schema([*fields, pa.field(VERSION_COLUMN, pa.uint64())])
-        table.append(arrays, schema, record.version, updates)
+        table.append(*stored_form(record))
 
     def _ready(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write."""
@@ -399,7 +390,7 @@ class Vnode:
             decided = table.decide(rows, self._cache)
             now = self._clock.now_ms() if ingest_time_ms is None else ingest_time_ms
             ticket = self._wal.enqueue_rows(table_uid, table.wal_batch(decided), now)
-            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates)
+            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, rows.starts)
             self._rows_written += rows.num_rows
             stalled = table.memtable.num_bytes > _STALL_FACTOR * self._options.memtable_bytes
         self._wal.commit(ticket)
@@ -571,7 +562,7 @@ class Vnode:
         """Makes everything acknowledged durable. Raises StorageError; then the log takes no writes any more."""
         self._wal.sync()
 
-    def _times_to_store(self, table: TableState) -> dict[int, int] | None:
+    def _times_to_store(self, table: TableState) -> pa.Table | None:
         """Returns the newest times when they shall be stored: always for few tables, else only now and then."""
         if not table.sealed:
             return None
@@ -579,10 +570,10 @@ class Vnode:
             table.flushes_since_times += 1
             return None
         table.flushes_since_times = 0
-        return dict(table.newest)
+        return pa.table({"tuid": table.newest.tuids.copy(), "ts": table.newest.times.copy()})
 
     def _flush_table(self, table: TableState, runs: tuple[Run, ...], tombstones: tuple[Tombstone, ...],
-                     times: dict[int, int] | None, persisted: int, horizon: int) -> _Flushed:
+                     times: pa.Table | None, persisted: int, horizon: int) -> _Flushed:
         parts: tuple[PartHandle, ...] = ()
         collapsed = False
         if runs:
@@ -618,11 +609,11 @@ class Vnode:
             raise
         return tuple(handles)
 
-    def _write_times(self, table: TableState, times: dict[int, int], version: int) -> LastTimes:
+    def _write_times(self, table: TableState, times: pa.Table, version: int) -> LastTimes:
         name = f"{table.uid}-{version:020d}.parquet"
-        data = pa.table({"tuid": pa.array(list(times), pa.uint64()), "ts": pa.array(list(times.values()), pa.int64())})
-        self._fs.write_atomic(self._store / "last" / name, parquet_bytes(data))
-        return LastTimes(name, version)
+        content = parquet_bytes(times)
+        self._fs.write_atomic(self._store / "last" / name, content)
+        return LastTimes(name, version, crc32c(content))
 
     def _install(self, persisted: int, generation: int, results: Sequence[_Flushed]) -> None:
         """Makes the result of a flush valid, in the MANIFEST and in memory."""
@@ -657,7 +648,7 @@ class Vnode:
                 if self._tables.get(table.uid) is not table or current == (known[1] if known else ()):
                     return
                 name = self._new_name()
-                children = list(table.newest)
+                children = table.newest.tuids.tolist()
             directory = self._store / "tombstones" / str(table.uid)
             self._fs.write_atomic(directory / name, parquet_bytes(to_table(current, table.time_type, children)))
             with self._lock:

@@ -71,6 +71,8 @@ class WalReader:
         self._offset = 0
         self._crc = 0
         self._schemas: dict[int, pa.Schema] = {}
+        #: bytes of payload that were returned so far
+        self.bytes_read = 0
 
     @property
     def next_version(self) -> int:
@@ -128,6 +130,7 @@ class WalReader:
             self._next += 1
             records.append(record)
             size += header.payload_size
+            self.bytes_read += header.payload_size
         return records
 
     def _step(self, end: End) -> tuple[Header | None, pa.Buffer | None]:
@@ -152,10 +155,9 @@ class WalReader:
             if header.version > self._next:
                 raise DamagedRecordError(f"version {header.version} stands where {self._next} should")
             payload = self._bytes(self._offset + HEADER_SIZE, header.payload_size, limit)
-            data = payload.to_pybytes()
-            check_payload(header, data)
+            check_payload(header, payload)
             if header.kind is Kind.SCHEMA:
-                declared = decode_schema(header, data)
+                declared = decode_schema(header, payload.to_pybytes())
                 self._schemas[declared.shape] = declared.schema
                 self._pass(header)
                 return None, None
@@ -210,7 +212,7 @@ class WalReader:
         except FileNotFoundError:
             return False  # retention was faster than we
         try:
-            header, crc = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            header, crc = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE), path)
         except DamagedRecordError as error:
             file.close()
             raise damaged(path, 0, error) from error

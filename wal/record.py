@@ -126,7 +126,7 @@ def _padded(size: int) -> int:
     return (size + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
-def crc32c(data: bytes) -> int:
+def crc32c(data: bytes | pa.Buffer) -> int:
     """Returns the CRC-32C of `data`."""
     return int(google_crc32c.value(data))
 
@@ -204,7 +204,7 @@ def decode_header(data: bytes) -> Header:
     return Header(known, version, ingest, size, payload_crc, previous, crc)
 
 
-def check_payload(header: Header, payload: bytes) -> None:
+def check_payload(header: Header, payload: bytes | pa.Buffer) -> None:
     """Raises DamagedRecordError unless `payload` is what the header promises."""
     if len(payload) < header.payload_size:
         raise DamagedRecordError("the payload is cut off")

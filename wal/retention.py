@@ -41,7 +41,7 @@ def segment_infos(fs: Fs, directory: Path, last_version: int) -> list[SegmentInf
         except FileNotFoundError:
             continue  # retention has just deleted it
         try:
-            created_ms = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))[0].created_ms
+            created_ms = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE), path)[0].created_ms
             found.append((first, created_ms, file.size()))
         except DamagedRecordError as error:
             raise damaged(path, 0, error) from error

@@ -52,8 +52,8 @@ class SegmentHeader:
         return body + _CRC.pack(crc), crc
 
 
-def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
-    """Returns the header and its checksum. Raises DamagedRecordError."""
+def decode_segment_header(data: bytes, path: Path) -> tuple[SegmentHeader, int]:
+    """Returns the header and its checksum. Raises DamagedRecordError; CorruptionError if `path` has a newer format."""
     if len(data) < SEGMENT_HEADER_SIZE:
         raise DamagedRecordError("the segment's header is cut off")
     body = data[:_SEGMENT.size]
@@ -61,6 +61,9 @@ def decode_segment_header(data: bytes) -> tuple[SegmentHeader, int]:
     if crc32c(body) != crc:
         raise DamagedRecordError("the checksum of the segment's header does not fit")
     magic, version, vgroup_id, first, created, previous_first, previous_crc = _SEGMENT.unpack(body)
+    if magic == SEGMENT_MAGIC and version > FORMAT:
+        raise CorruptionError(f"write-ahead log segment {path} has format {version}; this version of Penstock knows "
+                              f"formats up to {FORMAT}", hint="use the newer version that wrote it")
     if magic != SEGMENT_MAGIC or version != FORMAT:
         raise DamagedRecordError(f"not a segment of format {FORMAT}")
     return SegmentHeader(vgroup_id, first, created, previous_first, previous_crc), crc
@@ -112,11 +115,14 @@ def scan(data: bytes | mmap.mmap, header_crc: int) -> Iterator[tuple[int, Header
         offset += header.total_size
 
 
-def find_tail(data: bytes | mmap.mmap, path: Path, segment: SegmentHeader, header_crc: int) -> Tail:
+def find_tail(data: bytes | mmap.mmap, path: Path, segment: SegmentHeader, header_crc: int, promised: int | None
+              ) -> Tail:
     """Returns the end of the last segment: behind its last good record.
 
-    Bad bytes at the very end are a torn tail and are left out. Raises CorruptionError when a good record lies
-    behind the damage: then it isn't a torn tail, and cutting would lose rows that were acknowledged.
+    Bad bytes at the very end are a torn tail and are left out. So are good records behind bad bytes if none of them
+    was `promised` (the last version that must be there): a power cut may spare later sectors of what wasn't synced.
+    Raises CorruptionError when a good record lies behind the damage otherwise, or if nothing is known (None): then
+    cutting could lose rows that were acknowledged.
     """
     version, offset, crc = segment.first_version - 1, SEGMENT_HEADER_SIZE, header_crc
     try:
@@ -128,7 +134,7 @@ def find_tail(data: bytes | mmap.mmap, path: Path, segment: SegmentHeader, heade
             offset, crc = at + header.total_size, header.crc
     except DamagedRecordError as error:
         later = good_record_behind(data, offset)
-        if later is not None:
+        if later is not None and (promised is None or version < promised):
             raise damaged(path, offset, f"{error}; a good record follows at offset {later}") from error
     return Tail(version, segment.first_version, offset, crc)
 
@@ -204,6 +210,10 @@ class EndFile:
             if slots:
                 return max(slots, key=lambda slot: slot[0])[1]
         return NO_END
+
+    def sync(self) -> None:
+        """Makes what was published durable, so that a power cut leaves it or something newer."""
+        self._map.flush()
 
     def close(self) -> None:
         self._map.close()

@@ -15,6 +15,7 @@ from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
 from penstock.wal.record import DamagedRecordError, Kind, Pieces, size_of
 from penstock.wal.segment import (
+    NO_END,
     SEGMENT_HEADER_SIZE,
     End,
     EndFile,
@@ -102,8 +103,8 @@ class WalWriter:
         fs.make_dirs(directory)
         end_file = EndFile.open(fs, directory)
         before = end_file.read()
-        tail, file, cut = _recover(directory, fs, vgroup_id)
         promised = before.version if level == 2 else before.synced
+        tail, file, cut = _recover(directory, fs, vgroup_id, None if before is NO_END else promised)
         if tail.version < promised:
             if file is not None:
                 file.close()
@@ -115,6 +116,9 @@ class WalWriter:
             file.sync()
         recovery = Recovery(tail.version, cut, max(0, before.version - tail.version))
         end_file.write(End(tail.version, tail.segment, tail.offset, tail.version))
+        end_file.sync()
+        if before is NO_END:
+            fs.fsync_dir(directory)
         return cls(directory, fs, clock, vgroup_id=vgroup_id, level=level, segment_bytes=segment_bytes,
                    end_file=end_file, tail=tail, file=file, recovery=recovery)
 
@@ -373,8 +377,11 @@ class WalWriter:
             self._end_file.close()
 
 
-def _recover(directory: Path, fs: Fs, vgroup_id: int) -> tuple[Tail, AppendFile | None, int]:
-    """Returns the log's tail, the last segment open for appending, and how many bytes must be cut off."""
+def _recover(directory: Path, fs: Fs, vgroup_id: int, promised: int | None) -> tuple[Tail, AppendFile | None, int]:
+    """Returns the log's tail, the last segment open for appending, and how many bytes must be cut off.
+
+    `promised`: the last version that was synced for sure, None if nobody knows.
+    """
     cut = 0
     segments = list_segments(fs, directory)
     while segments:
@@ -382,10 +389,10 @@ def _recover(directory: Path, fs: Fs, vgroup_id: int) -> tuple[Tail, AppendFile 
         path = directory / segment_name(first)
         data = fs.read(path)
         try:
-            header, crc = decode_segment_header(data)
+            header, crc = decode_segment_header(data, path)
         except DamagedRecordError as error:
             # A crash while the segment was being created leaves a file without records.
-            if good_record_behind(data, 0) is not None:
+            if good_record_behind(data, 0) is not None and (promised is None or first <= promised):
                 raise damaged(path, 0, error) from error
             fs.remove(path)
             cut += len(data)
@@ -394,7 +401,7 @@ def _recover(directory: Path, fs: Fs, vgroup_id: int) -> tuple[Tail, AppendFile 
         if header.vgroup_id != vgroup_id or header.first_version != first:
             raise CorruptionError(f"{path} belongs to vgroup {header.vgroup_id}, version {header.first_version}")
         _check_chain(fs, directory, segments, header)
-        tail = find_tail(data, path, header, crc)
+        tail = find_tail(data, path, header, crc, promised)
         if tail.version < first and tail.offset == SEGMENT_HEADER_SIZE:
             tail = replace(tail, version=first - 1)
         return tail, fs.open_append(path), cut + len(data) - tail.offset
@@ -410,7 +417,7 @@ def _check_chain(fs: Fs, directory: Path, segments: list[int], last: SegmentHead
             raise CorruptionError(f"write-ahead log segment {directory / segment_name(expected)} is missing")
         file = fs.open_read(path)
         try:
-            header, _ = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE))
+            header, _ = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE), path)
         except DamagedRecordError as error:
             raise damaged(path, 0, error) from error
         finally:

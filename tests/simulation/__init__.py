@@ -1,1 +1,1 @@
-"""The whole system in one thread, driven by a seed: real engine and tasks over a disk, a network and a clock that fail."""
+"""The whole system in one thread, driven by a seed: real engine and tasks, failing disk, network and clock."""

@@ -9,6 +9,7 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
 from simulation.run import Outcome, run_seeds
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -44,9 +46,11 @@ def main() -> int:
     done = events = rows = 0
     with _memory_directory() as directory, _progress(console, count) as progress:
         task = progress.add_task("seeds", total=count)
-        for outcome in play(range(start, start + count), options.jobs, directory):
+        for outcome in _until_ended(play(range(start, start + count), options.jobs, directory)):
             done, events, rows = done + 1, events + outcome.events, rows + outcome.rows
             faults.update(outcome.faults)
+            if not console.is_terminal and done % 100 == 0:
+                console.print(f"{done} of {count} seeds, {len(failed)} failed", markup=False, highlight=False)
             if outcome.problem:
                 failed.append(outcome)
                 console.print(f"seed {outcome.seed} at commit {commit()} failed: {outcome.problem}",
@@ -62,6 +66,19 @@ def main() -> int:
     return 1 if failed else 0
 
 
+def _until_ended(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
+    """Yields outcomes until there are no more, or somebody ends the program: what was played until then counts."""
+
+    def end(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, end)
+    try:
+        yield from outcomes
+    except KeyboardInterrupt:
+        return
+
+
 def play(seeds: range, jobs: int, directory: Path) -> Iterator[Outcome]:
     """Yields the outcomes of seeds, as they come, from processes of their own whose hashes are the same every time."""
     os.environ["PYTHONHASHSEED"] = "0"
@@ -69,13 +86,18 @@ def play(seeds: range, jobs: int, directory: Path) -> Iterator[Outcome]:
     chunks = iter([seeds[at:at + _CHUNK] for at in range(0, len(seeds), _CHUNK)])
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=200) as pool:
         running = {pool.submit(run_seeds, chunk, directory) for chunk, _ in zip(chunks, range(_PENDING), strict=False)}
-        while running:
-            ended = next(as_completed(running))
-            running.remove(ended)
-            chunk = next(chunks, None)
-            if chunk is not None:
-                running.add(pool.submit(run_seeds, chunk, directory))
-            yield from ended.result()
+        try:
+            while running:
+                ended = next(as_completed(running))
+                running.remove(ended)
+                chunk = next(chunks, None)
+                if chunk is not None:
+                    running.add(pool.submit(run_seeds, chunk, directory))
+                yield from ended.result()
+        except KeyboardInterrupt:
+            for child in multiprocessing.active_children():
+                child.kill()
+            raise
 
 
 def commit() -> str:

@@ -14,12 +14,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from simulation.disk import ProcessDied
-from simulation.world import World
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
-from penstock.common.errors import PenstockError, UnavailableError
+from penstock.common.errors import CheckpointDamagedError, PenstockError, UnavailableError
 from penstock.common.paths import DataPaths
 from penstock.mnode.controller import ControllerSettings, StreamController
 from penstock.mnode.engine import Engine
@@ -36,6 +34,8 @@ from penstock.tasks.task import StreamDeployment, StreamTask
 from penstock.tasks.worker import WorkerSpec
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.reader import WalReader
+from simulation.disk import ProcessDied
+from simulation.world import World
 
 T = TypeVar("T")
 
@@ -192,7 +192,7 @@ class EngineProcess:
 
     def _control(self, engine: Engine, on_checkpoint: Any) -> StreamController:
         self.controller = StreamController(
-            engine.paths, engine.fs, engine.clock, self._settings, self, "", b"", on_checkpoint, surroundings=self,
+            engine.paths, engine.clock, self._settings, engine.records, self, "", b"", on_checkpoint, surroundings=self,
             before_commit=engine.streams.settle)
         return self.controller
 
@@ -340,7 +340,7 @@ class SimWorker:
         try:
             hosted.tasks = build_tasks(deployment, self.index, environment)
         except PenstockError as error:
-            self._fail(hosted, None, str(error))
+            self._fail(hosted, None, str(error), damaged=isinstance(error, CheckpointDamagedError))
             return
         self._connect(hosted)
         hosted.built = True
@@ -388,12 +388,12 @@ class SimWorker:
         hosted.poll_s = _POLL_MIN_S if progressed else min(_POLL_MAX_S, hosted.poll_s * 2)
         self._schedule(hosted)
 
-    def _failed(self, deployment: StreamDeployment, task: TaskId | None, error: str) -> None:
+    def _failed(self, deployment: StreamDeployment, task: TaskId | None, error: str, *, damaged: bool = False) -> None:
         self.cluster.world.tell(f"{self.process} task {task} of attempt {deployment.attempt}: {error}")
-        self.line.answer(control.Failed(deployment.stream_id, deployment.attempt, task, error, ""))
+        self.line.answer(control.Failed(deployment.stream_id, deployment.attempt, task, error, "", damaged))
 
-    def _fail(self, hosted: Hosted, task: TaskId | None, error: str) -> None:
-        self._failed(hosted.deployment, task, error)
+    def _fail(self, hosted: Hosted, task: TaskId | None, error: str, *, damaged: bool = False) -> None:
+        self._failed(hosted.deployment, task, error, damaged=damaged)
         self._end(hosted)
 
     def _end(self, hosted: Hosted) -> None:
@@ -512,37 +512,41 @@ class SimEnvironment:
 
 
 class SimResultWriter:
-    """Sends a write to the dnode; it arrives also if the worker is gone by then. The answer takes its time too."""
+    """Sends writes to the dnode, in order; they arrive also if the worker is gone by then. Answers take time, too."""
 
     def __init__(self, worker: SimWorker, hosted: Hosted) -> None:
         self._worker = worker
         self._hosted = hosted
-        self._done = False
+        self._done = 0
         self._error: PenstockError | None = None
+        self._broken = False
+        self._sent_until = 0.0
 
     def submit(self, write: ResultWrite) -> None:
-        self._done, self._error = False, None
         host, world = self._worker.host, self._worker.cluster.world
-        world.later(world.chance.random() * self._worker.cluster.faults.delay_s, host.process,
-                    lambda: self._perform(host, write))
+        now = world.clock.monotonic()
+        self._sent_until = max(self._sent_until, now + world.chance.random() * self._worker.cluster.faults.delay_s)
+        world.later(self._sent_until - now, host.process, lambda: self._perform(host, write))
 
     def _perform(self, host: EngineProcess, write: ResultWrite) -> None:
         error: PenstockError | None = None
+        if self._broken:
+            return
         try:
             host.engine.results.write_results(write)
         except PenstockError as cause:
-            error = cause
+            error, self._broken = cause, True
 
         def answer() -> None:
-            self._error, self._done = error, error is None
+            self._error = self._error or error
+            self._done += error is None
             self._worker.wake(self._hosted)
 
         self._worker.cluster.world.soon(self._worker.process, answer)
 
-    def poll(self) -> bool:
+    def acknowledged(self) -> int:
         if self._error is not None:
-            error, self._error = self._error, None
-            raise error
+            raise self._error
         return self._done
 
 

@@ -144,11 +144,11 @@ class Disk:
         if not path.exists():
             return
         what = self.chance.random()
-        if what < 0.4 and before is not None:
+        if before is not None and what < 0.5:
             path.write_bytes(before)
-        elif what < 0.5:
+        elif before is None and what < 0.3:
             path.write_bytes(bytes(path.stat().st_size))
-        elif what < 0.6 and before is None:
+        elif before is None and what < 0.6:
             path.unlink()
 
     # --- what views tell ---------------------------------------------------------------------------------------
@@ -176,6 +176,10 @@ class Disk:
 
     def mapped(self, path: Path, before: bytes | None) -> None:
         self._maps.setdefault(path, before)
+
+    def map_synced(self, path: Path) -> None:
+        if not self.off:
+            self._maps[path] = path.read_bytes()
 
     def directory_synced(self, directory: Path) -> None:
         self._unnamed = {path for path in self._unnamed if path.parent != directory}
@@ -227,7 +231,11 @@ class DiskView(OsFs):
     def map_shared(self, path: Path, size: int) -> mmap.mmap:
         self._disk.act(self.process, f"map {path.name}")
         self._disk.mapped(path, path.read_bytes() if path.exists() else None)
-        return super().map_shared(path, size)
+        super().map_shared(path, size).close()
+        with path.open("r+b") as file:
+            map_ = _Map(file.fileno(), size)
+        map_.on_flush = lambda: self._disk.map_synced(path)
+        return map_
 
     def rename(self, source: Path, target: Path) -> None:
         self._disk.act(self.process, f"rename {source.name}")
@@ -249,6 +257,16 @@ class DiskView(OsFs):
             raise PowerLost
         if self.process in self._disk.dead:
             raise ProcessDied(self.process)
+
+
+class _Map(mmap.mmap):
+    """A shared map that tells when it was made durable."""
+
+    on_flush: Callable[[], None]
+
+    def flush(self, *arguments: int) -> None:
+        super().flush(*arguments)
+        self.on_flush()
 
 
 class _Append(OsAppendFile):

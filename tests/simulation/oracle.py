@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+
 from simulation.library_seams import shared_duckdb
 
 Key = tuple[str, int]
@@ -38,7 +39,7 @@ def kind(name: str, query: str, batch: str, *, into: str = "", result: str, trig
                       closed_only, width)
 
 
-_MS = "(ts // {w}) * {w}".format(w=WINDOW)
+_MS = f"(ts // {WINDOW}) * {WINDOW}"
 KINDS = (
     kind("per_table", "SELECT _wstart ts, count(*) c, sum(v) s, max(v) m FROM d.m PARTITION BY tbname tn "
          "INTERVAL(10s)",
@@ -101,13 +102,14 @@ class Model:
             self.shaken.update(self._maybe)
         self._recent.clear()
 
-    def keys(self) -> Iterable[Key]:
+    def touched(self) -> Iterable[Key]:
+        """Returns the keys of all rows that were ever asked for."""
         return {**dict.fromkeys(self._sure), **dict.fromkeys(self._maybe)}
 
     def problems(self, found: dict[Key, Row]) -> list[str]:
         """Returns what is there that nobody wrote, and what is missing that was acknowledged."""
         texts = []
-        for key in {**dict.fromkeys(self.keys()), **dict.fromkeys(found)}:
+        for key in {**dict.fromkeys(self.touched()), **dict.fromkeys(found)}:
             allowed = [self._sure.get(key), *self._maybe.get(key, [])]
             if found.get(key) not in allowed:
                 texts.append(f"source {key} is {found.get(key)}, allowed: {allowed}")

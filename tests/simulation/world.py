@@ -15,10 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+from penstock.common.clock import ManualClock
 from simulation.disk import Disk, PowerLost, ProcessDied
 from simulation.library_seams import LmdbSeam
-
-from penstock.common.clock import ManualClock
 
 START_MS = 1_700_000_000_000
 _TRACE_KEPT = 400

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 
@@ -21,22 +21,22 @@ from bench.answers import check, expected
 from bench.queries import Query, Trigger
 from bench.rows import Shape, arrivals
 from bench.setup import create_tables, feed
-from penstock.common.config import load_config
-from penstock.mnode.engine import Engine
-from penstock.mnode.local import LocalController
 from penstock.mnode.results import ResultStore
-from penstock.mnode.sandbox import VirtualClock
-from penstock.mnode.session import SessionState
+from penstock.mnode.sandbox import Sandbox
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import ResultWrite
 
+_NOW_MS = 1_800_000_000_000
+
 
 class _MeasuredResults:
-    """A ResultStore that adds up what its calls cost, in seconds of processors."""
+    """Adds up what the calls of a ResultStore cost, in seconds of processors. Made before the stream that calls it."""
 
     def __init__(self, results: ResultStore) -> None:
-        self._results = results
+        self._write_results, self._read = results.write_results, results.read
+        results.write_results = self.write_results  # type: ignore[method-assign]
+        results.read = self.read  # type: ignore[method-assign]
         self.write_seconds = 0.0
         self.read_seconds = 0.0
         self.rows = 0
@@ -44,14 +44,14 @@ class _MeasuredResults:
 
     def write_results(self, write: ResultWrite) -> None:
         started = time.process_time()
-        self._results.write_results(write)
+        self._write_results(write)
         self.write_seconds += time.process_time() - started
         self.rows += write.rows.num_rows
         self.calls += 1
 
     def read(self, request: RowsRequest | SpanRequest) -> pa.Table:
         started = time.process_time()
-        answer = self._results.read(request)
+        answer = self._read(request)
         self.read_seconds += time.process_time() - started
         return answer
 
@@ -65,27 +65,16 @@ def profile(
     `follow`: the stream works after each batch instead, as one that keeps up with its rows does. `calls`: prints so
     many functions with the most time of their own to stderr; the profiler slows everything down.
     """
-    measured: list[_MeasuredResults] = []
-    controllers: list[LocalController] = []
-
-    def controller(engine: Engine, on_checkpoint: Any) -> LocalController:
-        measured.append(_MeasuredResults(engine.results))
-        controllers.append(LocalController(
-            engine.paths, engine.fs, engine.clock, cast(ResultStore, measured[0]), on_checkpoint))
-        return controllers[0]
-
-    settings = load_config({"timezone": "UTC", **(config or {})}, environment={})
-    clock = VirtualClock(1_800_000_000_000)
-    engine = Engine(directory, settings, clock=clock, controller=controller)
-    try:
-        session = SessionState("UTC")
+    with Sandbox("UTC", _NOW_MS, config, directory) as sandbox:
+        engine, session = sandbox.engine, sandbox.session
 
         def execute(text: str) -> Any:
             return engine.execute(text, session)
 
         create_tables(execute, shape, vgroups)
+        result = _MeasuredResults(engine.results)
         execute(query.stream("s", "out", trigger))
-        (stream,) = controllers[0].local_streams().values()
+        (stream,) = sandbox.streams.local_streams().values()
         profiler = cProfile.Profile() if calls else None
         parts = {"source": 0.0, "agg": 0.0, "sink": 0.0, "queues": 0.0}
         ingest, rows = 0.0, 0
@@ -101,12 +90,11 @@ def profile(
         if profiler is not None:
             profiler.enable()
         started = time.process_time()
-        controllers[0].checkpoint()
+        sandbox.checkpoint()
         parts["checkpoint"] = time.process_time() - started
         if profiler is not None:
             profiler.disable()
             pstats.Stats(profiler, stream=sys.stderr).sort_stats("tottime").print_stats(calls)
-        result = measured[0]
         parts["result"] = result.write_seconds
         parts["sink"] -= result.write_seconds
         if result.read_seconds:
@@ -116,16 +104,14 @@ def profile(
         check(query, found, expected(query, shape, trigger))
         total = sum(parts.values())
         return {
-            "measure": "profile", "engine": "penstock", "query": query.name, "trigger": trigger, "rows": rows,
-            "tables": shape.tables, "vgroups": vgroups, "late": shape.late, "updated": shape.updated,
-            "rows_per_record": batch_rows, "follow": follow, "result_rows": found.num_rows, "written_rows": result.rows,
-            "write_calls": result.calls, "rows_per_cpu_second": round(rows / total),
+            "part": "profile", "measure": "profile", "engine": "penstock", "query": query.name, "trigger": trigger,
+            "rows": rows, "tables": shape.tables, "vgroups": vgroups, "late": shape.late,
+            "updated": shape.updated, "rows_per_record": batch_rows, "follow": follow, "result_rows": found.num_rows,
+            "written_rows": result.rows, "write_calls": result.calls, "rows_per_cpu_second": round(rows / total),
             "cpu_seconds": {name: round(seconds, 3) for name, seconds in parts.items()},
             "rows_per_cpu_second_of": {name: round(rows / seconds) for name, seconds in parts.items() if seconds > 0},
             "ingest_rows_per_cpu_second": round(rows / ingest),
         }
-    finally:
-        engine.close()
 
 
 def _drive(stream: LocalStream, parts: dict[str, float], profiler: cProfile.Profile | None) -> None:

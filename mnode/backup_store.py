@@ -1,0 +1,130 @@
+"""Where backups are kept: a directory, or whatever fsspec knows by its URL. Knows nothing of what the files mean."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any, Protocol
+
+from penstock.common.errors import ConfigError
+
+
+class BackupStore(Protocol):
+    """Files by names such as `a/b/c`. Methods raise OSError, or what the library behind a URL raises."""
+
+    def put(self, local: Path, name: str) -> None:
+        """Copies a local file there."""
+        ...
+
+    def get(self, name: str, local: Path) -> None:
+        """Copies a file from there."""
+        ...
+
+    def write(self, name: str, data: bytes) -> None: ...
+
+    def read(self, name: str) -> bytes: ...
+
+    def names(self, directory: str) -> list[str]:
+        """Returns the names in a directory, without their path; none if it is missing."""
+        ...
+
+    def remove(self, directory: str) -> None:
+        """Removes a directory with all that is in it."""
+        ...
+
+
+def open_backup_store(location: str) -> BackupStore:
+    """Returns the store of a directory or a URL. ConfigError if a URL is given and fsspec isn't there or refuses it."""
+    if "://" not in location:
+        return DirectoryStore(Path(location).expanduser())
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError as error:
+        raise ConfigError(f"checkpointBackupDir is a URL ({location}), which needs fsspec",
+                          hint="pip install 'penstock[backup]'") from error
+    try:
+        filesystem, root = url_to_fs(location)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(f"checkpointBackupDir ({location}) cannot be used: {error}",
+                          hint="fsspec may need a further package for this kind of URL") from error
+    return UrlStore(filesystem, root)
+
+
+class DirectoryStore:
+    """A directory of this machine, or one that is mounted."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def put(self, local: Path, name: str) -> None:
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(local, target)
+        _sync(target)
+
+    def get(self, name: str, local: Path) -> None:
+        shutil.copyfile(self._root / name, local)
+
+    def write(self, name: str, data: bytes) -> None:
+        target = self._root / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
+        _sync(target)
+
+    def read(self, name: str) -> bytes:
+        return (self._root / name).read_bytes()
+
+    def names(self, directory: str) -> list[str]:
+        path = self._root / directory
+        return sorted(os.listdir(path)) if path.is_dir() else []
+
+    def remove(self, directory: str) -> None:
+        shutil.rmtree(self._root / directory)
+
+
+class UrlStore:
+    """A file system of fsspec's below one root."""
+
+    def __init__(self, filesystem: Any, root: str) -> None:
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+
+    def put(self, local: Path, name: str) -> None:
+        self._filesystem.makedirs(self._parent(name), exist_ok=True)
+        self._filesystem.put_file(str(local), self._path(name))
+
+    def get(self, name: str, local: Path) -> None:
+        self._filesystem.get_file(self._path(name), str(local))
+
+    def write(self, name: str, data: bytes) -> None:
+        self._filesystem.makedirs(self._parent(name), exist_ok=True)
+        self._filesystem.pipe_file(self._path(name), data)
+
+    def read(self, name: str) -> bytes:
+        data: bytes = self._filesystem.cat_file(self._path(name))
+        return data
+
+    def names(self, directory: str) -> list[str]:
+        path = self._path(directory)
+        self._filesystem.invalidate_cache(path)
+        if not self._filesystem.exists(path):
+            return []
+        return sorted(str(found).rstrip("/").rpartition("/")[2] for found in self._filesystem.ls(path, detail=False))
+
+    def remove(self, directory: str) -> None:
+        self._filesystem.rm(self._path(directory), recursive=True)
+
+    def _path(self, name: str) -> str:
+        return f"{self._root}/{name}"
+
+    def _parent(self, name: str) -> str:
+        return self._path(name).rpartition("/")[0]
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,289 @@
+"""Copies of checkpoints in another place, made in the background, and taken from there when the state is gone.
+
+A copy is the state of all tasks as of one committed checkpoint. Its manifest is written last and has the size and the
+checksum of every file: a copy without one, or with other files than it says, counts for nothing. No stream ever waits
+for a copy, nor for the place being there.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import google_crc32c
+
+from penstock.common.clock import Clock
+from penstock.common.errors import CorruptionError, PenstockError
+from penstock.common.logging import logger
+from penstock.common.paths import DataPaths
+from penstock.mnode.backup_store import BackupStore
+from penstock.mnode.records import CommitRecord, CommitRecords
+from penstock.tasks.state_copy import copy_states
+from penstock.wal.record import crc32c
+
+FORMAT_VERSION = 1
+COPIES_KEPT = 2
+_MANIFEST = "MANIFEST"
+_PIECE_BYTES = 8 * 1024 * 1024
+
+_log = logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class BackupInfo:
+    """How a stream's backup is: the newest whole copy, and why the last try failed ("" if it didn't)."""
+
+    checkpoint_id: int | None = None
+    at_ms: int | None = None
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
+    """`files`: (task, bytes, checksum)."""
+
+    record: CommitRecord
+    files: tuple[tuple[str, int, int], ...]
+
+    def encode(self) -> bytes:
+        text = json.dumps({
+            "format": FORMAT_VERSION, "record": self.record.encode().decode(), "files": [list(f) for f in self.files],
+        }, sort_keys=True).encode()
+        return b"%08x\n%s\n" % (crc32c(text), text)
+
+    @classmethod
+    def decode(cls, data: bytes, origin: str) -> _Manifest:
+        """Raises CorruptionError if it isn't exactly as written."""
+        checksum, _, rest = data.partition(b"\n")
+        text = rest[:-1]
+        if rest[-1:] != b"\n" or checksum != b"%08x" % crc32c(text):
+            raise CorruptionError(f"{origin}: the manifest fails its checksum")
+        body = json.loads(text)
+        if body["format"] != FORMAT_VERSION:
+            raise CorruptionError(f"{origin}: format {body['format']} of backups is unknown")
+        files = tuple((task, size, crc) for task, size, crc in body["files"])
+        return cls(CommitRecord.decode(body["record"].encode(), origin), files)
+
+
+class Backups:
+    """The backups of all streams. `offer` is cheap and waits for nothing; `poll` does what was offered."""
+
+    def __init__(
+        self,
+        store: BackupStore | None,
+        interval_s: float,
+        paths: DataPaths,
+        records: CommitRecords,
+        clock: Clock,
+        tell: Callable[[int, str], None],
+    ) -> None:
+        """`store` None: nothing is copied. `interval_s`: from one copy of a stream to the next, at least.
+
+        `tell(stream id, text)` takes what people should hear of.
+        """
+        self._store = store
+        self._interval_s = interval_s
+        self._paths = paths
+        self._records = records
+        self._clock = clock
+        self._tell = tell
+        self._lock = threading.Lock()
+        self._offered: set[int] = set()
+        self._infos: dict[int, BackupInfo] = {}
+        self._copied_at: dict[int, float] = {}
+        self._copying: dict[int, int] = {}
+        self._wake = threading.Event()
+        self._closing = False
+        self._thread: threading.Thread | None = None
+
+    def clean(self) -> None:
+        """Removes what a crash left of copies under way."""
+        shutil.rmtree(self._paths.scratch, ignore_errors=True)
+
+    def watch(self) -> None:
+        """Polls in the background from now on."""
+        if self._store is not None:
+            self._thread = threading.Thread(target=self._run, name="penstock-backup", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Begins no further copy. One that is under way is left to itself: half a copy counts for nothing."""
+        self._closing = True
+        with self._lock:
+            self._offered.clear()
+        self._wake.set()
+
+    def offer(self, stream_id: int) -> None:
+        """A stream has a new checkpoint."""
+        if self._store is not None:
+            with self._lock:
+                self._offered.add(stream_id)
+            self._wake.set()
+
+    def info(self, stream_id: int) -> BackupInfo | None:
+        """Returns how the backup of a stream is, or None if there is none."""
+        return None if self._store is None else self._infos.get(stream_id, BackupInfo())
+
+    def held(self, stream_id: int) -> frozenset[int]:
+        """Returns the checkpoints that must stay: the copied one, so that the log behind it does, and the next one."""
+        copied = self._infos.get(stream_id, BackupInfo()).checkpoint_id
+        ids = (copied, self._copying.get(stream_id))
+        return frozenset(one for one in ids if one is not None)
+
+    def forget(self, stream_id: int) -> None:
+        """A stream was dropped: its copies go too."""
+        with self._lock:
+            self._offered.discard(stream_id)
+            self._infos.pop(stream_id, None)
+        if self._store is not None:
+            threading.Thread(target=self._remove, args=(f"{stream_id:x}",), name="penstock-unbackup",
+                             daemon=True).start()
+
+    def poll(self) -> None:
+        """Copies the newest checkpoint of each stream that has a new one and whose interval is over."""
+        with self._lock:
+            offered = sorted(self._offered)
+        for stream_id in offered:
+            if self._closing:
+                return
+            if self._clock.monotonic() >= self._copied_at.get(stream_id, float("-inf")) + self._interval_s:
+                with self._lock:
+                    self._offered.discard(stream_id)
+                self._back_up(stream_id)
+
+    def restore(self, stream_id: int) -> bool:
+        """Puts the newest whole copy in the place of a stream's state; returns whether there was one.
+
+        No task of the stream may run.
+        """
+        if self._store is None:
+            return False
+        try:
+            for checkpoint_id in self._copies(self._store, stream_id):
+                if self._restore(self._store, stream_id, checkpoint_id):
+                    self._tell(stream_id, f"its state is taken from the backup of checkpoint {checkpoint_id}")
+                    return True
+        except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
+            self._tell(stream_id, f"the backup cannot be read: {_text_of(error)}")
+        return False
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closing:
+            self._wake.clear()
+            self.poll()
+            if self._offered:
+                self._clock.wait(self._wake, max(0.1, min(self._interval_s, 1.0)))
+            else:
+                self._wake.wait()
+
+    def _back_up(self, stream_id: int) -> None:
+        store = self._store
+        before = self._infos.get(stream_id, BackupInfo())
+        try:
+            record = self._records.newest(stream_id)
+            if store is None or record is None or record.checkpoint_id == before.checkpoint_id:
+                return
+            self._copying[stream_id] = record.checkpoint_id
+            self._copy(store, record)
+        except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
+            problem = _text_of(error)
+            _log.warning("stream %x could not be backed up: %s", stream_id, problem)
+            if not before.problem:
+                self._tell(stream_id, f"it cannot be backed up: {problem}")
+            self._infos[stream_id] = replace(before, problem=problem)
+        else:
+            if before.problem:
+                self._tell(stream_id, "it is backed up again")
+            self._infos[stream_id] = BackupInfo(record.checkpoint_id, self._clock.now_ms())
+            self._copied_at[stream_id] = self._clock.monotonic()
+            self._thin_out(store, stream_id)
+        finally:
+            self._copying.pop(stream_id, None)
+
+    def _copy(self, store: BackupStore, record: CommitRecord) -> None:
+        name = f"{record.stream_id:x}/{record.checkpoint_id}"
+        self._paths.scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="backup-", dir=self._paths.scratch) as temporary:
+            pairs = []
+            for part in record.tasks:
+                target = Path(temporary) / part.task
+                target.mkdir()
+                pairs.append((self._paths.state(record.stream_id, part.task), target))
+            copy_states(record.checkpoint_id, pairs)
+            files = []
+            for part, (_, target) in zip(record.tasks, pairs, strict=True):
+                size, checksum = _measured(target / "data.mdb")
+                store.put(target / "data.mdb", f"{name}/{part.task}.mdb")
+                files.append((part.task, size, checksum))
+        store.write(f"{name}/{_MANIFEST}", _Manifest(record, tuple(files)).encode())
+
+    def _copies(self, store: BackupStore, stream_id: int) -> list[int]:
+        return sorted((int(name) for name in store.names(f"{stream_id:x}") if name.isdigit()), reverse=True)
+
+    def _thin_out(self, store: BackupStore, stream_id: int) -> None:
+        try:
+            for checkpoint_id in self._copies(store, stream_id)[COPIES_KEPT:]:
+                store.remove(f"{stream_id:x}/{checkpoint_id}")
+        except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
+            _log.warning("an old backup of stream %x stays: %s", stream_id, _text_of(error))
+
+    def _remove(self, name: str) -> None:
+        try:
+            if self._store is not None and self._store.names(name):
+                self._store.remove(name)
+        except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
+            _log.warning("the backups of the dropped stream %s stay: %s", name, _text_of(error))
+
+    def _restore(self, store: BackupStore, stream_id: int, checkpoint_id: int) -> bool:
+        name = f"{stream_id:x}/{checkpoint_id}"
+        if _MANIFEST not in store.names(name):
+            _log.info("backup %s is not complete and is passed over", name)
+            return False
+        self._paths.scratch.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="restore-", dir=self._paths.scratch) as temporary:
+            try:
+                manifest = _Manifest.decode(store.read(f"{name}/{_MANIFEST}"), f"backup {name}")
+                for task, size, checksum in manifest.files:
+                    local = Path(temporary) / task / "data.mdb"
+                    local.parent.mkdir()
+                    store.get(f"{name}/{task}.mdb", local)
+                    if _measured(local) != (size, checksum):
+                        raise CorruptionError(f"backup {name}: the state of {task} fails its checksum")
+            except (CorruptionError, FileNotFoundError) as error:
+                _log.warning("a backup is passed over: %s", error)
+                self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is damaged and passed over: {error}")
+                return False
+            shutil.rmtree(self._paths.stream(stream_id), ignore_errors=True)
+            for task, _, _ in manifest.files:
+                directory = self._paths.state(stream_id, task)
+                directory.parent.mkdir(parents=True, exist_ok=True)
+                (Path(temporary) / task).rename(directory)
+        self._records.forget(stream_id)
+        self._records.write(manifest.record)
+        return True
+
+
+def _measured(path: Path) -> tuple[int, int]:
+    """Returns the size and the checksum of a file."""
+    size, checksum = 0, 0
+    for piece in _pieces(path):
+        size += len(piece)
+        checksum = google_crc32c.extend(checksum, piece)
+    return size, checksum
+
+
+def _pieces(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while piece := file.read(_PIECE_BYTES):
+            yield piece
+
+
+def _text_of(error: Exception) -> str:
+    return str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"

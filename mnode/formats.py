@@ -1,0 +1,29 @@
+"""The format version of a data directory: written once, and checked whenever it is opened."""
+
+from __future__ import annotations
+
+from penstock.common.errors import CorruptionError
+from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
+
+FORMAT_VERSION = 1
+
+
+def ensure_format(fs: Fs, paths: DataPaths) -> None:
+    """Writes the version into a new directory, and checks that of another. Raises CorruptionError."""
+    if not paths.format.exists():
+        fs.write_atomic(paths.format, f"{FORMAT_VERSION}\n".encode())
+        return
+    check_format(fs, paths)
+
+
+def check_format(fs: Fs, paths: DataPaths) -> None:
+    """Raises CorruptionError unless the directory's format is known; the text says which versions are."""
+    text = fs.read(paths.format).decode(errors="replace").strip()
+    if not text.isdigit():
+        raise CorruptionError(f"{paths.format} holds {text[:20]!r} instead of a format version",
+                              hint=f"write {FORMAT_VERSION} into it if nothing else is damaged: penstock fsck tells")
+    if int(text) > FORMAT_VERSION:
+        raise CorruptionError(
+            f"the data directory {paths.root} has format {text}; this version of Penstock knows formats up "
+            f"to {FORMAT_VERSION}", hint="use the newer version that wrote it")

@@ -1,0 +1,194 @@
+"""`penstock fsck`: reads everything in a data directory, says what is damaged, and mends what can be mended.
+
+The directory must belong to no engine; it is locked meanwhile. Checking changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.common.clock import Clock
+from penstock.common.errors import CorruptionError, StorageError
+from penstock.common.fs import Fs
+from penstock.common.paths import DataPaths
+from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.formats import check_format
+from penstock.mnode.records import CommitRecord, CommitRecords
+from penstock.mnode.storage import storage_schema
+from penstock.sql.schema import Database
+from penstock.tasks.state_check import check_states
+from penstock.vnode.check import Damage, LogReport, check_log, check_store
+from penstock.vnode.dnode import lock_data_directory
+from penstock.vnode.manifest import Manifest
+from penstock.vnode.repair import Repair, VnodeRepair
+
+Advanced = Callable[[str, int], None]
+"""Called with what is being read, and how many bytes of it were read since the last call."""
+
+_ASIDE = "damaged"
+_BEFORE = "nothing: the checkpoint before it is used, and what came since is computed again"
+
+
+@dataclass(slots=True)
+class Report:
+    """What `fsck` found and did. `records`, `parts`, `checkpoints`, `catalog_entries`: how many were read."""
+
+    damages: list[Damage] = field(default_factory=list)
+    repairs: list[Repair] = field(default_factory=list)
+    records: int = 0
+    parts: int = 0
+    checkpoints: int = 0
+    catalog_entries: int = 0
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing needs anybody's attention; a torn tail doesn't."""
+        return all(damage.kind == "torn_tail" for damage in self.damages)
+
+
+class Fsck:
+    """One check of one data directory."""
+
+    def __init__(self, root: Path, fs: Fs, clock: Clock, advanced: Advanced, *, repair: bool) -> None:
+        self._paths = DataPaths(root)
+        self._fs = fs
+        self._clock = clock
+        self._advanced = advanced
+        self._repair = repair
+        self._report = Report()
+
+    def run(self) -> Report:
+        """Checks, and mends if asked to. Raises DataDirectoryInUseError, StorageError."""
+        if not self._paths.format.exists():
+            raise StorageError(f"{self._paths.root} is no data directory: it has no file FORMAT",
+                               hint="name the directory with -d")
+        lock = lock_data_directory(self._paths)
+        try:
+            self._check_all()
+        finally:
+            lock.release()
+        return self._report
+
+
+    def _check_all(self) -> None:
+        report = self._report
+        try:
+            check_format(self._fs, self._paths)
+        except CorruptionError as error:
+            report.damages.append(Damage("format", self._paths.format, error.message, "the engine doesn't start",
+                                         error.hint or ""))
+            return
+        try:
+            catalog = Catalog(self._paths.catalog)
+        except CorruptionError as error:
+            report.damages.append(Damage(
+                "catalog", self._paths.catalog, error.message, "databases, tables and streams are not known: the "
+                "engine doesn't start", "restore the folder catalog from a copy"))
+            return
+        try:
+            report.catalog_entries = (len(catalog.databases()) + len(catalog.streams()) + len(catalog.functions()))
+            for stream_id, problem in catalog.damaged_streams.items():
+                report.damages.append(Damage(
+                    "catalog", self._paths.catalog, problem, f"stream {stream_id:x} is not known any more; its state "
+                    "and results are kept, everything else works", "restore the folder catalog from a copy, or create "
+                    "the stream again", stream_id=stream_id))
+            for database in catalog.databases():
+                for vgroup_id in database.vgroup_ids:
+                    self._check_vnode(catalog, database, vgroup_id)
+            for stream in catalog.streams():
+                self._check_stream(stream)
+        finally:
+            catalog.close()
+
+    # --- vnodes ------------------------------------------------------------------------------------------------
+
+    def _check_vnode(self, catalog: Catalog, database: Database, vgroup_id: int) -> None:
+        report, directory = self._report, self._paths.vnode(vgroup_id)
+        what = f"vnode {vgroup_id} of {database.name}"
+        log = check_log(self._fs, directory / "wal", vgroup_id, lambda size: self._advanced(what, size))
+        manifest, found = check_store(self._fs, directory / "store", vgroup_id, log,
+                                      lambda size: self._advanced(what, size))
+        damages = [*log.damages, *found]
+        report.records += log.records
+        report.parts += 0 if manifest is None else sum(len(table.parts) for table in manifest.tables.values())
+        report.damages += damages
+        if damages and self._repair:
+            self._mend_vnode(catalog, database, vgroup_id, log, manifest, damages)
+
+    def _mend_vnode(self, catalog: Catalog, database: Database, vgroup_id: int, log: LogReport,
+                    manifest: Manifest | None, damages: list[Damage]) -> None:
+        tables = [*catalog.tables(database.name, "super"),
+                  *(table for table in catalog.tables(database.name, "normal") if table.vgroup_id == vgroup_id)]
+        repair = VnodeRepair(
+            self._paths.vnode(vgroup_id), vgroup_id, self._fs, self._clock, self._set_aside,
+            {table.uid: storage_schema(table) for table in tables})
+        self._report.repairs += repair.run(log, manifest, damages)
+
+    # --- streams -----------------------------------------------------------------------------------------------
+
+    def _check_stream(self, stream: StreamRecord) -> None:
+        """Reads commit records, and the state of every task as of each of them."""
+        report = self._report
+        stored = CommitRecords(self._paths, self._fs).all(stream.id)
+        report.checkpoints += len(stored)
+        damages = [
+            Damage("commit_record", self._paths.checkpoints(stream.id) / f"{one.checkpoint_id}.json", one.damage,
+                   f"checkpoint {one.checkpoint_id} of stream {stream.name} doesn't count", _BEFORE,
+                   stream_id=stream.id)
+            for one in stored if one.record is None]
+        intact = [one.record for one in stored if one.record is not None]
+        states = self._damaged_states(stream, intact)
+        damages += [damage for found in states.values() for damage in found]
+        usable = [checkpoint_id for checkpoint_id, found in states.items() if not found]
+        report.damages += damages
+        if not damages or not self._repair:
+            return
+        if usable:
+            self._drop_checkpoints(stream, [one.checkpoint_id for one in stored if one.checkpoint_id not in usable],
+                                   usable[0])
+        elif stored:
+            aside = self._set_aside(self._paths.stream(stream.id))
+            report.repairs.append(Repair(
+                self._paths.stream(stream.id), f"no checkpoint of stream {stream.name} is intact: all were set aside "
+                f"as {aside}; it starts from its beginning again",
+                "what the log has given up since the stream was created: the stream fails then with the reason, and "
+                "must be created again with FILL_HISTORY 1"))
+
+    def _damaged_states(self, stream: StreamRecord, records: Sequence[CommitRecord]) -> dict[int, list[Damage]]:
+        """Returns by checkpoint, newest first, what is wrong with the state of its tasks."""
+        wanted = [(record.checkpoint_id, self._paths.state(stream.id, task.task))
+                  for record in records for task in record.tasks]
+        problems = check_states([(folder, checkpoint_id) for checkpoint_id, folder in wanted])
+        found: dict[int, list[Damage]] = {record.checkpoint_id: [] for record in records}
+        for (checkpoint_id, folder), problem in zip(wanted, problems, strict=True):
+            if problem is not None:
+                found[checkpoint_id].append(Damage(
+                    "state", folder / "data.mdb", problem,
+                    f"stream {stream.name} cannot go on from checkpoint {checkpoint_id}", _BEFORE, stream_id=stream.id))
+        for folder in {folder for _, folder in wanted if (folder / "data.mdb").exists()}:
+            self._advanced(f"stream {stream.name}", (folder / "data.mdb").stat().st_size)
+        return found
+
+    def _drop_checkpoints(self, stream: StreamRecord, ids: list[int], used: int) -> None:
+        for checkpoint_id in ids:
+            path = self._paths.checkpoints(stream.id) / f"{checkpoint_id}.json"
+            aside = self._set_aside(path)
+            self._report.repairs.append(Repair(
+                path, f"it was set aside as {aside}; stream {stream.name} goes on from checkpoint {used}, and computes "
+                "what came since again"))
+
+    # --- repair ------------------------------------------------------------------------------------------------
+
+    def _set_aside(self, path: Path) -> Path:
+        """Moves a file or folder below `damaged/`, where nobody looks for it; returns where it is."""
+        target = self._paths.root / _ASIDE / path.relative_to(self._paths.root)
+        number = 1
+        while target.exists():
+            number += 1
+            target = target.with_name(f"{path.name}.{number}")
+        self._fs.make_dirs(target.parent)
+        self._fs.rename(path, target)
+        self._fs.fsync_dir(path.parent)
+        return target

@@ -1,0 +1,139 @@
+"""What a source task computes over rows: by its kernel where the plan has one, by the planner's SQL otherwise.
+
+Both give the same partials; the SQL also takes over the blocks that a kernel declines.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.planner.stream import StreamPlan
+from penstock.tasks.aggregation import Ints
+from penstock.tasks.children import Children
+from penstock.tasks.compute import Computer
+from penstock.tasks.groups import Groups
+from penstock.tasks.judging import Judged, expired_rows, suspects
+from penstock.tasks.segment_kernel import segment_partials, sorted_rows, sorted_schema
+from penstock.tasks.source_kernel import RowColumns, partials_batch, projected, window_partials
+from penstock.tasks.vectors import Bools, NotInKernelError, mask_of
+
+_ROW_NUMBERS = pa.schema([("_row", pa.int64())])
+
+
+class FirstStage:
+    """One source task's `SourcePlan.sql`, in the schema of its blocks."""
+
+    def __init__(self, plan: StreamPlan, schema: pa.Schema, computer: Computer, children: Children) -> None:
+        self._plan = plan
+        self._source = plan.source
+        self._kernel = plan.source.kernel
+        self._schema = schema
+        self._computer = computer
+        self._children = children
+        self._registered: pa.Table | None = None
+        self._groups: Groups | None = None
+
+    def register_children(self) -> None:
+        """Sees to it that the relation `children` is what the log has said so far."""
+        if not self._source.needs_children:
+            return
+        children = self._children.table()
+        if children is not self._registered:
+            self._computer.register("children", children)
+            self._registered = children
+            self._groups = None
+
+    def compute(self, rows: pa.Table) -> pa.RecordBatch:
+        """Returns the partials, or the results of a scalar stream, of rows none of which is expired."""
+        if not rows.num_rows:
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
+        self.register_children()
+        found = self._by_kernel(rows)
+        return found if found is not None else self._computer.run(self._source.sql, self._schema, rows=rows)
+
+    def compute_timely(self, judged: Judged) -> tuple[list[pa.RecordBatch], Ints]:
+        """Returns the partials of rows some of which may be expired, without what is, and the numbers of those that are
+        for all their windows. Of these only the ones that WHERE lets through are named.
+        """
+        assert self._source.late_sql is not None
+        assert self._source.expired_sql is not None
+        self.register_children()
+        if self._kernel is not None and self._kernel.panes is not None:
+            expired, partly = expired_rows(judged, self._kernel.panes)
+            timely = self._by_kernel(judged.rows, ~(expired | partly))
+            if timely is not None:
+                batches = [timely]
+                if partly.any():
+                    doubtful = suspects(judged).filter(pa.array(partly))
+                    batches.append(self._computer.run(self._source.late_sql, self._schema, rows=doubtful))
+                return batches, np.flatnonzero(self._counted(judged, expired))
+        doubtful = suspects(judged)
+        numbers = self._computer.run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful).column(0).to_numpy()
+        return [self._computer.run(self._source.late_sql, self._schema, rows=doubtful)], np.sort(numbers)
+
+    def in_windows(self, rows: pa.Table, *, in_order: bool = False) -> pa.Table:
+        """Returns the rows that may be in row windows, sorted by group and time, with their marks.
+
+        `in_order`: those of each table are sorted by time already.
+        """
+        self.register_children()
+        kernel = self._kernel
+        if kernel is None:
+            return self._computer.table(self._source.rows_sql, rows=rows)
+        try:
+            return sorted_rows(kernel, rows, self.groups, self._source.time_column,
+                               in_order=in_order and self._source.group_is_table)
+        except NotInKernelError:
+            schema = sorted_schema(kernel, rows.schema)
+            found = self._computer.table(self._source.rows_sql, rows=rows)
+            return found.select(schema.names).cast(schema)
+
+    def segments(self, windowed: pa.Table) -> pa.RecordBatch:
+        """Returns the partials of rows from `in_windows`, each with the `_wstart` of its window."""
+        self.register_children()
+        kernel = self._kernel
+        if kernel is None:
+            return self._computer.run(self._source.sql, self._schema, windowed=windowed)
+        try:
+            return partials_batch(segment_partials(kernel, windowed, self.groups), self.groups, self._schema)
+        except NotInKernelError:
+            if not self._source.needs_children:
+                return self._computer.run(self._source.sql, self._schema, windowed=windowed)
+            joined = "SELECT r.*, c.* EXCLUDE (_tuid) FROM narrow r LEFT JOIN children c USING (_tuid)"
+            return self._computer.run(f"WITH windowed AS ({joined}) {self._source.sql}", self._schema, narrow=windowed)
+
+    def _counted(self, judged: Judged, expired: Bools) -> Bools:
+        """Returns which of the expired rows the stream would have read."""
+        assert self._kernel is not None
+        if self._kernel.condition is None or not expired.any():
+            return expired
+        rows = judged.rows.filter(pa.array(expired))
+        counted = expired.copy()
+        counted[expired] = mask_of(self._kernel.condition, RowColumns(rows, self.groups), rows.num_rows)
+        return counted
+
+    @property
+    def groups(self) -> Groups:
+        """The groups of the tables that are known now."""
+        assert self._kernel is not None
+        self.register_children()
+        if self._groups is None:
+            self._groups = Groups(self._kernel.groups_sql, self._plan.keys, self._children.table(), self._computer)
+        return self._groups
+
+    def _by_kernel(self, rows: pa.Table, keep: Bools | None = None) -> pa.RecordBatch | None:
+        kernel, agg = self._kernel, self._plan.agg
+        if kernel is None or self._source.row_window is not None:
+            return None
+        groups = self.groups
+        columns = RowColumns(rows, groups)
+        try:
+            if agg is None:
+                return projected(kernel, columns, rows.num_rows, groups, self._schema)
+            found = window_partials(
+                kernel, agg.accumulators, columns, rows.num_rows, groups, self._source.time_column, keep)
+        except NotInKernelError:
+            return None
+        return partials_batch(found, groups, self._schema)
+

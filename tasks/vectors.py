@@ -1,0 +1,312 @@
+"""Evaluates kernel expressions over columns with NumPy: the meaning of the DuckDB SQL they were derived from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.planner.kernel_spec import Expr
+from penstock.sql.types import DataType, Kind
+
+Bools = npt.NDArray[np.bool_]
+_SAFE = 1 << 62
+
+
+class NotInKernelError(Exception):
+    """These rows need DuckDB: an unknown table, or a number that might overflow. Never leaves the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vector:
+    """One column. `values`: numbers in NumPy, anything else as an Arrow array; a constant is a single value.
+
+    `valid`: None if nothing is NULL. Values of NULLs are arbitrary.
+    """
+
+    values: Any
+    valid: Bools | None = None
+
+    @property
+    def is_arrow(self) -> bool:
+        return isinstance(self.values, pa.Array)
+
+    def take(self, rows: npt.NDArray[np.int64] | Bools) -> Vector:
+        """Returns the elements at some places, or where a mask is set."""
+        if not self.is_arrow:
+            if not isinstance(self.values, np.ndarray):
+                return self
+            return Vector(self.values[rows], None if self.valid is None else self.valid[rows])
+        if rows.dtype == np.bool_:
+            return Vector(self.values.filter(pa.array(rows)))
+        return Vector(self.values.take(pa.array(rows)))
+
+    def nulls(self, count: int) -> Bools:
+        """Returns which of the `count` elements are NULL."""
+        if self.is_arrow:
+            return np.asarray(self.values.is_null().to_numpy(zero_copy_only=False), bool)
+        return np.zeros(count, bool) if self.valid is None else ~self.valid
+
+    def arrow(self, type_: pa.DataType, count: int) -> pa.Array:
+        """Returns the column as an Arrow array."""
+        if self.is_arrow:
+            return self.values if self.values.type == type_ else self.values.cast(type_)
+        if not isinstance(self.values, np.ndarray):
+            return pa.repeat(pa.scalar(self.values, type_), count)
+        mask = None if self.valid is None or self.valid.all() else ~self.valid
+        if self.values.dtype == np.bool_ and not pa.types.is_boolean(type_):
+            return pa.array(self.values, mask=mask).cast(type_)
+        return pa.array(self.values, type_, mask=mask)
+
+
+def vector_of(column: pa.Array | pa.ChunkedArray) -> Vector:
+    """Returns an Arrow column as a vector; numbers without NULLs in one piece are not copied."""
+    numeric = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if isinstance(column, pa.ChunkedArray):
+        if numeric and column.null_count == 0:
+            return Vector(column.to_numpy())
+        column = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+        if isinstance(column, pa.ChunkedArray):
+            column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if not numeric and not pa.types.is_boolean(column.type):
+        return Vector(column)
+    if column.null_count == 0:
+        return Vector(column.to_numpy(zero_copy_only=False))
+    valid = column.is_valid().to_numpy(zero_copy_only=False)
+    return Vector(column.fill_null(0 if numeric else False).to_numpy(zero_copy_only=False), valid)
+
+
+Columns = Callable[[str], Vector]
+"""Gives the column of a name."""
+
+
+def evaluate(expression: Expr, columns: Columns) -> Vector:
+    """Returns the value of an expression; raises NotInKernelError where an integer might overflow."""
+    match expression.op:
+        case "column":
+            return columns(str(expression.value))
+        case "constant":
+            return Vector(expression.value)
+        case "and" | "or":
+            return _logic(expression, columns)
+        case "case":
+            return _case(expression, columns)
+    args = [evaluate(arg, columns) for arg in expression.args]
+    first = args[0]
+    match expression.op:
+        case "cast":
+            return _cast(first, expression.type)
+        case "neg":
+            return Vector(-first.values, first.valid)
+        case "sqrt":
+            with np.errstate(invalid="ignore"):
+                return Vector(np.sqrt(first.values), first.valid)
+        case "+" | "-" | "*" | "/":
+            return _arithmetic(expression, first, args[1])
+        case "greatest":
+            return _greatest(first, args[1])
+        case "nullif":
+            return _nullif(first, args[1].values)
+        case "coalesce":
+            return _coalesce(first, args[1])
+        case "not":
+            return Vector(~first.values if isinstance(first.values, np.ndarray) else not first.values, first.valid)
+        case "null":
+            return _is_null(first)
+        case "left":
+            assert isinstance(expression.value, int)
+            return _left(first, expression.value)
+    return _comparison(expression, first, args[1])
+
+
+def mask_of(expression: Expr, columns: Columns, count: int) -> Bools:
+    """Returns where a condition holds; NULL doesn't."""
+    found = evaluate(expression, columns)
+    values = found.values
+    if found.is_arrow:
+        values = np.asarray(values.fill_null(False).to_numpy(zero_copy_only=False), bool)
+    elif not isinstance(values, np.ndarray):
+        values = np.full(count, bool(values))
+    mask: Bools = values if found.valid is None else values & found.valid
+    return mask
+
+
+def _both(left: Bools | None, right: Bools | None) -> Bools | None:
+    if left is None:
+        return right
+    return left if right is None else left & right
+
+
+def _cast(value: Vector, kind: Kind) -> Vector:
+    dtype = DataType(kind).arrow().to_pandas_dtype()
+    if isinstance(value.values, np.ndarray):
+        return Vector(value.values.astype(dtype), value.valid)
+    return Vector(dtype(value.values), value.valid)
+
+
+def _arithmetic(expression: Expr, left: Vector, right: Vector) -> Vector:
+    a, b = left.values, right.values
+    if expression.type is Kind.BIGINT and not (_small(a) and _small(b)):
+        raise NotInKernelError
+    with np.errstate(all="ignore"):
+        match expression.op:
+            case "+":
+                values = a + b
+            case "-":
+                values = a - b
+            case "*":
+                values = a * b
+            case _:
+                values = np.true_divide(a, b)
+    return Vector(values, _both(left.valid, right.valid))
+
+
+def _small(values: Any) -> bool:
+    if not isinstance(values, np.ndarray):
+        return -_SAFE < int(values) < _SAFE
+    return not len(values) or (int(values.min()) > -_SAFE and int(values.max()) < _SAFE)
+
+
+def _greatest(left: Vector, right: Vector) -> Vector:
+    """DuckDB's: NULLs don't count."""
+    values = np.maximum(left.values, right.values)
+    if left.valid is None and right.valid is None:
+        return Vector(values)
+    a, b = (True if side.valid is None else side.valid for side in (left, right))
+    values = np.where(a, np.where(b, values, left.values), right.values)
+    return Vector(values, None if left.valid is None or right.valid is None else left.valid | right.valid)
+
+
+def _nullif(value: Vector, other: float) -> Vector:
+    if not isinstance(value.values, np.ndarray):
+        raise NotInKernelError
+    equal = np.isnan(value.values) if other != other else value.values == other
+    return Vector(value.values, _both(value.valid, ~equal) if equal.any() else value.valid)
+
+
+def _coalesce(value: Vector, other: Vector) -> Vector:
+    if value.valid is None:
+        return value
+    return Vector(np.where(value.valid, value.values, other.values),
+                  None if other.valid is None else value.valid | other.valid)
+
+
+def _is_null(value: Vector) -> Vector:
+    if value.is_arrow:
+        return Vector(value.nulls(0))
+    if not isinstance(value.values, np.ndarray):
+        return Vector(False)
+    return Vector(np.zeros(len(value.values), bool) if value.valid is None else ~value.valid)
+
+
+def _left(value: Vector, length: int) -> Vector:
+    if not value.is_arrow:
+        raise NotInKernelError
+    texts = value.values
+    # Bytes are at least as many as characters: mostly nothing is too long.
+    longest = pc.max(pc.binary_length(texts)).as_py()
+    if longest is None or longest <= length:
+        return value
+    return Vector(pc.utf8_slice_codeunits(texts, 0, length))
+
+
+def _comparison(expression: Expr, left: Vector, right: Vector) -> Vector:
+    a, b = left.values, right.values
+    if left.is_arrow or right.is_arrow:
+        compare = pc.equal if expression.op == "=" else pc.not_equal
+        return vector_of(compare(a, b))
+    if expression.args[0].type in (Kind.FLOAT, Kind.DOUBLE):
+        values = _floats(expression.op, a, b)
+    else:
+        values = _plain(expression.op, a, b)
+    return Vector(values, _both(left.valid, right.valid))
+
+
+def _plain(operator: str, a: Any, b: Any) -> Any:
+    match operator:
+        case "=":
+            return a == b
+        case "<>":
+            return a != b
+        case "<":
+            return a < b
+        case "<=":
+            return a <= b
+        case ">":
+            return a > b
+        case _:
+            return a >= b
+
+
+def _floats(operator: str, a: Any, b: Any) -> Any:
+    """For DuckDB, NaN equals itself and is greater than every number."""
+    if not np.isnan(b).any():
+        # Where only the left side can be NaN, the negated opposite has it right.
+        match operator:
+            case ">":
+                return ~(np.asarray(a) <= b)
+            case ">=":
+                return ~(np.asarray(a) < b)
+            case _:
+                return _plain(operator, a, b)
+    nan_a, nan_b = np.isnan(a), np.isnan(b)
+    equal = (a == b) | (nan_a & nan_b)
+    less = (a < b) | (~nan_a & nan_b)
+    match operator:
+        case "=":
+            return equal
+        case "<>":
+            return ~equal
+        case "<":
+            return less
+        case "<=":
+            return less | equal
+        case ">":
+            return ~(less | equal)
+        case _:
+            return ~less
+
+
+def _logic(expression: Expr, columns: Columns) -> Vector:
+    """Three-valued AND and OR."""
+    result = evaluate(expression.args[0], columns)
+    for arg in expression.args[1:]:
+        other = evaluate(arg, columns)
+        if expression.op == "and":
+            values = result.values & other.values
+            decided = (_known(result, False), _known(other, False))
+        else:
+            values = result.values | other.values
+            decided = (_known(result, True), _known(other, True))
+        valid = _both(result.valid, other.valid)
+        if valid is not None:
+            valid = valid | decided[0] | decided[1]
+            # A value that decides alone is the result, whatever stands on the other side.
+            values = np.where(decided[0] | decided[1], expression.op == "or", values)
+        result = Vector(values, valid)
+    return result
+
+
+def _known(value: Vector, wanted: bool) -> Any:
+    hit = value.values == wanted
+    return hit if value.valid is None else hit & value.valid
+
+
+def _case(expression: Expr, columns: Columns) -> Vector:
+    args = expression.args
+    branches = [(evaluate(condition, columns), evaluate(value, columns))
+                for condition, value in zip(args[0::2], args[1::2], strict=False)]
+    conditions = [np.asarray(condition.values, bool) if condition.valid is None
+                  else np.asarray(condition.values, bool) & condition.valid for condition, _ in branches]
+    otherwise = evaluate(args[-1], columns) if len(args) % 2 else None
+    values: Any = otherwise.values if otherwise is not None else branches[0][1].values
+    valid: Any = (True if otherwise.valid is None else otherwise.valid) if otherwise is not None else False
+    for condition, (_, value) in zip(reversed(conditions), reversed(branches), strict=True):
+        values = np.where(condition, value.values, values)
+        valid = np.where(condition, True if value.valid is None else value.valid, valid)
+    return Vector(values, None if np.all(valid) else valid)

@@ -1,0 +1,170 @@
+"""The agg task of INTERVAL windows: combines partials into windows, and emits results as the trigger says."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.tasks.accumulators import Slots
+from penstock.tasks.agg import AggTask
+from penstock.tasks.compute import ADD, OPERATION, ROWS
+from penstock.tasks.fill import Filler
+from penstock.tasks.held_windows import HeldWindows
+from penstock.tasks.messages import Cleared, Settled
+from penstock.tasks.result_index import WITHDRAWN, ResultIndex
+from penstock.tasks.task import StreamDeployment
+from penstock.tasks.window_table import Times, Touched, WindowTable
+
+
+class WindowAggTask(AggTask):
+    """One agg task of a stream with INTERVAL windows."""
+
+    _table: WindowTable
+
+    def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
+        self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
+        self._open: set[int] = set()
+        self._held = HeldWindows()
+        self._following: deque[Iterator[pa.RecordBatch]] = deque()
+        self._filler = None
+        if self._plan.fill is not None:
+            withdrawn = ResultIndex(self._store, prefix=WITHDRAWN) if deployment.attempt > 1 else None
+            self._filler = Filler(self._plan.fill, self._table.grid, self._plan.keys, self._schema,
+                                  ResultIndex(self._store), self._computer, self._results_of, withdrawn=withdrawn)
+
+    def _merge(self, data: pa.RecordBatch, input: int) -> None:
+        operation = data.column(OPERATION.name)[0].as_py()
+        touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
+        if operation == ADD:
+            self._count_reopened(data, touched)
+        self._show(touched)
+        self._table.spill(self._settings.state_memory_bytes, self._closed_until)
+
+    def _count_reopened(self, data: pa.RecordBatch, touched: Touched) -> None:
+        """Counts the rows that came after their windows had closed."""
+        until = self._closed_until
+        if until is None or self._table.end(int(touched.starts.min())) > until:
+            return
+        closed = np.array([self._table.end(start) <= until for start in touched.starts.tolist()])
+        self._late_kept += int(data.column(ROWS.name).to_numpy()[closed[touched.which]].sum())
+
+    def _show(self, touched: Touched) -> None:
+        """Emits what changed in windows, as the trigger says."""
+        until = self._closed_until
+        trigger, now = self._plan.trigger, self._clock.monotonic()
+        emitted = np.zeros(len(touched.starts), bool)
+        for place, start in enumerate(touched.starts.tolist()):
+            if self._held.any and self._held.hold(start, touched.groups_of(place)):
+                continue
+            closed = until is not None and self._table.end(start) <= until
+            if not closed:
+                self._open.add(start)
+            if trigger == ("continuous_window_close" if closed else "max_delay"):
+                self._delayed.touch(start, touched.groups_of(place).tolist(), now)
+            elif trigger == "at_once" or closed:
+                emitted[place] = True
+        if emitted.all():
+            self._emit(touched.starts[touched.which], touched.groups)
+        elif emitted.any():
+            chosen = emitted[touched.which]
+            self._emit(touched.starts[touched.which[chosen]], touched.groups[chosen])
+
+    def _close_windows(self) -> None:
+        """Emits the windows that the new watermark closes, unless they were emitted at once."""
+        until = self._closed_until
+        assert until is not None
+        ready = sorted(start for start in self._open if self._table.end(start) <= until)
+        self._open.difference_update(ready)
+        if self._plan.trigger != "at_once":
+            self._emit_windows([(start, None) for start in ready])
+            for start in ready:
+                self._delayed.discard(start)
+
+    def _next_closing(self) -> int | None:
+        lateness = self._plan.time.lateness
+        return min((self._table.end(start) + lateness for start in self._open), default=None)
+
+    def _emit_delayed(self) -> None:
+        self._emit_windows(self._delayed.take())
+
+    def _replace(self, signal: Cleared | Settled, input: int) -> None:
+        if isinstance(signal, Cleared):
+            first, last = signal.first, signal.last
+            self._held.clear(input, first, last, self._table.clear(first, last, input))
+            return
+        settled = self._held.settle(input)
+        starts = np.array(list(settled), np.int64)
+        sizes = [len(groups) for groups in settled.values()]
+        if len(starts):
+            self._show(Touched(starts, np.repeat(np.arange(len(starts)), sizes), np.concatenate([*settled.values()])))
+
+    def _go_on(self) -> bool:
+        """Sends one chunk of what follows the results that were sent last; nothing else is emitted before."""
+        if not self._following:
+            return False
+        chunk = next(self._following[0], None)
+        if chunk is None:
+            self._following.popleft()
+        else:
+            self._route(chunk)
+            self._outbox.flush()
+        return True
+
+    # -- results -----------------------------------------------------------------------------------------------
+
+    def _emit_windows(self, windows: Sequence[tuple[int, Slots | None]]) -> None:
+        """Emits some groups of windows, or all (None)."""
+        members = [self._table.members(start) if groups is None else groups for start, groups in windows]
+        if windows:
+            starts = np.repeat(np.array([start for start, _ in windows], np.int64), [len(each) for each in members])
+            self._emit(starts, np.concatenate(members))
+
+    def _emit(self, starts: Times, groups: Slots) -> None:
+        """Emits the results of (window, group)s."""
+        if not len(starts):
+            return
+        results = self._final.compute(self._table.state(starts, groups))
+        self._route(results)
+        if self._filler is not None:
+            self._following.append(self._filler.take(results, starts.tolist()))
+        self._table.drop_empty(starts)
+
+    def _results_of(self, windows: Sequence[tuple[int, int]]) -> pa.RecordBatch:
+        """Returns the result rows of (group id, start) pairs as the state has them now, in their order."""
+        groups = self._table.groups.numbers([gid for gid, _ in windows])
+        return self._final.compute(self._table.state(np.array([start for _, start in windows], np.int64), groups))
+
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    def _state(self) -> Mapping[str, Any]:
+        self._forget_old_windows()
+        if self._filler is not None:
+            self._filler.save()
+        return {**super()._state(), "late": self._late()}
+
+    def _forget_old_windows(self) -> None:
+        """Drops the state of closed windows that are older than DELETE_MARK."""
+        until = self._closed_until
+        if until is not None:
+            self._table.forget(min(until, until + self._plan.closing_delay - self._plan.delete_mark))
+
+    def _restore(self, meta: dict[str, Any]) -> None:
+        self._table.restore(meta["table"], self._closed_until)
+        self._open = set(self._table.starts())
+        now = self._clock.monotonic()
+        if self._plan.trigger == "max_delay":
+            for start in self._open:
+                self._delayed.touch(start, None, now)
+        for start, gids in meta["late"]:
+            self._delayed.touch(start, self._table.groups.numbers(gids).tolist(), now)
+
+    def _late(self) -> list[tuple[int, list[int]]]:
+        """Returns what changed in closed windows and wasn't emitted yet: it can't be told from the windows' state."""
+        if self._plan.trigger != "continuous_window_close":
+            return []
+        return [(start, [self._table.groups.id(group) for group in sorted(groups)])
+                for start, groups in self._delayed.windows().items() if groups is not None]

@@ -1,0 +1,208 @@
+"""Backups of checkpoints: whole or worth nothing, never in the way of a stream, and enough to go on from elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sandboxes import T0, TestBed
+
+from penstock.common.errors import CheckpointDamagedError, ConfigError
+from penstock.mnode.backup_store import DirectoryStore, open_backup_store
+from penstock.tasks.state_copy import copy_states
+from penstock.tasks.state_store import StateStore
+
+QUERY = "SELECT _wstart ts, count(*) n, sum(v) total FROM d.meters INTERVAL(10s)"
+
+
+def open_bed(root: Path, backup: Path | str, **config: Any) -> TestBed:
+    return TestBed(directory=root, config={
+        "checkpointBackupDir": str(backup), "checkpointBackupInterval": "0s", **config})
+
+
+def make(root: Path, backup: Path | str, **config: Any) -> TestBed:
+    root.mkdir(exist_ok=True)
+    bed = open_bed(root, backup, **config)
+    bed.all("CREATE DATABASE d VGROUPS 2", "CREATE STABLE d.meters (ts timestamp, v int) TAGS (g int)",
+            *(f"CREATE TABLE d.d{n} USING d.meters TAGS ({n})" for n in range(3)),
+            f"CREATE STREAM s TRIGGER AT_ONCE IGNORE EXPIRED 0 INTO d.o AS {QUERY}")
+    return bed
+
+
+def insert(bed: TestBed, *seconds: int) -> None:
+    for second in seconds:
+        bed.execute(f"INSERT INTO d.d{second % 3} VALUES ({T0 + second * 1000}, {second})")
+
+
+def is_right(bed: TestBed) -> bool:
+    return sorted(bed.rows("SELECT ts, n, total FROM d.o")) == sorted(bed.rows(QUERY))
+
+
+def shown(bed: TestBed) -> str:
+    return str(bed.rows("SELECT checkpoint_backup FROM information_schema.ins_streams")[0][0])
+
+
+def events(bed: TestBed) -> list[str]:
+    return [row[2] for row in bed.rows("SELECT * FROM information_schema.ins_stream_events")]
+
+
+def copies(backup: Path) -> list[str]:
+    (stream,) = backup.iterdir()
+    return sorted(path.name for path in stream.iterdir())
+
+
+def test_a_stream_goes_on_from_a_backup_where_its_state_is_gone(tmp_path: Path) -> None:
+    """Without streams/ in the data directory the newest copy is taken, and what came after it is read again."""
+    backup = tmp_path / "backup"
+    with make(tmp_path / "data", backup) as bed:
+        assert shown(bed) == "nothing yet"
+        for second in (1, 2, 13, 24, 35):
+            insert(bed, second)
+            bed.execute("CHECKPOINT STREAM s")
+        assert shown(bed) == "checkpoint 5"
+        assert copies(backup) == ["4", "5"]
+        insert(bed, 46, 7)
+    shutil.move(tmp_path / "data", tmp_path / "elsewhere")
+    shutil.rmtree(tmp_path / "elsewhere" / "streams")
+    with open_bed(tmp_path / "elsewhere", backup) as bed:
+        bed.run()
+        assert events(bed) == ["its state is taken from the backup of checkpoint 5"]
+        assert sum(row[0] for row in bed.rows("SELECT rows_in FROM information_schema.ins_streams")) == 2
+        assert is_right(bed)
+        insert(bed, 8, 57)
+        bed.execute("CHECKPOINT STREAM s")
+        bed.kill()
+        assert is_right(bed)
+        assert [row[1] for row in bed.rows("SHOW CHECKPOINTS") if row[2] == "COMMITTED"] == [5, 6]
+
+
+@pytest.mark.parametrize("damage", ["no manifest", "cut manifest", "missing file", "flipped byte"])
+def test_copies_that_are_not_whole_count_for_nothing(tmp_path: Path, damage: str) -> None:
+    """Whatever is wrong with the newest copy, the one before it is taken."""
+    backup = tmp_path / "backup"
+    with make(tmp_path / "data", backup) as bed:
+        for second in (1, 2, 13):
+            insert(bed, second)
+            bed.execute("CHECKPOINT STREAM s")
+        insert(bed, 20)
+    newest = next(backup.iterdir()) / "3"
+    state = next(newest.glob("*-agg-0.mdb"))
+    match damage:
+        case "no manifest":
+            (newest / "MANIFEST").unlink()
+        case "cut manifest":
+            (newest / "MANIFEST").write_bytes((newest / "MANIFEST").read_bytes()[:-9])
+        case "missing file":
+            state.unlink()
+        case "flipped byte":
+            data = bytearray(state.read_bytes())
+            data[len(data) // 2] ^= 1
+            state.write_bytes(data)
+    shutil.rmtree(tmp_path / "data" / "streams")
+    with open_bed(tmp_path / "data", backup) as bed:
+        bed.run()
+        assert events(bed)[-1] == "its state is taken from the backup of checkpoint 2"
+        assert is_right(bed)
+
+
+def test_a_state_without_any_intact_checkpoint_is_taken_from_the_backup(tmp_path: Path) -> None:
+    """Commit records that are all damaged are an error without a backup, and none with one."""
+    backup = tmp_path / "backup"
+    with make(tmp_path / "data", backup) as bed:
+        insert(bed, 1, 2)
+        bed.execute("CHECKPOINT STREAM s")
+        insert(bed, 3)
+    for record in (tmp_path / "data").glob("streams/*/checkpoints/*.json"):
+        record.write_bytes(b"damaged")
+    shutil.copytree(tmp_path / "data", tmp_path / "without")
+    with TestBed(directory=tmp_path / "without") as bed:
+        assert bed.rows("SELECT state FROM information_schema.ins_streams") == [("FAILED",)]
+    with open_bed(tmp_path / "data", backup) as bed:
+        bed.run()
+        assert is_right(bed)
+
+
+def test_a_place_that_is_not_there_is_seen_and_in_nobodys_way(tmp_path: Path) -> None:
+    """The stream works on, checkpoints commit, SHOW and an event tell; once the place is there, copies are made."""
+    backup = tmp_path / "mount" / "backup"
+    (tmp_path / "mount").write_bytes(b"a file where a directory should be")
+    with make(tmp_path / "data", backup) as bed:
+        for second in (1, 2):
+            insert(bed, second)
+            bed.execute("CHECKPOINT STREAM s")
+        assert is_right(bed)
+        assert shown(bed).startswith("nothing yet; failed: NotADirectoryError")
+        assert len([event for event in events(bed) if event.startswith("it cannot be backed up: ")]) == 1
+        (tmp_path / "mount").unlink()
+        insert(bed, 3)
+        bed.execute("CHECKPOINT STREAM s")
+        assert shown(bed) == "checkpoint 3"
+        assert events(bed)[-1] == "it is backed up again"
+
+
+def test_copies_keep_their_distance_and_the_log_behind_them(tmp_path: Path) -> None:
+    """Not every checkpoint is copied; the copied one is kept, and so is the log that a start from the copy needs."""
+    backup = tmp_path / "backup"
+    with make(tmp_path / "data", backup, checkpointBackupInterval="10m", checkpointsKept=1) as bed:
+        for second in range(5):
+            insert(bed, second)
+            bed.execute("CHECKPOINT STREAM s")
+        assert copies(backup) == ["1"]
+        assert [row[1] for row in bed.rows("SHOW CHECKPOINTS")] == [1, 5]
+        bed.advance(601)
+        assert copies(backup) == ["1", "5"]
+        insert(bed, 6)
+        bed.execute("CHECKPOINT STREAM s")
+        assert [row[1] for row in bed.rows("SHOW CHECKPOINTS")] == [5, 6]
+
+
+def test_state_is_copied_while_it_is_open(tmp_path: Path) -> None:
+    """A copy has the checkpoint although the task goes on writing; one that is folded away is an error."""
+    store = StateStore(tmp_path / "state", 1 << 24)
+    store.put_many([(b"a", b"1")])
+    store.checkpoint(1, {"n": 1})
+    store.put_many([(b"a", b"2"), (b"b", b"2")])
+    store.flush()
+    (tmp_path / "copy").mkdir()
+    copy_states(1, [(tmp_path / "state", tmp_path / "copy")])
+    copy = StateStore(tmp_path / "copy", 1 << 24)
+    assert copy.restore(1) == {"n": 1}
+    assert copy.items() == [(b"a", b"1")]
+    copy.close()
+    (tmp_path / "other").mkdir()
+    with pytest.raises(CheckpointDamagedError, match="checkpoint 7 is missing"):
+        copy_states(7, [(tmp_path / "state", tmp_path / "other")])
+    store.close()
+
+
+def test_urls_need_fsspec(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the library a URL is refused when the engine starts, with what to do; a directory needs none."""
+    monkeypatch.setitem(__import__("sys").modules, "fsspec.core", None)
+    with pytest.raises(ConfigError, match=r"needs fsspec \(pip install 'penstock\[backup\]'\)"):
+        open_backup_store("s3://bucket/checkpoints")
+    assert isinstance(open_backup_store("/some/directory"), DirectoryStore)
+
+
+def test_a_backup_by_url(tmp_path: Path) -> None:
+    """The same by way of fsspec."""
+    pytest.importorskip("fsspec")
+    with make(tmp_path / "data", "memory://backups/penstock") as bed:
+        for second in (1, 2, 13, 24):
+            insert(bed, second)
+            bed.execute("CHECKPOINT STREAM s")
+        assert shown(bed) == "checkpoint 4"
+        insert(bed, 35)
+    shutil.rmtree(tmp_path / "data" / "streams")
+    with open_bed(tmp_path / "data", "memory://backups/penstock") as bed:
+        bed.run()
+        assert events(bed) == ["its state is taken from the backup of checkpoint 4"]
+        assert is_right(bed)
+
+
+def test_unknown_kinds_of_urls_are_refused() -> None:
+    """A URL that fsspec doesn't know says so when the engine starts."""
+    pytest.importorskip("fsspec")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        open_backup_store("nosuch://place")
