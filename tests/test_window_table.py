@@ -32,7 +32,8 @@ STEP = st.one_of(
 
 def plan_of(type_: DataType) -> AggPlan:
     """count and one more value per (group, window)."""
-    accumulators = (Accumulator("add", (Field("p0", BIGINT),)), Accumulator("pick", (Field("p1", type_),), ((0, False),)))
+    accumulators = (
+        Accumulator("add", (Field("p0", BIGINT),)), Accumulator("pick", (Field("p1", type_),), ((0, False),)))
     return AggPlan(IntervalWindow(Duration(10, "s")), "ms", "UTC", accumulators, "")
 
 
