@@ -78,6 +78,7 @@ REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
+_REPLAY = "REPLAY DLQ"
 
 
 class Streams:
@@ -399,7 +400,7 @@ class Streams:
         """Raises unless the stream runs and can compute single windows again."""
         stream = self.find(name, if_exists=False)
         assert stream is not None
-        self._check_recalculates(stream, "REPLAY DLQ")
+        self._check_recalculates(stream, _REPLAY)
 
     def replay(self, name: str, rows: Sequence[tuple[int, DeadRow]]) -> None:
         """Orders rows of a stream's DLQ, each with its vnode, to be tried again; as sure as `recalculate`."""
@@ -413,10 +414,12 @@ class Streams:
         plan = self._plans.get(stream.id)
         if plan is None or self._controller is None or stream.id in self._failed:
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
-        by_arrival = plan.force is not None or plan.time.clock != "event"
-        if by_arrival or (plan.agg is not None and plan.agg.window is None):
-            raise NotSupportedError(f"{statement} works for INTERVAL windows by event time only, and for streams "
-                                    "without windows")
+        if plan.force is not None or plan.time.clock != "event":
+            raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
+                                    "computed once")
+        if statement == _REPLAY and plan.source.row_window is not None:
+            raise NotSupportedError(f"{statement} works for INTERVAL windows only, and for streams without windows",
+                                    hint="RECALCULATE STREAM the range that the rows are in")
         return plan
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
