@@ -405,6 +405,8 @@ class StateStore:
             transaction.drop(self._base, delete=False)
             self._put_directory(transaction, [], 0)
         self._deltas, self._base_sum = [], 0
+        # As after opening: what is spilled from now on must be found, and dropped, by whoever opens this next.
+        self._open_sequence = self._next_sequence()
         self._forget_pending()
 
     def _fold(self, delta: _Delta, into: _Delta | None) -> _Delta:

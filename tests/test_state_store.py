@@ -159,6 +159,21 @@ def test_equals_a_dict_with_snapshots(
     store.close()
 
 
+def test_what_was_spilled_before_the_first_checkpoint_never_comes_back(tmp_path: Path) -> None:
+    """A store that begins anew twice shows nothing of what was spilled in between."""
+    store = StateStore(tmp_path, 1 << 22)
+    store.checkpoint(1, {})
+    store.restore(None)
+    store.put_many([(b"spilled", b"value")])
+    store.flush()
+    store.close()
+    again = StateStore(tmp_path, 1 << 22)
+    again.restore(None)
+    again.checkpoint(2, {})
+    assert again.items() == []
+    again.close()
+
+
 def test_an_older_attempt_cannot_enter(tmp_path: Path) -> None:
     """A worker that comes too late is refused before it can go back behind what a later attempt has done."""
     store = StateStore(tmp_path, 1 << 22)
