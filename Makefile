@@ -3,7 +3,7 @@ READY := .venv/ready
 BIN := .venv/bin
 
 .DEFAULT_GOAL := help
-.PHONY: help demo solar test quick check nightly fuzz bench docs clean
+.PHONY: help demo solar test quick check nightly fuzz bench docs sim clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
@@ -35,6 +35,9 @@ fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
 
 bench: $(READY)  ## Speed of streams beside peers, a quarter of an hour; lines go to bench.jsonl (see docs/performance.md).
 	$(BIN)/python -m bench.streams --output bench.jsonl $(ARGS)
+
+sim: $(READY)  ## Simulated histories of the whole system with faults: SEEDS (2000) of them, on all cores.
+	PYTHONPATH=tests $(BIN)/python -m simulation --seeds $(or $(SEEDS),2000) $(ARGS)
 
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py

@@ -1,4 +1,4 @@
-"""Writes tests/golden/formats/<version>.tar.xz: a small data directory in the present format, for later versions to open.
+"""Writes tests/golden/formats/<version>.tar.xz: a small data directory in the present format, for later versions.
 
 Run it when a format version is raised, and keep the archives of the versions before.
 """

@@ -71,8 +71,8 @@ def judge(
     kept: list[RowsRecord] = []
     batches: list[pa.RecordBatch] = []
     lasts: list[npt.NDArray[np.int64]] = []
-    future: list[LeftOutRow] = []
     reached: list[int | None] = []
+    future: list[LeftOutRow] = []
     for place, record in enumerate(records):
         batch = own_rows(record.batch, plan)
         if plan.time.max_future is not None:
@@ -85,22 +85,20 @@ def judge(
         elif plan.time.max_future is not None:
             lasts.append(_verdict(batch, LAST_COLUMN))
         kept.append(record)
-        reached.append(None if noted is None else noted[place])
         batches.append(batch)
+        if noted is not None:
+            reached.append(noted[place])
     if not batches:
         return None, future
     merged = _joined(batches)
     ts: npt.NDArray[np.int64] = merged.column(batches[0].schema.names[1]).to_numpy().view(np.int64)
     sizes = np.array([batch.num_rows for batch in batches])
     ends = np.cumsum(sizes)
-    seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
-    if newest is not None:
-        seen = np.maximum(seen, newest)
-    before = NEVER if newest is None else newest - plan.closing_delay
-    limits = np.concatenate([[before], seen[:-1] - plan.closing_delay])
-    if noted is not None:
-        limits = np.array([NEVER if ts is None else ts - plan.closing_delay for ts in reached], np.int64)
-    limit = np.repeat(limits, sizes)
+    if noted is None:
+        seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
+        reached = [newest, *(seen if newest is None else np.maximum(seen, newest)).tolist()][:-1]
+    limits = [NEVER if time is None else time - plan.closing_delay for time in reached]
+    limit = np.repeat(np.array(limits, np.int64), sizes)
     change = last = None
     if any(CHANGE_COLUMN in batch.schema.names for batch in batches):
         change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)

@@ -22,7 +22,13 @@ from typing import Any
 import google_crc32c
 import lmdb
 
-from penstock.common.errors import CheckpointDamagedError, CorruptionError, InternalError, StaleAttemptError, StorageError
+from penstock.common.errors import (
+    CheckpointDamagedError,
+    CorruptionError,
+    InternalError,
+    StaleAttemptError,
+    StorageError,
+)
 
 FORMAT_VERSION = 2
 """2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked."""

@@ -2,11 +2,13 @@
 
 Commands, one per line: `insert N` inserts the next N batches and prints `acked I` after each; `check` waits until the
 streams equal the batch answer and prints `equal`, or `differs ...`; `exit` closes the engine. Prints `ready` first.
+With a third argument `watch` it also prints `flow {stream: attempt}` when an attempt has written its first results.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 import threading
 from pathlib import Path
@@ -43,6 +45,8 @@ def main() -> None:
         if not Path(path, "FORMAT").exists() or not _rows(cursor, "SHOW DATABASES LIKE 'nyc'"):
             _create(cursor)
         say("ready")
+        if sys.argv[3:] == ["watch"]:
+            threading.Thread(target=_watch, args=(connection.cursor(),), daemon=True).start()
         waiting = itertools.islice(enumerate(batches(feeds)), position, None)
         for line in sys.stdin:
             command, _, count = line.strip().partition(" ")
@@ -55,6 +59,18 @@ def main() -> None:
                 say(_verdict(cursor))
             elif command == "exit":
                 break
+
+
+def _watch(cursor: Any) -> None:
+    """Prints `flow {stream: attempt}` whenever an attempt of a stream has written its first results."""
+    clock, known = SystemClock(), {}
+    while True:
+        found = dict(_rows(cursor, "SELECT stream_name, min(attempt) FROM information_schema.ins_stream_tasks "
+                                   "WHERE level = 'sink' AND rows_out > 0 GROUP BY stream_name"))
+        if found != known:
+            known = found
+            say(f"flow {json.dumps(found)}")
+        clock.wait(threading.Event(), 0.02)
 
 
 def say(text: str) -> None:

@@ -61,20 +61,25 @@ def flips(data: bytes, step: int = 1) -> Iterator[tuple[int, bytes]]:
         yield at, data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1:]
 
 
-def judge(path: Path, read: Callable[[], Any], *, named: str | None = None) -> int:
+def outcome(read: Callable[[], Any]) -> tuple[Any, str]:
+    """Returns what was read, or the text of the error."""
+    try:
+        return read(), ""
+    except PenstockError as error:
+        return None, str(error)
+
+
+def judge(path: Path, read: Callable[[], Any]) -> int:
     """Flips every byte of a file; returns how many flips gave an error. Fails at a wrong answer or a strange error."""
     good = path.read_bytes()
     wanted = read()
     errors = 0
     for at, bad in flips(good):
         path.write_bytes(bad)
-        try:
-            found = read()
-        except PenstockError as error:
-            errors += 1
-            assert (named or path.name) in str(error), f"byte {at}: {error}"
-        else:
-            assert found == wanted, f"byte {at} of {path.name} changed the answer"
+        found, problem = outcome(read)
+        errors += bool(problem)
+        assert not problem or path.name in problem, f"byte {at}: {problem}"
+        assert problem or found == wanted, f"byte {at} of {path.name} changed the answer"
     path.write_bytes(good)
     return errors
 

@@ -50,7 +50,8 @@ def test_a_newer_directory_is_refused(made: Path, tmp_path: Path) -> None:
     """The text names the directory, both versions, and what to do."""
     data = copy_of(made, tmp_path / "data")
     (data / "FORMAT").write_text(f"{formats.FORMAT_VERSION + 1}\n")
-    with pytest.raises(CorruptionError, match=rf"{data} has format {formats.FORMAT_VERSION + 1}.*use the newer version"):
+    newer = formats.FORMAT_VERSION + 1
+    with pytest.raises(CorruptionError, match=rf"{data} has format {newer}.*use the newer version"):
         open_sandbox(data)
     assert main(["fsck", str(data), "--no-progress"]) == 1
 

@@ -110,7 +110,7 @@ def test_damage_is_named(data: Path, capsys: pytest.CaptureFixture[str], scenari
 def test_repair_without_loss(
     made: tuple[Path, Answers], data: Path, capsys: pytest.CaptureFixture[str], scenario: str
 ) -> None:
-    """Where log or an earlier checkpoint has everything, all answers are as before, and the repair says "nothing lost"."""
+    """Where log or an earlier checkpoint has everything, all answers are as before, and the repair loses nothing."""
     damage(data, scenario)
     code, found = fsck(data, capsys, "--repair")
     assert code == 0
@@ -121,7 +121,7 @@ def test_repair_without_loss(
 
 
 def test_repair_of_a_damaged_state(made: tuple[Path, Answers], data: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A stream whose state is gone starts from its beginning again: as long as the log is there, the answer is the same."""
+    """A stream whose state is gone starts from its beginning again: while the log is there, the answer is the same."""
     damage(data, "state")
     code, found = fsck(data, capsys, "--repair")
     assert code == 0

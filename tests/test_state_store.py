@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.common.errors import CheckpointDamagedError, CorruptionError
+from penstock.common.errors import CheckpointDamagedError, CorruptionError, StaleAttemptError
 from penstock.tasks.state_store import StateStore
 
 MAP = 64 * 1024 * 1024
@@ -156,4 +156,35 @@ def test_equals_a_dict_with_snapshots(
             kept = {id_: content for id_, content in kept.items() if back is not None and id_ <= back}
         assert store.get_many([bytes([n]) for n in range(6)]) == [live.get(bytes([n])) for n in range(6)]
     assert dict(store.items()) == live
+    store.close()
+
+
+def test_an_older_attempt_cannot_enter(tmp_path: Path) -> None:
+    """A worker that comes too late is refused before it can go back behind what a later attempt has done."""
+    store = StateStore(tmp_path, 1 << 22)
+    store.enter(3)
+    store.enter(3)
+    with pytest.raises(StaleAttemptError, match="attempt 2 comes too late"):
+        store.enter(2)
+    store.close()
+    again = StateStore(tmp_path, 1 << 22)
+    with pytest.raises(StaleAttemptError):
+        again.enter(1)
+    again.enter(4)
+    again.close()
+
+
+def test_a_changed_key_of_the_base_is_noticed(tmp_path: Path) -> None:
+    """What was folded into the base is checked as a whole: keys, too, and none may be missing."""
+    store = StateStore(tmp_path, 1 << 22)
+    store.restore(None)
+    for checkpoint in (1, 2, 3):
+        store.put_many([(b"key %d" % checkpoint, b"value")])
+        store.checkpoint(checkpoint, {})
+        store.committed(checkpoint)
+    store.verify(3)
+    with store._env.begin(write=True) as transaction:
+        transaction.delete(b"key 1", db=store._base)
+    with pytest.raises(CheckpointDamagedError, match="base"):
+        store.verify(3)
     store.close()

@@ -439,3 +439,25 @@ def test_retention_deletes_only_what_nobody_needs(policy: RetentionPolicy, persi
     log = segments(10_000, 40_000, 90_000, None)
     found = deletable(log, policy, now_ms=100_000, persisted_version=persisted, pin_version=pin)
     assert found == log[:expected]
+
+
+def test_unsynced_records_behind_garbage_are_cut_off(tmp_path: Path) -> None:
+    """A power cut may spare later sectors: what was never promised is cut off, though good records lie behind it."""
+    log = open_log(tmp_path, level=2)
+    write(log, "promised")
+    promised = (tmp_path / END_NAME).read_bytes()
+    segment = tmp_path / segment_name(1)
+    end = segment.stat().st_size
+    write(log, "garbled")
+    write(log, "spared")
+    log.close()
+    data = bytearray(segment.read_bytes())
+    data[end + 4] ^= 0xFF
+    segment.write_bytes(data)
+    (tmp_path / END_NAME).write_bytes(promised)
+    again = open_log(tmp_path, level=2)
+    assert again.recovery.last_version == 1
+    assert again.recovery.cut_bytes > 0
+    assert write(again, "next") == 2
+    again.close()
+    assert [record.version for record in read_all(tmp_path)] == [1, 2]

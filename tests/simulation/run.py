@@ -344,10 +344,11 @@ class Run:
 
     def _create(self, stream: StreamKind) -> None:
         host = self._host()
-        if host.engine.catalog.stream(stream.name) is None and host.engine.catalog.table("d", f"out_{stream.name}"):
-            # A crash in the middle of CREATE STREAM may leave its empty result table.
-            if not self._do(f"DROP TABLE d.out_{stream.name}"):
-                return
+        catalog, out = host.engine.catalog, f"out_{stream.name}"
+        # A crash in the middle of CREATE STREAM may leave its empty result table.
+        left_over = catalog.stream(stream.name) is None and catalog.table("d", out) is not None
+        if left_over and not self._do(f"DROP TABLE d.{out}"):
+            return
         text = (f"CREATE STREAM {stream.name} {stream.options} FILL_HISTORY 1 INTO d.out_{stream.name} {stream.into} "
                 f"AS {stream.query}")
         if self._do(text):

@@ -1,0 +1,234 @@
+"""Kills real processes under load, again and again: `python -m bench.kills --kills 300`.
+
+Each round inserts flights while the engine (SIGKILL), Spark's Java (SIGKILL) or a Python worker (SIGKILL, or SIGSTOP
+for 30 s) is hit, at a random moment or when a file shows that something is under way: a state being written, a commit
+record, a Parquet part, a log segment. Then all streams must equal the batch answer, and all acknowledged rows be there.
+Prints per victim how long it took until results flowed again, and until all rows were in.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import random
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from engine_process import ENDED, EngineProcess  # noqa: E402
+from examples.flights.data import batches, load_feeds  # noqa: E402
+from rich.console import Console  # noqa: E402
+from rich.progress import Progress  # noqa: E402
+
+STOPPED_S = 30.0
+_POINT_S = 3.0
+_BATCHES = 12
+
+#: What shows that something is under way: files below the data directory.
+POINTS: dict[str, str] = {
+    "state": "streams/*/state/*/data.mdb",
+    "record": "streams/*/checkpoints/*",
+    "part": "vnode/*/store/parts/*/*.parquet",
+    "segment": "vnode/*/wal/*.log",
+}
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One round. `flow_s`: from the kill to the first results of a later attempt; `right_s`: to the batch answer."""
+
+    victim: str
+    point: str
+    flow_s: float | None
+    right_s: float
+
+
+class Killed(EngineProcess):
+    """The engine under load, and what it said."""
+
+    def __init__(self, data: Path, position: int) -> None:
+        super().__init__("kill_child.py", data, position, "watch")
+        self.acked = position - 1
+        #: (when it was heard, {stream: attempt that has written results})
+        self.flow: list[tuple[float, dict[str, int]]] = [(0.0, {})]
+        self.expect("ready")
+
+    def next(self) -> str:
+        line = super().next()
+        if line.startswith("acked "):
+            self.acked = int(line.split()[1])
+        elif line.startswith("flow "):
+            self.flow.append((time.monotonic(), json.loads(line[5:])))
+        return line
+
+    def expect(self, start: str) -> str:
+        """Returns the next line that is no news; it must begin with `start`."""
+        while (line := self.next()).startswith(("acked ", "flow ")):
+            continue
+        if not line.startswith(start):
+            raise SystemExit(f"the engine said {line!r} instead of {start!r}")
+        return line
+
+    def flows_since(self, moment: float, before: dict[str, int]) -> float | None:
+        """Returns when, after a moment, some stream had results of a later attempt than before."""
+        return next((at for at, flow in self.flow if at > moment
+                     and any(attempt > before.get(name, 0) for name, attempt in flow.items())), None)
+
+    def java(self) -> psutil.Process | None:
+        """Returns Spark's Java, which is driver and executor here."""
+        return next((process for process in psutil.Process(self.process.pid).children(recursive=True)
+                     if "java" in process.name()), None)
+
+
+def main() -> int:
+    """Runs the rounds that the command line asks for."""
+    parser = argparse.ArgumentParser(prog="python -m bench.kills", description=__doc__)
+    parser.add_argument("--kills", type=int, default=20, help="how many (default 20)")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32), help="for the choices")
+    parser.add_argument("--report", type=Path, help="write all rounds as JSON to this file")
+    options = parser.parse_args()
+    chance = random.Random(options.seed)
+    console = Console(stderr=True)
+    console.print(f"seed {options.seed}", highlight=False)
+    kills: list[Kill] = []
+    place = tempfile.TemporaryDirectory(prefix="penstock-kills-", ignore_cleanup_errors=True)
+    with place as name, Progress(console=console) as progress:
+        rounds = Rounds(Path(name) / "data", chance)
+        try:
+            for _ in progress.track(range(options.kills), description="kills"):
+                kills.append(rounds.one())
+        finally:
+            rounds.engine.end()
+    print(summary(kills))
+    if options.report is not None:
+        text = json.dumps({"seed": options.seed, "kills": [asdict(kill) for kill in kills]}, indent=1)
+        options.report.write_text(text + "\n")
+    return 0
+
+
+class Rounds:
+    """The engine over all rounds: it is started again whenever it was killed."""
+
+    def __init__(self, data: Path, chance: random.Random) -> None:
+        self._data = data
+        self._chance = chance
+        feeds = load_feeds(seed=2013, months=2)
+        self._arrived = [0, *itertools.accumulate(rows.num_rows for _, rows in batches(feeds))]
+        self.engine = Killed(data, 0)
+        self.engine.tell("insert 2")
+        self.engine.expect("inserted")
+        self._right()
+
+    def one(self) -> Kill:
+        """Kills once; returns when the streams equal the batch answer again. Ends the program if they don't."""
+        victim = self._chance.choice(["engine", "java", "worker", "worker stopped"])
+        point = self._chance.choice(["random", *POINTS])
+        engine = self.engine
+        before = engine.flow[-1][1]
+        engine.tell(f"insert {_BATCHES}")
+        self._await_point(point)
+        killed_at = time.monotonic()
+        if victim == "engine":
+            for line in engine.kill():
+                if line.startswith("acked "):
+                    engine.acked = int(line.split()[1])
+            self.engine = engine = Killed(self._data, engine.acked + 1)
+            engine.tell(f"insert {_BATCHES}")
+            before = {}
+        else:
+            self._hit(victim)
+        while (line := engine.next()) != "inserted":
+            if line == ENDED:
+                raise SystemExit(f"the engine ended after {victim} was hit at {point}")
+        # What came before may have been processed before the kill: these rows can only be by a later attempt.
+        engine.tell("insert 2")
+        engine.expect("inserted")
+        self._right()
+        flows_at = engine.flows_since(killed_at, before)
+        return Kill(victim, point, None if flows_at is None else flows_at - killed_at, time.monotonic() - killed_at)
+
+    def _right(self) -> None:
+        self.engine.tell("check")
+        verdict = self.engine.expect("")
+        if not verdict.startswith("equal"):
+            raise SystemExit(f"wrong: {verdict}")
+        rows = sum(int(count) for count in verdict.split()[1:])
+        if rows < self._arrived[self.engine.acked + 1]:
+            raise SystemExit(f"{self._arrived[self.engine.acked + 1]} rows were acknowledged, but {rows} are there")
+
+    def _hit(self, victim: str) -> None:
+        if victim == "java":
+            java = self.engine.java()
+            if java is not None:
+                java.kill()
+            return
+        workers = self.engine.workers()
+        if not workers:
+            return
+        worker = self._chance.choice(workers)
+        if victim == "worker":
+            worker.kill()
+            return
+        worker.send_signal(signal.SIGSTOP)
+        threading.Timer(STOPPED_S, _continue, [worker]).start()
+
+    def _await_point(self, point: str) -> None:
+        """Waits for a random moment, or until a file of the kind that the point names has changed."""
+        idle = threading.Event()
+        if point == "random":
+            idle.wait(self._chance.random() * 2)
+            return
+        known = self._marks(point)
+        deadline = time.monotonic() + _POINT_S
+        while time.monotonic() < deadline and self._marks(point) == known:
+            idle.wait(0.001)
+
+    def _marks(self, point: str) -> set[tuple[str, int, int]]:
+        marks = set()
+        for path in self._data.glob(POINTS[point]):
+            try:
+                found = os.stat(path)
+            except FileNotFoundError:
+                continue
+            marks.add((str(path), found.st_mtime_ns, found.st_size))
+        return marks
+
+
+def _continue(worker: psutil.Process) -> None:
+    try:
+        worker.send_signal(signal.SIGCONT)
+    except psutil.NoSuchProcess:
+        return  # it was killed meanwhile, as it should be
+
+
+def summary(kills: list[Kill]) -> str:
+    """Returns a table: victim, rounds, median and worst seconds until results flowed, and until all was right."""
+    lines = [f"{'victim':16}{'kills':>6}{'flow median':>13}{'worst':>8}{'right median':>14}{'worst':>8}"]
+    for victim in sorted({kill.victim for kill in kills}):
+        mine = [kill for kill in kills if kill.victim == victim]
+        flow = [kill.flow_s for kill in mine if kill.flow_s is not None]
+        right = [kill.right_s for kill in mine]
+        lines.append(f"{victim:16}{len(mine):>6}{_figure(statistics.median, flow):>13}{_figure(max, flow):>8}"
+                     f"{_figure(statistics.median, right):>14}{_figure(max, right):>8}")
+    return "\n".join(lines)
+
+
+def _figure(fold: Callable[[list[float]], float], values: list[float]) -> str:
+    return f"{fold(values):.2f}" if values else "-"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
