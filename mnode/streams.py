@@ -245,7 +245,7 @@ class Streams:
             self._run(record, plan)
         except PenstockError:
             self.drop_record(record)
-            if plan.sink.create:
+            if record.created_target:
                 ddl.discard_table(target_uid)
             raise
         return Result()

@@ -145,6 +145,10 @@ class Vnode:
         for name in ("parts", "tombstones", "last"):
             fs.make_dirs(store / name)
         manifest = manifests.load(fs, store, options.vgroup_id)
+        if manifest is not None:
+            # A crash may have come between its rename and the sync of the directory. What only the MANIFEST before it
+            # needs is deleted from here on, so that one must not come back.
+            fs.fsync_dir(store)
         wal = WalWriter.open(directory / "wal", fs, clock, vgroup_id=options.vgroup_id, level=options.wal_level,
                              segment_bytes=options.segment_bytes)
         try:
