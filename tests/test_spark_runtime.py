@@ -24,6 +24,7 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.checkpoints import CheckpointSettings
 from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
 from penstock.mnode.groups import GroupSettings
+from penstock.mnode.records import CommitRecords
 from penstock.mnode.service import DnodeService
 from penstock.tasks.spark import SparkRuntime
 from penstock.tasks.task import TaskSettings
@@ -55,8 +56,8 @@ class Engine:
             GroupSettings(restart_delay_min_s=0.05), CheckpointSettings(), heartbeat_interval_s=0.1
         )
         self.controller = StreamController(
-            DataPaths(root), OsFs(), SystemClock(), settings, runtime, self.service.address, SECRET,
-            lambda stream_id, versions: None, build_fakes,
+            DataPaths(root), SystemClock(), settings, CommitRecords(DataPaths(root), OsFs()), runtime,
+            self.service.address, SECRET, lambda stream_id, versions: None, build_fakes,
         )  # fmt: skip
 
     def start(self, stream_id: int) -> None:
