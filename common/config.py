@@ -88,6 +88,7 @@ class Config:
     close_when_idle: bool = field(metadata=_key("streams", "flag"))
     max_future: float = field(metadata=_key("streams", "duration", 1, 36_500 * DAY, or_zero=True))
     max_skew: float = field(metadata=_key("streams", "duration", 1, 36_500 * DAY, or_zero=True))
+    late_rows: str = field(metadata=_key("streams", "choice", choices=("drop", "recalc")))
     on_error: str = field(metadata=_key("streams", "choice", choices=("null", "fail", "skip")))
     writer_timeout: float = field(metadata=_key("streams", "duration", 0.001, DAY))
     state_map_size: int = field(metadata=_key("streams", "size", 16 * MIB, 16 * TIB))

@@ -177,7 +177,11 @@ class Backups:
     def _run(self) -> None:
         while not self._closing:
             self._wake.clear()
-            self.poll()
+            try:
+                self.poll()
+            except Exception:  # noqa: BLE001
+                # What goes wrong with one stream's copy is told by `poll`; this is a defect, told here.
+                _log.exception("backups could not be made")
             if self._offered:
                 self._clock.wait(self._wake, max(0.1, min(self._interval_s, 1.0)))
             else:

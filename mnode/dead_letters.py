@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.catalog import Catalog
@@ -15,9 +14,9 @@ from penstock.mnode.queries import Queries
 from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
-from penstock.planner.dead_letters import dlq_columns, dlq_tags
+from penstock.planner.dead_letters import dlq_columns, dlq_tags, replay_query
 from penstock.sql.schema import Session, Table
-from penstock.sql.statements import ReplayDlq, Select, SelectItem, TableSource
+from penstock.sql.statements import ReplayDlq
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.messages import DeadRow, LeftOutRow
 
@@ -45,9 +44,7 @@ class Replays:
         names = [column.name for column in (*dlq_columns(database.precision), *dlq_tags())]
         if table.kind != "super" or [column.name for column in (*table.columns, *table.tags)] != names:
             raise InvalidStatementError(f"{statement.name} is no DLQ table")
-        where = statement.where or exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead"))
-        items = tuple(SelectItem(exp.column(name), name, name) for name in ("tbname", *names))
-        rows = self._queries.run(Select(items, TableSource(statement.name), where=where), session).table
+        rows = self._queries.run(replay_query(statement, names), session).table
         if rows is None or not rows.num_rows:
             return Result()
         by_stream: dict[str, list[tuple[int, DeadRow]]] = {}

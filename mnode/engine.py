@@ -370,10 +370,14 @@ class Engine:
 
     def _explain(self, statement: Explain, session: Session) -> Result:
         if isinstance(statement.statement, CreateStream):
-            plan = self._streams.plan(statement.statement, session)
+            stream, replaced = self._streams.replacing(statement.statement)
+            plan = self._streams.plan(stream, session, replaced)
             source = self.catalog.database(plan.source_database)
             assert source is not None
-            return text_result("Query Plan", explain_stream(plan, source.vgroup_ids))
+            lines = explain_stream(plan, source.vgroup_ids)
+            if replaced is not None:
+                lines.append(f"Replaces stream {replaced.name}: computed from history, nothing of its state is used")
+            return text_result("Query Plan", lines)
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 

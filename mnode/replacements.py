@@ -109,7 +109,11 @@ class Replacements:
 
     def _run(self) -> None:
         while not self._closing.is_set():
-            self.poll()
+            try:
+                self.poll()
+            except Exception:  # noqa: BLE001
+                # A defect that one stream shows must not keep the others from their places.
+                _log.exception("new versions of streams could not be put in place")
             with self._thread_lock:
                 if not self._pending():
                     self._thread = None

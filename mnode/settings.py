@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import cast
+from typing import Literal, cast
 
 from penstock.common.config import Config
 from penstock.common.paths import DataPaths
@@ -44,4 +44,5 @@ def stream_defaults(config: Config) -> StreamDefaults:
         max_skew_s=config.max_skew,
         writer_timeout_s=config.writer_timeout,
         on_error=cast(OnError, config.on_error),
+        late=cast(Literal["drop", "recalc"], config.late_rows),
     ))

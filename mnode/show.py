@@ -24,11 +24,14 @@ from penstock.mnode.storage import Storage
 from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMANCE_SCHEMA, SCHEMAS
 from penstock.mnode.system_tables import SystemTables, make_array, tag_rows, tag_text
 from penstock.planner.plan import ResultColumn
+from penstock.planner.stream_time import TimeDefaults, kept_defaults
 from penstock.sql.cursor import RESERVED
 from penstock.sql.cuts import cut_text
 from penstock.sql.dialect import quote_identifier, quote_string
+from penstock.sql.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
-from penstock.sql.statements import Describe, Name, Show
+from penstock.sql.statements import CreateStream, Describe, Name, Show
+from penstock.sql.stream_options import altered, given
 from penstock.sql.types import INTEGERS, DataType, Kind
 
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -263,7 +266,11 @@ class Shower:
         if stream is None:
             raise NotFoundError(f"stream {show.table.name} does not exist", code=0x03F1,
                                 hint=did_you_mean(show.table.name, (s.name for s in self._catalog.streams())))
-        return _result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, stream.text)])
+        statement = parse_one(stream.text)
+        assert isinstance(statement, CreateStream)
+        kept = kept_defaults(statement, TimeDefaults(**stream.defaults))
+        text = altered(statement, kept) if given(kept) else stream.text
+        return _result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, text)])
 
 
 def create_statement(table: Table) -> str:

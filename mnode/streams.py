@@ -78,6 +78,7 @@ REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
+_REPLAY = "REPLAY DLQ"
 
 
 class Streams:
@@ -179,13 +180,11 @@ class Streams:
         """Creates a stream and returns at once; its tasks start in the background."""
         if self._config.disable_stream:
             raise InvalidStreamError("streams are switched off", hint="set disableStream to false")
-        replaced = self._catalog.stream(statement.name)
-        if replaced is not None and not statement.or_replace:
+        if not statement.or_replace and self._catalog.stream(statement.name) is not None:
             if statement.if_not_exists:
                 return Result()
             raise AlreadyExistsError(f"stream {statement.name} already exists", code=_EXISTS)
-        if statement.or_replace:
-            statement = self._replacing(statement, replaced)
+        statement, replaced = self.replacing(statement)
         plan = self.plan(statement, session, replaced)
         if replaced is not None:
             for pending in self._replacements_of(replaced):
@@ -275,8 +274,14 @@ class Streams:
     def _replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:
         return [other for other in self._catalog.streams() if other.replaces == stream.id]
 
-    def _replacing(self, statement: CreateStream, replaced: StreamRecord | None) -> CreateStream:
-        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes what the old stream had computed too."""
+    def replacing(self, statement: CreateStream) -> tuple[CreateStream, StreamRecord | None]:
+        """Returns CREATE OR REPLACE STREAM as a CREATE STREAM that computes history too, and which stream it replaces.
+
+        Other statements, and those that have nothing to replace, are returned as they are, with None.
+        """
+        if not statement.or_replace:
+            return statement, None
+        replaced = self._catalog.stream(statement.name)
         options = statement.options
         if replaced is not None:
             if options.fill_history is False:
@@ -285,7 +290,7 @@ class Streams:
             options = replace(options, fill_history=True)
         written = parse_one(altered(statement, options))
         assert isinstance(written, CreateStream)
-        return written
+        return written, replaced
 
     def progress(self, stream: StreamRecord) -> dict[int, int] | None:
         """Returns up to which version each source task has got, or None while one isn't there or reads history."""
@@ -395,7 +400,7 @@ class Streams:
         """Raises unless the stream runs and can compute single windows again."""
         stream = self.find(name, if_exists=False)
         assert stream is not None
-        self._check_recalculates(stream, "REPLAY DLQ")
+        self._check_recalculates(stream, _REPLAY)
 
     def replay(self, name: str, rows: Sequence[tuple[int, DeadRow]]) -> None:
         """Orders rows of a stream's DLQ, each with its vnode, to be tried again; as sure as `recalculate`."""
@@ -409,10 +414,12 @@ class Streams:
         plan = self._plans.get(stream.id)
         if plan is None or self._controller is None or stream.id in self._failed:
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
-        by_arrival = plan.force is not None or plan.time.clock != "event"
-        if by_arrival or (plan.agg is not None and plan.agg.window is None):
-            raise NotSupportedError(f"{statement} works for INTERVAL windows by event time only, and for streams "
-                                    "without windows")
+        if plan.force is not None or plan.time.clock != "event":
+            raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
+                                    "computed once")
+        if statement == _REPLAY and plan.source.row_window is not None:
+            raise NotSupportedError(f"{statement} works for INTERVAL windows only, and for streams without windows",
+                                    hint="RECALCULATE STREAM the range that the rows are in")
         return plan
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------

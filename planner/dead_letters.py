@@ -5,10 +5,22 @@ A dead letter queue (DLQ) is a super table, with one child table per stream and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from sqlglot import exp
+
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
 from penstock.planner.stream import DlqPlan, OnError, SourceColumn
 from penstock.sql.schema import CatalogView, Column, Session, Table
-from penstock.sql.statements import CreateStream, IntervalWindow, StreamOptions
+from penstock.sql.statements import (
+    CreateStream,
+    IntervalWindow,
+    ReplayDlq,
+    Select,
+    SelectItem,
+    StreamOptions,
+    TableSource,
+)
 from penstock.sql.types import BIGINT, INT, DataType, Kind, Precision, timestamp
 
 CONTENT_BYTES = 8_000
@@ -32,6 +44,13 @@ def dlq_tags() -> tuple[Column, ...]:
 
 def _text(length: int) -> DataType:
     return DataType(Kind.VARCHAR, length)
+
+
+def replay_query(statement: ReplayDlq, columns: Sequence[str]) -> Select:
+    """Returns the query for the rows of a DLQ table that are to be tried again: `tbname` and these columns."""
+    dead = exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead"))
+    items = tuple(SelectItem(exp.column(name), name, name) for name in ("tbname", *columns))
+    return Select(items, TableSource(statement.name), where=statement.where or dead)
 
 
 def late_choice(options: StreamOptions) -> bool | None:

@@ -249,7 +249,8 @@ class _Planner:
 
     def _trigger(self) -> TriggerPlan:
         defaults = self.defaults
-        return plan_trigger(self.statement, defaults.trigger, defaults.ignore_expired, defaults.ignore_update)
+        ignore_expired = defaults.ignore_expired and defaults.time.late == "drop"
+        return plan_trigger(self.statement, defaults.trigger, ignore_expired, defaults.ignore_update)
 
     def _delete_mark(self) -> int:
         mark = self.statement.options.delete_mark

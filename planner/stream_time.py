@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from penstock.common.errors import InvalidStreamError, InvalidValueError
 from penstock.planner.stream import OnError, TimeClock, TimePlan
@@ -23,6 +24,7 @@ class TimeDefaults:
     max_skew_s: float = 0.0
     writer_timeout_s: float = 60.0
     on_error: OnError = "null"
+    late: Literal["drop", "recalc"] = "drop"
 
 
 # Each option about event time by the field of `StreamOptions` that holds it.
@@ -77,6 +79,38 @@ def plan_time(
         writer_timeout_ms=_writer_timeout_ms(options, defaults),
         created=session.now_ms * UNITS_PER_SECOND[precision] // 1_000,
     )
+
+
+def kept_defaults(statement: CreateStream, defaults: TimeDefaults) -> StreamOptions:
+    """Returns the options that a stream has although its statement leaves them out, for they decide its results.
+
+    Only those that differ from what is shipped, since these mean the same in every engine.
+    """
+    options, window, shipped = statement.options, statement.query.window, TimeDefaults()
+    if window is None or options.trigger == "force_window_close":
+        return StreamOptions()
+    clock = options.time or defaults.clock
+    kept: dict[str, Any] = {}
+    if clock != shipped.clock:
+        kept["time"] = clock
+    else:
+        if defaults.allowed_lateness_s != shipped.allowed_lateness_s:
+            kept["allowed_lateness"] = _seconds(defaults.allowed_lateness_s)
+        if defaults.close_when_idle != shipped.close_when_idle:
+            kept["close_when_idle"] = defaults.close_when_idle
+        if defaults.max_future_s != shipped.max_future_s:
+            kept["max_future"] = _seconds(defaults.max_future_s)
+        if options.watermark_from is not None and defaults.writer_timeout_s != shipped.writer_timeout_s:
+            kept["writer_timeout"] = _seconds(defaults.writer_timeout_s)
+        if defaults.late != shipped.late and options.ignore_expired is None:
+            kept["late"] = defaults.late
+        if defaults.on_error != shipped.on_error and isinstance(window, IntervalWindow):
+            kept["on_error"] = defaults.on_error
+    return StreamOptions(**{name: value for name, value in kept.items() if getattr(options, name) is None})
+
+
+def _seconds(seconds: float) -> Duration:
+    return Duration(round(seconds), "s") if seconds == round(seconds) else Duration(round(seconds * 1000), "a")
 
 
 def _check_arrival(statement: CreateStream, clock: TimeClock, trigger: str, given: list[str]) -> None:

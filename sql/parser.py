@@ -112,7 +112,8 @@ def _parse_explain(cursor: Cursor, _: int) -> Statement:
     analyze = cursor.take("ANALYZE")
     if cursor.take("VERBOSE") and cursor.take_any("TRUE", "FALSE") is None:
         raise cursor.fail("TRUE or FALSE is expected")
-    if not at_query(cursor) and not cursor.at("CREATE", "STREAM"):
+    stream = cursor.at("CREATE", "STREAM") or cursor.at("CREATE", "OR", "REPLACE", "STREAM")
+    if not at_query(cursor) and not stream:
         raise cursor.fail("EXPLAIN takes a query or CREATE STREAM")
     return Explain(_parse_statement(cursor), analyze)
 

@@ -25,18 +25,23 @@ def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
     for edge in edges:
         target = f" -> {', '.join(_name(task) for task in edge.downstream)}" if edge.downstream else ""
         lines.append(f"  {_name(edge.task)} on vnode {vgroup_ids[edge.task.index]}: {_work(plan, edge)}{target}")
-    lines.append(f"Each source task computes: {plan.source.sql}")
+    lines.append(f"Each source task computes with {_engine(plan.source.kernel is not None)}: {plan.source.sql}")
     if plan.agg is not None:
         kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
                          for accumulator in plan.agg.accumulators)
         lines.append(f"Each agg task keeps per group and window: {kept}")
-        lines.append(f"Each agg task computes: {plan.agg.final_sql}")
+        lines.append(f"Each agg task computes with {_engine(plan.agg.kernel is not None)}: {plan.agg.final_sql}")
     if plan.fill is not None:
         lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
     lines.append(f"Delivery into {plan.sink.database}.{plan.sink.table}: {DELIVERY}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
+
+
+def _engine(kernel: bool) -> str:
+    """Returns what runs a task's SQL: DuckDB, or a kernel that was derived from it."""
+    return "a kernel" if kernel else "DuckDB"
 
 
 def _name(task: TaskId) -> str:

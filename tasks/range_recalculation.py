@@ -21,7 +21,7 @@ from penstock.vnode.keys import TS_MAX
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows to compute again. For windowed streams exactly the windows that start in [first, last] count."""
+    """Rows to compute again, all of [first, last]. Of INTERVAL windows exactly those that start in it count."""
 
     first: int
     last: int
@@ -71,7 +71,7 @@ class RangeRecalculation:
             known = (newest, None if found is None else found.last_ts)
             last = max([first, *(ts for ts in known if ts is not None)])
             self._ranges[0] = (first, last)  # or it would chase the live flow
-        return self._next_rows(first, last, as_of) if self._agg is None else self._next_windows(first, last, as_of)
+        return self._next_rows(first, last, as_of) if self._window is None else self._next_windows(first, last, as_of)
 
     def save(self) -> list[tuple[int, int]]:
         return list(self._ranges)

@@ -81,4 +81,6 @@ def _differs_from_store(
     """Tells whether there may be rows that the stream doesn't count as often as the store has them."""
     if plan.ignore_update and bool((change == UPDATED).any()):
         return True
+    if plan.ignore_expired and plan.time.writer_timeout_ms is not None:
+        return True  # what writers have noted decides, which isn't known here
     return plan.ignore_expired and bool(((change != 0) & (ts < newest - plan.closing_delay)).any())

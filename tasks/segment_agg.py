@@ -44,7 +44,8 @@ class SegmentAggTask(AggTask):
     def _close_windows(self) -> None:
         until = self._closed_until
         assert until is not None
-        self._write_results(self._table.close_until(until))
+        for state in self._table.close_until(until):
+            self._write_results(state)
         self._table.spill(self._settings.state_memory_bytes, until)
 
     def _write_results(self, state: WindowState | None) -> None:

@@ -127,12 +127,12 @@ class SegmentTable(SlotTable):
             withdrawn.update((window.group, int(self._window_of[slot])) for window in touched for slot in window.slots)
         return self._changes(touched, withdrawn, until)
 
-    def close_until(self, until: int) -> WindowState | None:
-        """Returns the results of the windows that the new watermark closes: the relation `state`, or None."""
-        if self._alone and not self._delays:
-            return self._close_alone(until)
-        self._index_all()
+    def close_until(self, until: int) -> list[WindowState]:
+        """Returns the results of the windows that the new watermark closes."""
+        found = [self._close_alone(until)] if self._alone and not self._delays else []
         windows: dict[tuple[int, int], _Window] = {}
+        if self._closing and self._closing[0][0] < until:
+            self._index_all()
         while self._closing and self._closing[0][0] < until:
             last, group, start = heapq.heappop(self._closing)
             if self._waiting.get((group, start)) != last:
@@ -143,16 +143,18 @@ class SegmentTable(SlotTable):
                 not self._out.data[window.slots[0]] or (group, window.start) in self._changed
             ):
                 windows[group, window.start] = window
-        return self._changes(list(windows.values()), set(), until)
+        found.append(self._changes(list(windows.values()), set(), until))
+        return [state for state in found if state is not None]
 
     def next_closing(self) -> int | None:
         """Returns the least watermark at which a window is over for certain: a session's gap is added here."""
-        if self._alone and not self._delays:
-            slots = np.flatnonzero(self._open)
-            return int(self._last_of.data[slots].min()) + self._window.gap + 1 if len(slots) else None
         while self._closing and self._waiting.get(self._closing[0][1:]) != self._closing[0][0]:
             heapq.heappop(self._closing)
-        return self._closing[0][0] + self._window.gap + 1 if self._closing else None
+        lasts = [self._closing[0][0]] if self._closing else []
+        slots = np.flatnonzero(self._open)
+        if len(slots):
+            lasts.append(int(self._last_of.data[slots].min()))
+        return min(lasts) + self._window.gap + 1 if lasts else None
 
     @property
     def has_changed(self) -> bool:
@@ -181,6 +183,8 @@ class SegmentTable(SlotTable):
         evicted = slots[np.argsort(self._window_of[slots], kind="stable")][: len(slots) - kept]
         self._write(evicted)
         for slot in evicted.tolist():
+            if self._open[slot]:
+                self._wait_stored(int(self._group_of[slot]), int(self._window_of[slot]), int(self._last_of.data[slot]))
             floors, group = self._floors[int(self._input_of[slot])], int(self._group_of[slot])
             floors[group] = max(floors.get(group, _LEAST), int(self._window_of[slot]) + 1)
             self._release(slot)
@@ -558,7 +562,10 @@ class SegmentTable(SlotTable):
         """Makes sure that the window is looked at when the watermark passes `last`; it may turn out to be longer."""
         if self._alone and not self._delays:
             self._open[self._slots[0][group, start]] = True
-            return
+        else:
+            self._wait_stored(group, start, last)
+
+    def _wait_stored(self, group: int, start: int, last: int) -> None:
         known = self._waiting.get((group, start))
         if known is None or last < known:
             self._waiting[group, start] = last

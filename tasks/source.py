@@ -348,6 +348,15 @@ class SourceTask(BaseSourceTask):
         piece = self._ranges.next(self._version, self._max_ts)
         if piece is None:
             return True
+        if self._windower is not None:
+            self._first_stage.register_children()
+            replayed = self._replayed_until > 0
+            partials = self._windower.recalculate(
+                piece.rows, piece.first, piece.last, self._version, self._max_ts, replayed=replayed)
+            if partials is not None:
+                self._send(REPLAYED if replayed else ADD, partials)
+            self._outbox.flush()
+            return True
         fresh = self._recomputed(piece.rows)
         if self._plan.agg is None:
             self._send(ADD, fresh)

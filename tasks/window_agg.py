@@ -52,8 +52,8 @@ class WindowAggTask(AggTask):
         closed = np.array([self._table.end(start) <= until for start in touched.starts.tolist()])
         self._late_kept += int(data.column(ROWS.name).to_numpy()[closed[touched.which]].sum())
 
-    def _show(self, touched: Touched) -> None:
-        """Emits what changed in windows, as the trigger says."""
+    def _show(self, touched: Touched, *, ordered: bool = False) -> None:
+        """Emits what changed in windows, as the trigger says; closed ones at once if their change was `ordered`."""
         until = self._closed_until
         trigger, now = self._plan.trigger, self._clock.monotonic()
         emitted = np.zeros(len(touched.starts), bool)
@@ -63,7 +63,7 @@ class WindowAggTask(AggTask):
             closed = until is not None and self._table.end(start) <= until
             if not closed:
                 self._open.add(start)
-            if trigger == ("continuous_window_close" if closed else "max_delay"):
+            if trigger == ("continuous_window_close" if closed else "max_delay") and not (closed and ordered):
                 self._delayed.touch(start, touched.groups_of(place).tolist(), now)
             elif trigger == "at_once" or closed:
                 emitted[place] = True
@@ -100,7 +100,8 @@ class WindowAggTask(AggTask):
         starts = np.array(list(settled), np.int64)
         sizes = [len(groups) for groups in settled.values()]
         if len(starts):
-            self._show(Touched(starts, np.repeat(np.arange(len(starts)), sizes), np.concatenate([*settled.values()])))
+            touched = Touched(starts, np.repeat(np.arange(len(starts)), sizes), np.concatenate([*settled.values()]))
+            self._show(touched, ordered=True)
 
     def _go_on(self) -> bool:
         """Sends one chunk of what follows the results that were sent last; nothing else is emitted before."""

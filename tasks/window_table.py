@@ -289,7 +289,10 @@ class WindowTable:
         self._spilled.discard(start)
         if self._newest_stored is not None and start <= self._newest_stored:
             for key, value in self._stored(start, start):
-                self._load(line, _CHUNK_KEY.unpack(key[1:])[1], value)
+                _, input, chunk = _CHUNK_KEY.unpack(key[1:])
+                # What is dirty without being in memory has ceased to exist since it was stored.
+                if (start, input, chunk) not in self._dirty:
+                    self._load(line, input, value)
         return line
 
     def _stored(self, first: int, last: int) -> list[tuple[bytes, bytes]]:

@@ -127,7 +127,7 @@ class Windower:
             groups = pc.is_in(rows.column(GROUP_COLUMN), changed.column(GROUP_COLUMN).combine_chunks())
             changed = pa.concat_tables([changed, _times_of([rows.filter(groups)])])
         stretches = self._stretches(changed, change)
-        self._forget_expired(deletes)
+        self._forget_expired([(delete.tuids, delete.first_ts, delete.last_ts) for delete in deletes])
         if judged is not None and new_keys.num_rows:
             self._remember_expired(new_keys)
         tuids = self._tables_of(changed)
@@ -140,6 +140,26 @@ class Windower:
             return None, late
         partials = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         return partials, late
+
+    def recalculate(
+        self, rows: pa.Table, first_ts: int, last_ts: int, version: int, newest: int | None, *, replayed: bool
+    ) -> pa.RecordBatch | None:
+        """Returns partials that take the place of all segments around `rows`, or None.
+
+        `rows`: the relation `rows` of all that is stored in [first_ts, last_ts] as of a version of the WAL. Rows in it
+        that came expired count from now on.
+        """
+        rows = self._in_windows(rows)
+        changed = _times_of([rows])
+        stretches = self._stretches(changed, Change(None, None, (), version, version))
+        self._forget_expired([(None, first_ts, last_ts)])
+        stretches = self._found(stretches, self._tables_of(changed), version, newest)
+        if not stretches:
+            return None
+        batches = self._partials(None, stretches)
+        if replayed:
+            batches += self._doubtful([rows, *(stretch.rows for stretch in stretches if stretch.rows is not None)])
+        return pa.concat_batches(batches)
 
     def save(self) -> None:
         """Hands what changed since the last call to the store."""
@@ -202,16 +222,17 @@ class Windower:
         self._store.put_many((_row_key(tuid, ts), b"\1") for tuid, ts in keys)
         self._any_expired = True
 
-    def _forget_expired(self, deletes: Sequence[DeleteRecord]) -> None:
+    def _forget_expired(self, ranges: Iterable[tuple[Sequence[int] | None, int, int]]) -> None:
+        """Forgets that rows came expired, by (tables, or None for all, first time, last time)."""
         if not self._any_expired:
             return
-        for delete in deletes:
-            if delete.tuids is None:
+        for tuids, first, last in ranges:
+            if tuids is None:
                 keys = [key for key, _ in self._store.between(_EXPIRED, _after(_EXPIRED))
-                        if delete.first_ts <= _ROW_KEY.unpack(key)[2] - _SIGN <= delete.last_ts]
+                        if first <= _ROW_KEY.unpack(key)[2] - _SIGN <= last]
             else:
-                keys = [key for tuid in delete.tuids for key, _ in self._store.between(
-                    _row_key(tuid, delete.first_ts), _row_key(tuid, delete.last_ts) + b"\0")]
+                keys = [key for tuid in tuids for key, _ in self._store.between(
+                    _row_key(tuid, first), _row_key(tuid, last) + b"\0")]
             self._store.put_many((key, None) for key in keys)
 
     def _note_oldest(self, rows: pa.Table) -> None:

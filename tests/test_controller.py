@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_fakes import FakePlan, Results, ThreadRuntime, build_fakes
+from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes
 
 from penstock.common.clock import SystemClock
-from penstock.common.errors import NotFoundError, UnavailableError
+from penstock.common.errors import CheckpointDamagedError, NotFoundError, UnavailableError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.checkpoints import CheckpointSettings
@@ -19,7 +20,8 @@ from penstock.mnode.controller import ControllerSettings, RunningStream, StreamC
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.service import DnodeService
-from penstock.tasks.task import TaskSettings
+from penstock.tasks.task import StreamDeployment, TaskEnvironment, TaskSettings
+from penstock.tasks.worker import TaskBuilder
 
 SECRET = b"s" * 32
 
@@ -27,8 +29,9 @@ SECRET = b"s" * 32
 class Engine:
     """A controller with all that it needs."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, build: TaskBuilder = build_fakes) -> None:
         self.root = root
+        self.build = build
         self.results = Results()
         self.runtime = ThreadRuntime()
         self.service = DnodeService(SECRET, self.results.write, lambda request: None)  # type: ignore[arg-type]
@@ -53,7 +56,7 @@ class Engine:
             self.service.address,
             SECRET,
             lambda stream_id, versions: self.pins.append((stream_id, dict(versions))),
-            build_fakes,
+            self.build,
         )
 
     def stream(self, stream_id: int, plan: FakePlan, **more: Any) -> RunningStream:
@@ -166,6 +169,37 @@ def test_a_checkpoint_commits_moves_pins_and_is_restored_from(engine: Engine) ->
     assert any("attempt 2 is deployed, from checkpoint 2" in event.text for event in engine.controller.events())
 
 
+def test_a_checkpoint_that_a_task_finds_damaged_is_passed_over(tmp_path: Path) -> None:
+    """The attempt after the failed one starts from the checkpoint before, and an event and the report say why."""
+
+    def build(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
+        if deployment.checkpoint_id == 2 and index == 1:
+            raise CheckpointDamagedError("the state of 1-agg-1 is not as it was written")
+        return build_fakes(deployment, index, environment)
+
+    engine = Engine(tmp_path, build)
+    try:
+        engine.controller.start(engine.stream(1, FakePlan(4, 5)))
+        engine.results.wait_rows(1, 40)
+        for _ in range(2):
+            engine.controller.checkpoint_now(1, wait=True)
+        engine.runtime.groups[0].kill(0)
+        clock = SystemClock()
+        deadline = clock.monotonic() + 15
+        while not ((report := engine.controller.stream_states()[1]).damaged and report.state == "RUNNING"):
+            assert clock.monotonic() < deadline
+            clock.wait(threading.Event(), 0.02)
+        assert list(engine.controller.stream_states()[1].damaged) == [2]
+        texts = [event.text for event in engine.controller.events()]
+        assert "checkpoint 2 is damaged and passed over: the state of 1-agg-1 is not as it was written" in texts
+        assert any(text.endswith("is deployed, from checkpoint 1") for text in texts)
+        record = engine.controller.checkpoint_now(1, wait=True)
+        assert record is not None
+        assert record.checkpoint_id == 3
+    finally:
+        engine.close()
+
+
 def test_control_answers_while_queues_are_full(engine: Engine) -> None:
     """With a dnode that doesn't answer and all queues full, pause, statuses and stop still come through."""
     engine.results.gate.clear()
@@ -218,8 +252,6 @@ def wait_statuses(controller: StreamController, condition: Any) -> list[Any]:
     """Waits until the heartbeats of six tasks fulfil `condition`."""
     clock = SystemClock()
     deadline = clock.monotonic() + 15
-    import threading
-
     while clock.monotonic() < deadline:
         found = controller.statuses()
         if len(found) == 6 and condition(found):

@@ -172,3 +172,23 @@ def test_a_dlq_that_a_stream_writes_cannot_be_dropped(bed: TestBed) -> None:
     with pytest.raises(PenstockError, match="in use"):
         bed.execute("DROP TABLE dead")
     bed.all("DROP STREAM s", "DROP TABLE dead")
+
+
+def test_defaults_of_the_configuration_are_kept_with_the_stream() -> None:
+    """What was in force at the creation stays so, and SHOW CREATE STREAM gives a statement that means the same."""
+    config = {"lateRows": "recalc", "allowedLateness": "1500ms", "closeWhenIdle": True, "maxFuture": "1h",
+              "onError": "skip"}
+    with TestBed(now_ms=T0, config=config) as bed:
+        bed.all("CREATE DATABASE d VGROUPS 1", "USE d", "CREATE TABLE t (ts TIMESTAMP, v INT)")
+        for name, options in (("s1", ""), ("s2", "ALLOWED_LATENESS 0s LATE DROP"), ("s3", "TIME PROCESSING")):
+            bed.execute(f"CREATE STREAM {name} {options} INTO o_{name} AS "
+                        "SELECT _wstart ts, count(*) n FROM t INTERVAL(1m)")
+        bed.execute("CREATE STREAM s4 INTO o_s4 AS SELECT ts, v FROM t")
+        shown = [bed.rows(f"SHOW CREATE STREAM s{n}")[0][1].split(" INTO ")[0] for n in (1, 2, 3, 4)]
+        assert shown == [
+            "CREATE STREAM s1 ALLOWED_LATENESS 1500a CLOSE_WHEN_IDLE 1 MAX_FUTURE 3600s ON_ERROR SKIP LATE RECALC",
+            "CREATE STREAM s2 ALLOWED_LATENESS 0s CLOSE_WHEN_IDLE 1 MAX_FUTURE 3600s ON_ERROR SKIP LATE DROP",
+            "CREATE STREAM s3 TIME PROCESSING", "CREATE STREAM s4"]
+        put(bed, "t", (0, 1), (5, 1), (0.5, 7))
+        assert bed.rows("SELECT n FROM o_s1") == [(2,)]
+        assert bed.rows("SELECT n FROM o_s2") == [(1,)]

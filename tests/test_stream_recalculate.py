@@ -36,6 +36,14 @@ def batch(bed: TestBed, window: str = "INTERVAL(10s)", partition: str = "") -> l
     return sorted(bed.rows(f"SELECT _wstart, count(*), sum(v) FROM meters {partition} {window}"))
 
 
+def step_and_kill(bed: TestBed) -> None:
+    """Lets the stream begin with what it was ordered to do, and ends it after the next checkpoint."""
+    for _ in range(3):
+        bed.streams.local_streams()[next(iter(bed.streams.local_streams()))].step()
+    bed.checkpoint()
+    bed.kill()
+
+
 WINDOWS = ["INTERVAL(10s)", "INTERVAL(20s) SLIDING(5s)", "INTERVAL(1m, 7s)"]
 
 
@@ -63,10 +71,7 @@ def test_a_recalculated_range_is_the_batch_answer(
         bed.execute("RESUME STREAM IGNORE UNTREATED s")
         bed.engine.execute(f"RECALCULATE STREAM s FROM {at(-60)}", bed.session)
         if kill:
-            for _ in range(3):
-                bed.streams.local_streams()[next(iter(bed.streams.local_streams()))].step()
-            bed.checkpoint()
-            bed.kill()
+            step_and_kill(bed)
         bed.run()
         assert results(bed) == batch(bed, window, partition)
 
@@ -88,6 +93,42 @@ def test_closed_windows_are_shown_again_and_open_ones_are_not() -> None:
     with make("TRIGGER WINDOW_CLOSE IGNORE EXPIRED 1", vgroups=1) as bed:
         bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 1) ({at(11)}, 1) ({at(21)}, 1)")
         bed.execute(f"INSERT INTO d0 VALUES ({at(2)}, 5)")  # late, dropped
+        assert [row[1:] for row in results(bed)] == [(1, 1), (1, 1)]
+        bed.execute(f"RECALCULATE STREAM s FROM {at(0)}")
+        assert [row[1:] for row in results(bed)] == [(2, 6), (1, 1)]
+
+
+ROW_WINDOWS = ["SESSION(ts, 5s)", "STATE_WINDOW(v)", "EVENT_WINDOW START WITH v > 0 END WITH v < 0", "COUNT_WINDOW(3)",
+               "COUNT_WINDOW(4, 2)"]
+
+
+@pytest.mark.parametrize("window", ROW_WINDOWS)
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(-2, 2)), min_size=1, max_size=16),
+    late=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(-2, 2)), max_size=6),
+    piece=st.integers(1, 5), kill=st.booleans(),
+)
+def test_windows_of_rows_are_cut_anew(window: str, rows: list[Any], late: list[Any], piece: int, kill: bool) -> None:
+    """Rows that came too late count once their range is recalculated: the result is the batch answer."""
+    with make("TRIGGER AT_ONCE WATERMARK 1s IGNORE EXPIRED 1 IGNORE UPDATE 0", window, "PARTITION BY tbname", vgroups=2,
+              blockRowsMax=piece) as bed:
+        for table, second, value in [*sorted(rows, key=lambda row: row[1]), *late]:
+            bed.execute(f"INSERT INTO d{table} VALUES ({at(second)}, {value})")
+        bed.engine.execute(f"RECALCULATE STREAM s FROM {at(0)}", bed.session)
+        if kill:
+            step_and_kill(bed)
+        bed.run()
+        assert results(bed) == batch(bed, window, "PARTITION BY tbname")
+
+
+def test_a_recalculated_window_does_not_wait_for_its_period() -> None:
+    """CONTINUOUS_WINDOW_CLOSE writes late changes from time to time; what RECALCULATE STREAM orders comes at once."""
+    with make("TRIGGER CONTINUOUS_WINDOW_CLOSE RECALCULATE 10m", partition="PARTITION BY tbname", vgroups=1) as bed:
+        bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 1) ({at(11)}, 1) ({at(31)}, 1)")
+        bed.execute("PAUSE STREAM s")
+        bed.execute(f"INSERT INTO d0 VALUES ({at(2)}, 5)")
+        bed.execute("RESUME STREAM IGNORE UNTREATED s")
         assert [row[1:] for row in results(bed)] == [(1, 1), (1, 1)]
         bed.execute(f"RECALCULATE STREAM s FROM {at(0)}")
         assert [row[1:] for row in results(bed)] == [(2, 6), (1, 1)]
