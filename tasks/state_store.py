@@ -235,14 +235,16 @@ class StateStore:
         if found is None:
             raise self._missing(checkpoint_id)
         self._verify([delta for delta in self._deltas if delta.sequence <= found.sequence])
-        later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
-        for sequence in (*later, self._open_sequence):
-            self._handle(sequence, create=False)
         kept = [delta for delta in self._deltas if delta.sequence <= found.sequence]
-        with self._writing() as transaction:
-            for sequence in (*later, self._open_sequence):
-                self._drop(transaction, sequence)
-            self._put_directory(transaction, kept, self._base_sum)
+        later = [delta.sequence for delta in self._deltas if delta.sequence > found.sequence]
+        handles = [self._handle(sequence, create=False) for sequence in (*later, self._open_sequence)]
+        if later or any(handle is not None for handle in handles):
+            with self._writing() as transaction:
+                for sequence in (*later, self._open_sequence):
+                    self._drop(transaction, sequence)
+                self._put_directory(transaction, kept, self._base_sum)
+            # LMDB trusts its pages: damage in one that nothing was read from may spread when it writes.
+            self._verify(kept)
         self._deltas = kept
         self._forget_pending()
         self._open_sequence = self._next_sequence()
@@ -332,7 +334,7 @@ class StateStore:
                 self._handles[sequence] = self._env.open_db(f"d{sequence:016x}".encode(), create=create)
             except lmdb.NotFoundError:
                 return None
-            except lmdb.CorruptedError as error:
+            except (lmdb.CorruptedError, lmdb.InvalidError, lmdb.PageNotFoundError) as error:
                 raise CheckpointDamagedError(f"the task state in {self._directory} is damaged: {error}") from error
         return self._handles.get(sequence)
 
