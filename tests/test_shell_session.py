@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,15 @@ def test_defects_show_no_traceback_unless_asked() -> None:
     assert "Traceback" in debugging.errors.getvalue()
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl+C interrupts, also where the tests were started in the background and inherited that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_interrupt_ends_the_wait_not_the_shell() -> None:
     """Ctrl+C during a statement gives the prompt back; the statement itself isn't torn apart."""
     shell = make_shell(interactive=True)
