@@ -28,7 +28,7 @@ check: $(READY)  ## Style and types.
 	$(BIN)/mypy
 
 nightly: $(READY)  ## 20,000 random streams against the batch, 2 million rows late or not; an hour or more.
-	PENSTOCK_TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s tests/test_random_streams.py $(ARGS)
+	PENSTOCK_TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s tests/test_byte_flips.py tests/test_random_streams.py $(ARGS)
 	PYTHONPATH=tests $(BIN)/python tests/lateness.py --rows 2000000
 
 fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
