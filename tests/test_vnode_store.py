@@ -484,8 +484,9 @@ def test_the_dnode_shows_and_forgets_problems(tmp_path: Path) -> None:
 
 def test_the_dnode_thread_starts_and_stops(tmp_path: Path) -> None:
     """The maintenance thread ends with close."""
+    before = set(threading.enumerate())
     dnode = Dnode(DataPaths(tmp_path), fs=OsFs(), clock=SystemClock())
     dnode.start()
     dnode.start()
     dnode.close()
-    assert not any(thread.name == "penstock-dnode" for thread in threading.enumerate())
+    assert not any(thread.name == "penstock-dnode" for thread in set(threading.enumerate()) - before)
