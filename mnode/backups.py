@@ -23,8 +23,8 @@ from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.mnode.backup_store import BackupStore
 from penstock.mnode.records import CommitRecord, CommitRecords
+from penstock.mnode.sealed import seal, unseal
 from penstock.tasks.state_copy import copy_states
-from penstock.wal.record import crc32c
 
 FORMAT_VERSION = 1
 COPIES_KEPT = 2
@@ -51,19 +51,14 @@ class _Manifest:
     files: tuple[tuple[str, int, int], ...]
 
     def encode(self) -> bytes:
-        text = json.dumps({
+        return seal(json.dumps({
             "format": FORMAT_VERSION, "record": self.record.encode().decode(), "files": [list(f) for f in self.files],
-        }, sort_keys=True).encode()
-        return b"%08x\n%s\n" % (crc32c(text), text)
+        }, sort_keys=True).encode())
 
     @classmethod
     def decode(cls, data: bytes, origin: str) -> _Manifest:
         """Raises CorruptionError if it isn't exactly as written."""
-        checksum, _, rest = data.partition(b"\n")
-        text = rest[:-1]
-        if rest[-1:] != b"\n" or checksum != b"%08x" % crc32c(text):
-            raise CorruptionError(f"{origin}: the manifest fails its checksum")
-        body = json.loads(text)
+        body = json.loads(unseal(data, f"{origin}: the manifest"))
         if body["format"] != FORMAT_VERSION:
             raise CorruptionError(f"{origin}: format {body['format']} of backups is unknown")
         files = tuple((task, size, crc) for task, size, crc in body["files"])

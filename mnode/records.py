@@ -11,8 +11,8 @@ from penstock.common.errors import CorruptionError, InternalError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.mnode.sealed import seal, unseal
 from penstock.tasks.messages import TaskCheckpoint
-from penstock.wal.record import crc32c
 
 _log = logger(__name__)
 
@@ -82,17 +82,12 @@ class CommitRecord:
             "started_ms": self.started_ms,
             "duration_ms": self.duration_ms,
         }
-        text = json.dumps(body, sort_keys=True).encode()
-        return b"%08x\n%s\n" % (crc32c(text), text)
+        return seal(json.dumps(body, sort_keys=True).encode())
 
     @classmethod
     def decode(cls, data: bytes, origin: str) -> CommitRecord:
         """Returns the encoded record; raises CorruptionError naming `origin` if it isn't exactly as written."""
-        checksum, _, rest = data.partition(b"\n")
-        text = rest[:-1]
-        if rest[-1:] != b"\n" or checksum != b"%08x" % crc32c(text):
-            raise CorruptionError(f"{origin}: the commit record fails its checksum")
-        body = json.loads(text)
+        body = json.loads(unseal(data, f"{origin}: the commit record"))
         if not 1 <= body["format"] <= FORMAT_VERSION:
             raise CorruptionError(f"{origin}: format {body['format']} of commit records is unknown")
         return cls(

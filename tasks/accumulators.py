@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.planner.stream import Accumulator, Field
 from penstock.tasks.compute import block_type
-from penstock.tasks.user_functions import Merge
+from penstock.tasks.user_functions import Merge, UserFunctions
 
 Slots = npt.NDArray[np.int64]
 
@@ -74,6 +74,12 @@ def numpy_type(type_: pa.DataType) -> np.dtype[Any]:
 def columns_for(fields: Sequence[Field], capacity: int) -> list[Values]:
     """Returns an empty column per field."""
     return [Values(block_type(field.type), capacity) for field in fields]
+
+
+def merges_of(accumulators: Sequence[Accumulator], functions: UserFunctions | None) -> list[Merge | None]:
+    """Returns per accumulator what unites states of its function, or None if it has none."""
+    return [None if functions is None or accumulator.function is None else functions.merge(accumulator.function)
+            for accumulator in accumulators]
 
 
 def combine(

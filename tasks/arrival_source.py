@@ -9,13 +9,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.planner.stream import ARRIVAL_COLUMN
 from penstock.planner.windows import window_bounds
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.compute import ADD
-from penstock.tasks.judging import source_rows
+from penstock.tasks.judging import own_rows, source_rows
 from penstock.tasks.messages import TaskId
 from penstock.tasks.source import SourceTask
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
@@ -70,9 +69,7 @@ class ArrivalSourceTask(SourceTask):
 
     def _arrived(self, record: RowsRecord) -> pa.Table:
         """Returns the rows of a record with the time of their arrival."""
-        batch = record.batch
-        if self._source.keep_tuid is not None:
-            batch = batch.filter(pc.equal(batch.column("_tuid"), pa.scalar(self._source.keep_tuid, pa.uint64())))
+        batch = own_rows(record.batch, self._plan)
         per_ms = UNITS_PER_SECOND[self._source.precision] // 1_000
         time = record.ingest_time_ms * per_ms if self._plan.time.clock == "ingestion" else self._now()
         self._arrival = time if self._arrival is None else max(time, self._arrival)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from penstock.common.errors import InternalError
 from penstock.planner.stream import AggPlan, Field
-from penstock.tasks.accumulators import Slots, Values, columns_for
+from penstock.tasks.accumulators import Slots, Values, columns_for, merges_of
 from penstock.tasks.group_index import GroupIndex
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.user_functions import UserFunctions
@@ -32,9 +32,7 @@ class SlotTable:
     ) -> None:
         """`functions` has the users' aggregates of the plan, if there are any."""
         self._accumulators = plan.accumulators
-        self._merges = [functions.merge(accumulator.function)
-                        if functions is not None and accumulator.function is not None else None
-                        for accumulator in plan.accumulators]
+        self._merges = merges_of(plan.accumulators, functions)
         self._fields = plan.fields
         self._store = store
         self._inputs = inputs

@@ -20,7 +20,7 @@ import pyarrow as pa
 from penstock.common.errors import InternalError
 from penstock.planner.stream import AggPlan, Field
 from penstock.planner.windows import Grid, end_of, grid_of
-from penstock.tasks.accumulators import Slots, Values, columns_for, combine
+from penstock.tasks.accumulators import Slots, Values, columns_for, combine, merges_of
 from penstock.tasks.compute import REPLACE, ROWS, WINDOW_START
 from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.slot_index import SlotIndex
@@ -65,9 +65,7 @@ class WindowTable:
         self.grid: Grid = grid_of(plan.window, plan.precision, plan.time_zone)
         self._regular = self.grid.zone is None and not self.grid.step_months and not self.grid.width_months
         self._accumulators = plan.accumulators
-        self._merges = [functions.merge(accumulator.function)
-                        if functions is not None and accumulator.function is not None else None
-                        for accumulator in plan.accumulators]
+        self._merges = merges_of(plan.accumulators, functions)
         self._fields = plan.fields
         self._store = store
         self._inputs = inputs

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from simulation.library_seams import shared_duckdb
+from simulation.seams import shared_duckdb
 
 Key = tuple[str, int]
 Row = tuple[int, int]  # k, v

@@ -17,7 +17,7 @@ from random import Random
 
 from penstock.common.clock import ManualClock
 from simulation.disk import Disk, PowerLost, ProcessDied
-from simulation.library_seams import LmdbSeam
+from simulation.seams import LmdbSeam
 
 START_MS = 1_700_000_000_000
 _TRACE_KEPT = 400
