@@ -58,18 +58,19 @@ _WHOLE: dict[str, tuple[str, str]] = {
 }
 
 _STREAM_LINE = (
-    "stream_name", "state", "reason", "since", "source_db", "target_db", "target_table", "trigger", "guarantee",
-    "delivery", "rows_in", "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id", "checkpoint_time",
-    "blocked_by", "attempt", "restarts", "history", "create_time", "status", "sql",
+    "stream_name", "state", "verdict", "reason", "since", "source_db", "target_db", "target_table", "trigger",
+    "guarantee", "delivery", "rows_in", "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id",
+    "checkpoint_time", "blocked_by", "attempt", "restarts", "history", "create_time", "status", "sql",
 )
 _TASK_LINE = (
-    "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "rows_in", "rows_out",
+    "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "starved_percent",
+    "busy_percent", "blocked_percent", "blocked_seconds", "rows_in", "rows_out",
     "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "status",
     "history",
 )
 _QUEUE_LINE = (
-    "stream_name", "task_id", "state", "blocked_by", "input_bytes", "input_capacity", "input_peak", "output_bytes",
-    "output_capacity", "output_peak",
+    "stream_name", "task_id", "state", "blocked_by", "blocked_seconds", "blocked_percent",
+    "input_bytes", "input_capacity", "input_peak", "output_bytes", "output_capacity", "output_peak",
 )
 
 

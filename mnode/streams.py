@@ -43,7 +43,8 @@ from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
-from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
+from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
@@ -586,7 +587,10 @@ class Streams:
                            restarts=state.restarts)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
-            infos[stream.id] = judged(info, tasks[stream.id])
+            plan = self._plans.get(stream.id)
+            source = None if plan is None else self._catalog.database(plan.source_database)
+            names = Names(stream.name, source.vgroup_ids if source is not None else ())
+            infos[stream.id] = judged(info, tasks[stream.id], names)
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)

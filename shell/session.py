@@ -268,14 +268,15 @@ class ShellSession:
 
     def _command_streams(self) -> bool:
         return self.run_text(
-            "SELECT stream_name, state, reason, target_table, rows_in, rows_out, late_rows, lag, event_time_watermark "
+            "SELECT stream_name, state, verdict, target_table, rows_in, rows_out, late_rows, lag, event_time_watermark "
             "FROM information_schema.ins_streams ORDER BY stream_name"
         )
 
     def _command_tasks(self, stream: str | None = None) -> bool:
         where = f" WHERE stream_name = '{_quoted(stream)}'" if stream else ""
         return self.run_text(
-            "SELECT stream_name, level, node_id, state, reason, blocked_by, in_queue, rows_in, rows_out, "
+            "SELECT stream_name, level, node_id, state, reason, blocked_by, starved_percent, busy_percent, "
+            "blocked_percent, in_queue, rows_in, rows_out, "
             f"event_time_watermark FROM information_schema.ins_stream_tasks{where} ORDER BY stream_name, task_id"
         )
 
