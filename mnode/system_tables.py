@@ -21,6 +21,7 @@ from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
+from penstock.mnode.session import make_array
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
@@ -380,13 +381,6 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Iterator[Ro
     """Yields the rows of ins_tags for one child table."""
     for tag, value in zip(table.tags, child.tag_values, strict=True):
         yield (child.name, database.name, table.name, tag.name, tag.type.sql(), tag_text(value, tag.type))
-
-
-def make_array(values: list[Any], kind: DataType) -> pa.Array:
-    """Returns values of a system table's column as Arrow; timestamps are given in ms."""
-    if kind.kind is Kind.TIMESTAMP:
-        return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
-    return pa.array(values, kind.arrow())
 
 
 def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:

@@ -39,6 +39,10 @@ class Names:
         self._stream = stream
         self._vgroup_ids = vgroup_ids
 
+    @property
+    def vnodes(self) -> int:
+        return len(self._vgroup_ids)
+
     def vnode(self, index: int) -> str:
         return f"v{self._vgroup_ids[index] if index < len(self._vgroup_ids) else f'?{index}'}"
 

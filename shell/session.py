@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.common.errors import InvalidStatementError, NotFoundError
+from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
 from penstock.shell.error_text import error_text
 from penstock.shell.format import MODES, Mode, Style, format_table
 from penstock.shell.help_text import COMMANDS, HELP
 from penstock.shell.screen import Screen
 from penstock.shell.script import Piece, ShellCommand, SqlText, may_complete, split, split_all
+from penstock.sql.parser import parse_one
+from penstock.sql.statements import AnalyzeStream
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
@@ -172,7 +174,7 @@ class ShellSession:
 
         threading.Thread(target=work, name="penstock-statement", daemon=True).start()
         if not done.wait(PROGRESS_AFTER_S):
-            with self.screen.progress("working; Ctrl+C stops waiting"):
+            with self.screen.progress("working; Ctrl+C stops waiting", _measured_seconds(statement)):
                 done.wait()
         outcome = answer[0]
         if isinstance(outcome, BaseException):
@@ -313,6 +315,17 @@ def _summary(statement: str, affected: int) -> str:
     if word not in ("Insert", "Delete", "Create", "Drop", "Alter"):
         word = "Query"
     return f"{word} OK, {max(affected, 0)} row(s) affected"
+
+
+def _measured_seconds(statement: str) -> float | None:
+    """Returns how long a statement takes that takes as long as it is told to."""
+    if statement.split(None, 1)[0].upper() != "EXPLAIN":
+        return None
+    try:
+        parsed = parse_one(statement)
+    except PenstockError:
+        return None
+    return parsed.seconds - PROGRESS_AFTER_S if isinstance(parsed, AnalyzeStream) else None
 
 
 def _switch(value: str) -> bool:
