@@ -63,7 +63,7 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.build import task_edges
+from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX
@@ -607,7 +607,15 @@ class Streams:
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
-        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
+        downstream = {edges.task: edges.downstream
+                      for stream in self._catalog.streams() for edges in self._edges(stream)}
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream)
+
+    def _edges(self, stream: StreamRecord) -> tuple[TaskEdges, ...]:
+        """Returns the task DAG of a stream, nothing if it isn't planned."""
+        plan = self._plans.get(stream.id)
+        database = None if plan is None else self._catalog.database(plan.source_database)
+        return () if plan is None or database is None else task_edges(plan, stream.id, len(database.vgroup_ids))
 
     def _names(self, stream: StreamRecord) -> Names:
         plan = self._plans.get(stream.id)
@@ -618,15 +626,11 @@ class Streams:
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]
     ) -> list[TaskReport]:
         """Returns the reports with one for each task that has not sent a heartbeat yet: it is shown as starting."""
-        plan = self._plans.get(stream.id)
-        database = None if plan is None else self._catalog.database(plan.source_database)
-        if plan is None or database is None:
-            return reports
         heard = {report.status.task for report in reports}
         silent = [
             TaskReport(TaskStatus(edges.task, "STARTING", info.reason, info.since_ms or 0),
                        0, 0, 0, 0, None, None, None)
-            for edges in task_edges(plan, stream.id, len(database.vgroup_ids)) if edges.task not in heard
+            for edges in self._edges(stream) if edges.task not in heard
         ]
         return reports + silent
 
