@@ -52,10 +52,9 @@ def _subject_of(record: logging.LogRecord) -> Mapping[str, str]:
 class TextFormatter(logging.Formatter):
     """A readable line, with `key=value` for what it is about at its end."""
 
-    converter = time.gmtime
-
     def __init__(self) -> None:
         super().__init__(FORMAT, DATE_FORMAT)
+        self.converter = time.gmtime
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         pairs = "".join(f" {name}={_quoted(value)}" for name, value in _subject_of(record).items())
@@ -65,7 +64,9 @@ class TextFormatter(logging.Formatter):
 class JsonFormatter(logging.Formatter):
     """One JSON object per line."""
 
-    converter = time.gmtime
+    def __init__(self) -> None:
+        super().__init__()
+        self.converter = time.gmtime
 
     def format(self, record: logging.LogRecord) -> str:
         fields: dict[str, object] = {
