@@ -19,7 +19,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from rich.progress import Progress  # noqa: E402
 STOPPED_S = 30.0
 _POINT_S = 3.0
 _BATCHES = 12
+_AFTER = 2
 
 #: What shows that something is under way: files below the data directory.
 POINTS: dict[str, str] = {
@@ -104,14 +105,18 @@ def main() -> int:
     console = Console(stderr=True)
     console.print(f"seed {options.seed}", highlight=False)
     kills: list[Kill] = []
-    place = tempfile.TemporaryDirectory(prefix="penstock-kills-", ignore_cleanup_errors=True)
-    with place as name, Progress(console=console) as progress:
-        rounds = Rounds(Path(name) / "data", chance)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with Progress(console=console) as progress:
+        bar = progress.add_task("kills", total=options.kills)
         try:
-            for _ in progress.track(range(options.kills), description="kills"):
-                kills.append(rounds.one())
-        finally:
-            rounds.engine.end()
+            while len(kills) < options.kills:
+                for kill in _rounds(chance, options.kills - len(kills)):
+                    kills.append(kill)
+                    progress.advance(bar)
+                    if not console.is_terminal:
+                        console.print(f"{len(kills)} of {options.kills}: {kill}", markup=False, highlight=False)
+        except KeyboardInterrupt:
+            console.print(f"ended after {len(kills)} of {options.kills} kills")
     print(summary(kills))
     if options.report is not None:
         text = json.dumps({"seed": options.seed, "kills": [asdict(kill) for kill in kills]}, indent=1)
@@ -119,8 +124,24 @@ def main() -> int:
     return 0
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _rounds(chance: random.Random, count: int) -> Iterator[Kill]:
+    """Yields rounds on one data directory: up to `count`, or until there are no more rows to insert."""
+    with tempfile.TemporaryDirectory(prefix="penstock-kills-", ignore_cleanup_errors=True) as name:
+        rounds = Rounds(Path(name) / "data", chance)
+        try:
+            while count and rounds.more:
+                yield rounds.one()
+                count -= 1
+        finally:
+            rounds.engine.end()
+
+
 class Rounds:
-    """The engine over all rounds: it is started again whenever it was killed."""
+    """The engine over the rounds on one data directory: it is started again whenever it was killed."""
 
     def __init__(self, data: Path, chance: random.Random) -> None:
         self._data = data
@@ -131,6 +152,11 @@ class Rounds:
         self.engine.tell("insert 2")
         self.engine.expect("inserted")
         self._right()
+
+    @property
+    def more(self) -> bool:
+        """Whether there are rows left for a whole round, which may begin its load anew."""
+        return self.engine.acked + 2 * _BATCHES + _AFTER < len(self._arrived) - 1
 
     def one(self) -> Kill:
         """Kills once; returns when the streams equal the batch answer again. Ends the program if they don't."""
@@ -154,7 +180,7 @@ class Rounds:
             if line == ENDED:
                 raise SystemExit(f"the engine ended after {victim} was hit at {point}")
         # What came before may have been processed before the kill: these rows can only be by a later attempt.
-        engine.tell("insert 2")
+        engine.tell(f"insert {_AFTER}")
         engine.expect("inserted")
         self._right()
         flows_at = engine.flows_since(killed_at, before)
