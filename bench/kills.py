@@ -1,9 +1,10 @@
 """Kills real processes under load, again and again: `python -m bench.kills --kills 300`.
 
-Each round inserts flights while the engine (SIGKILL), Spark's Java (SIGKILL) or a Python worker (SIGKILL, or SIGSTOP
-for 30 s) is hit, at a random moment or when a file shows that something is under way: a state being written, a commit
-record, a Parquet part, a log segment. Then all streams must equal the batch answer, and all acknowledged rows be there.
-Prints per victim how long it took until results flowed again, and until all rows were in.
+Each round inserts flights, a batch every 100 ms, while the engine (SIGKILL), Spark's Java (SIGKILL) or a Python worker
+that hosts tasks (SIGKILL, or SIGSTOP for 30 s) is hit, at a random moment or when a file shows that something is under
+way: a state being written, a commit record, a Parquet part, a log segment. Then all streams must equal the batch answer,
+and all acknowledged rows be there. Prints per victim how long it took until results flowed again, and until all rows
+were in.
 """
 
 from __future__ import annotations
@@ -34,8 +35,9 @@ from rich.console import Console  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
 STOPPED_S = 30.0
-_POINT_S = 3.0
-_BATCHES = 12
+_POINT_S = 1.5
+_BATCHES = 24
+_PAUSE_MS = 100
 _AFTER = 2
 
 #: What shows that something is under way: files below the data directory.
@@ -88,10 +90,10 @@ class Killed(EngineProcess):
         return next((at for at, flow in self.flow if at > moment
                      and any(attempt > before.get(name, 0) for name, attempt in flow.items())), None)
 
-    def java(self) -> psutil.Process | None:
+    def java(self) -> psutil.Process:
         """Returns Spark's Java, which is driver and executor here."""
-        return next((process for process in psutil.Process(self.process.pid).children(recursive=True)
-                     if "java" in process.name()), None)
+        return next(process for process in psutil.Process(self.process.pid).children(recursive=True)
+                    if "java" in process.name())
 
 
 def main() -> int:
@@ -163,8 +165,9 @@ class Rounds:
         victim = self._chance.choice(["engine", "java", "worker", "worker stopped"])
         point = self._chance.choice(["random", *POINTS])
         engine = self.engine
-        before = engine.flow[-1][1]
-        engine.tell(f"insert {_BATCHES}")
+        engine.tell("tasks")
+        tasks = json.loads(engine.expect("tasks ").removeprefix("tasks "))
+        engine.tell(f"insert {_BATCHES} {_PAUSE_MS}")
         self._await_point(point)
         killed_at = time.monotonic()
         if victim == "engine":
@@ -172,10 +175,9 @@ class Rounds:
                 if line.startswith("acked "):
                     engine.acked = int(line.split()[1])
             self.engine = engine = Killed(self._data, engine.acked + 1)
-            engine.tell(f"insert {_BATCHES}")
-            before = {}
+            engine.tell(f"insert {_BATCHES} {_PAUSE_MS}")
         else:
-            self._hit(victim)
+            self._hit(victim, [psutil.Process(pid) for pid in tasks["pids"]])
         while (line := engine.next()) != "inserted":
             if line == ENDED:
                 raise SystemExit(f"the engine ended after {victim} was hit at {point}")
@@ -183,7 +185,7 @@ class Rounds:
         engine.tell(f"insert {_AFTER}")
         engine.expect("inserted")
         self._right()
-        flows_at = engine.flows_since(killed_at, before)
+        flows_at = engine.flows_since(killed_at, tasks["attempts"])
         return Kill(victim, point, None if flows_at is None else flows_at - killed_at, time.monotonic() - killed_at)
 
     def _right(self) -> None:
@@ -195,14 +197,9 @@ class Rounds:
         if rows < self._arrived[self.engine.acked + 1]:
             raise SystemExit(f"{self._arrived[self.engine.acked + 1]} rows were acknowledged, but {rows} are there")
 
-    def _hit(self, victim: str) -> None:
+    def _hit(self, victim: str, workers: list[psutil.Process]) -> None:
         if victim == "java":
-            java = self.engine.java()
-            if java is not None:
-                java.kill()
-            return
-        workers = self.engine.workers()
-        if not workers:
+            self.engine.java().kill()
             return
         worker = self._chance.choice(workers)
         if victim == "worker":
