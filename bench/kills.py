@@ -2,9 +2,9 @@
 
 Each round inserts flights, a batch every 100 ms, while the engine (SIGKILL), Spark's Java (SIGKILL) or a Python worker
 that hosts tasks (SIGKILL, or SIGSTOP for 30 s) is hit, at a random moment or when a file shows that something is under
-way: a state being written, a commit record, a Parquet part, a log segment. Then all streams must equal the batch answer,
-and all acknowledged rows be there. Prints per victim how long it took until results flowed again, and until all rows
-were in.
+way: a state being written, a commit record, a Parquet part, a log segment. Then all streams must equal the batch
+answer, and all acknowledged rows be there. Prints per victim how long it took until results flowed again, and until
+all rows were in.
 """
 
 from __future__ import annotations
