@@ -51,11 +51,14 @@ POINTS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Kill:
-    """One round. `flow_s`: from the kill to the first results of a later attempt; `right_s`: to the batch answer."""
+    """One round. `flow_s`: from the kill to the first results of a later attempt; `right_s`: to the batch answer.
+
+    Results are noticed with a heartbeat; `flow_s` is `right_s` where the answer was right before the next one.
+    """
 
     victim: str
     point: str
-    flow_s: float | None
+    flow_s: float
     right_s: float
 
 
@@ -185,8 +188,9 @@ class Rounds:
         engine.tell(f"insert {_AFTER}")
         engine.expect("inserted")
         self._right()
-        flows_at = engine.flows_since(killed_at, tasks["attempts"])
-        return Kill(victim, point, None if flows_at is None else flows_at - killed_at, time.monotonic() - killed_at)
+        right_at = time.monotonic()
+        flows_at = engine.flows_since(killed_at, tasks["attempts"]) or right_at
+        return Kill(victim, point, flows_at - killed_at, right_at - killed_at)
 
     def _right(self) -> None:
         self.engine.tell("check")
@@ -242,7 +246,7 @@ def summary(kills: list[Kill]) -> str:
     lines = [f"{'victim':16}{'kills':>6}{'flow median':>13}{'worst':>8}{'right median':>14}{'worst':>8}"]
     for victim in sorted({kill.victim for kill in kills}):
         mine = [kill for kill in kills if kill.victim == victim]
-        flow = [kill.flow_s for kill in mine if kill.flow_s is not None]
+        flow = [kill.flow_s for kill in mine]
         right = [kill.right_s for kill in mine]
         lines.append(f"{victim:16}{len(mine):>6}{_figure(statistics.median, flow):>13}{_figure(max, flow):>8}"
                      f"{_figure(statistics.median, right):>14}{_figure(max, right):>8}")
