@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -248,13 +248,9 @@ def summary(kills: list[Kill]) -> str:
         mine = [kill for kill in kills if kill.victim == victim]
         flow = [kill.flow_s for kill in mine]
         right = [kill.right_s for kill in mine]
-        lines.append(f"{victim:16}{len(mine):>6}{_figure(statistics.median, flow):>13}{_figure(max, flow):>8}"
-                     f"{_figure(statistics.median, right):>14}{_figure(max, right):>8}")
+        lines.append(f"{victim:16}{len(mine):>6}{statistics.median(flow):>13.2f}{max(flow):>8.2f}"
+                     f"{statistics.median(right):>14.2f}{max(right):>8.2f}")
     return "\n".join(lines)
-
-
-def _figure(fold: Callable[[list[float]], float], values: list[float]) -> str:
-    return f"{fold(values):.2f}" if values else "-"
 
 
 if __name__ == "__main__":
