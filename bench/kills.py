@@ -14,6 +14,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import statistics
 import sys
@@ -39,6 +40,7 @@ _POINT_S = 1.5
 _BATCHES = 24
 _PAUSE_MS = 100
 _AFTER = 2
+_PATIENCE_S = 170
 
 #: What shows that something is under way: files below the data directory.
 POINTS: dict[str, str] = {
@@ -134,15 +136,24 @@ def _interrupt(*_: object) -> None:
 
 
 def _rounds(chance: random.Random, count: int) -> Iterator[Kill]:
-    """Yields rounds on one data directory: up to `count`, or until there are no more rows to insert."""
-    with tempfile.TemporaryDirectory(prefix="penstock-kills-", ignore_cleanup_errors=True) as name:
-        rounds = Rounds(Path(name) / "data", chance)
-        try:
-            while count and rounds.more:
-                yield rounds.one()
-                count -= 1
-        finally:
-            rounds.engine.end()
+    """Yields rounds on one data directory: up to `count`, or until there are no more rows to insert.
+
+    Of a round that goes wrong the directory is left for whoever looks into it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="penstock-kills-"))
+    rounds = Rounds(folder / "data", chance)
+    wrong = False
+    try:
+        while count and rounds.more:
+            yield rounds.one()
+            count -= 1
+    except SystemExit as error:
+        wrong = True
+        raise SystemExit(f"{error}\nthe data is in {folder}") from error
+    finally:
+        rounds.engine.end()
+        if not wrong:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class Rounds:
@@ -193,7 +204,7 @@ class Rounds:
         return Kill(victim, point, flows_at - killed_at, right_at - killed_at)
 
     def _right(self) -> None:
-        self.engine.tell("check")
+        self.engine.tell(f"check {_PATIENCE_S}")
         verdict = self.engine.expect("")
         if not verdict.startswith("equal"):
             raise SystemExit(f"wrong: {verdict}")

@@ -1,9 +1,10 @@
 """The process that test_kill_nine.py kills: an engine that replays flights and checks itself, as told on stdin.
 
 Commands, one per line: `insert N [MS]` inserts the next N batches, MS ms apart, and prints `acked I` after each;
-`check` waits until the streams equal the batch answer and prints `equal`, or `differs ...`; `tasks` waits until all
-streams run and prints `tasks {"attempts": {stream: attempt}, "pids": [...]}`; `exit` closes the engine. Prints `ready`
-first. With a third argument `watch` it also prints `flow {stream: attempt}` when an attempt has written results.
+`check [S]` waits until the streams equal the batch answer and prints `equal`, or `differs ...` after S (90) seconds;
+`tasks` waits until all streams run and prints `tasks {"attempts": {stream: attempt}, "pids": [...]}`; `exit` closes
+the engine. Prints `ready` first. With a third argument `watch` it also prints `flow {stream: attempt}` when an attempt
+has written results.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def main() -> None:
             elif command == "tasks":
                 say(f"tasks {json.dumps(_tasks(cursor))}")
             elif command == "check":
-                say(_verdict(cursor))
+                say(_verdict(cursor, float(count or PATIENCE_S)))
             elif command == "exit":
                 break
 
@@ -107,10 +108,10 @@ def _rows(cursor: Any, sql: str) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _verdict(cursor: Any) -> str:
+def _verdict(cursor: Any, patience_s: float) -> str:
     """Compares until all streams equal the batch answer, or patience is over."""
     clock = SystemClock()
-    deadline = clock.monotonic() + PATIENCE_S
+    deadline = clock.monotonic() + patience_s
     while True:
         differences = [text for name in STREAMS for text in _differences(cursor, name)]
         if not differences:

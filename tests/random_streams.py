@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -20,7 +21,7 @@ from stream_kit import Catalog
 from penstock.planner.windows import grid_of, starts_between, window_bounds
 from penstock.sql.schema import Column
 from penstock.sql.statements import Duration, IntervalWindow
-from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
+from penstock.sql.types import UNITS_PER_SECOND, UNSIGNED, DataType, Kind, Precision, timestamp
 
 Draw = st.DrawFn
 Row = Mapping[str, Any]
@@ -184,9 +185,16 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
         case "cast":
             return _over(f"cast({part.text} as double)", "number", float, part)
     condition, other = conditions(draw, names, depth - 1), numbers(draw, names, 0)
+    if _has_unsigned(names, part) != _has_unsigned(names, other):
+        other = part  # one BIGINT UNSIGNED makes the result one, and what is negative wraps around
     return Expression(
         f"case when {condition.text} then {part.text} else {other.text} end", "number",
         lambda row: part.value(row) if condition.value(row) else other.value(row), part.whole and other.whole)
+
+
+def _has_unsigned(names: Names, expression: Expression) -> bool:
+    return any(column.type.kind in UNSIGNED and re.search(rf"\b{column.name}\b", expression.text)
+               for column in (*names.schema.columns, *names.schema.tags))
 
 
 def _is_varchar(names: Names, expression: Expression) -> bool:
