@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
@@ -274,15 +275,27 @@ def _last(row: Row) -> Key:
     return row["ts"], row["#key"], -row["_tuid"]
 
 
+def _percentile(values: Sequence[Any], percent: float) -> float:
+    ranked = sorted(map(float, values))
+    below, part = divmod((len(ranked) - 1) * percent / 100, 1)
+    low, high = ranked[int(below)], ranked[math.ceil(below + part)]
+    return low + (high - low) * part
+
+
 NUMERIC: dict[str, Callable[[Sequence[Any]], Any]] = {
     "sum": sum, "avg": fmean, "min": min, "max": max, "spread": lambda values: max(values) - min(values),
     "stddev": pstdev,
+    **{f"apercentile {percent}": partial(_percentile, percent=percent) for percent in (0, 12.5, 50, 100)},
+}
+#: Those that are 0 where there are no values.
+COUNTING: dict[str, Callable[[Sequence[Any]], int]] = {
+    "count": len, "hyperloglog": lambda values: len(set(values)),
 }
 
 
 def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Aggregate:
     """An aggregate or selecting function; `plain`: over a column that FILL(LINEAR) treats as one expects."""
-    functions = ["*", "count", "first", "last", *(() if intervals or plain else ("last_row",))]
+    functions = ["*", *COUNTING, "first", "last", *(() if intervals or plain else ("last_row",))]
     name = draw(st.sampled_from([*NUMERIC, *functions]))
     if name == "*":
         return Aggregate("count(*)", len, "number", True)
@@ -295,8 +308,11 @@ def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Agg
         over = numbers(draw, names)
     else:
         over = draw(st.sampled_from(names.columns)) if draw(st.booleans()) else texts(draw, names)
-    return Aggregate(f"{name}({over.text})", _aggregated(name, over), "number" if name == "count" else over.family,
-                     name == "count" or (over.whole and name in ("sum", "min", "max", "first", "last", "last_row")))
+    function, *constants = name.split()
+    counts = name in COUNTING
+    return Aggregate(f"{function}({', '.join([over.text, *constants])})", _aggregated(name, over),
+                     "number" if counts else over.family,
+                     counts or (over.whole and name in ("sum", "min", "max", "first", "last", "last_row")))
 
 
 def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
@@ -305,8 +321,8 @@ def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
             return over.value(max(rows, key=_last))
         known = [(row, value) for row in rows if (value := over.value(row)) is not None]
         match name:
-            case "count":
-                return len(known)
+            case "count" | "hyperloglog":
+                return COUNTING[name]([value for _, value in known])
             case _ if not known:
                 return None
             case "first":
