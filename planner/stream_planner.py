@@ -246,6 +246,12 @@ class _Planner:
         for clause, message, hint in refused:
             if clause:
                 raise InvalidStreamError(message, hint=hint)
+        for expression in (*(item.expression for item in query.items), *([query.where] if query.where else [])):
+            for node in expression.find_all(exp.Column):
+                spec = lookup(node.name) if self.table.column(node.name) is None else None
+                if spec is not None and not spec.in_stream:
+                    raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=0x265A,
+                                             position=self.position(node))
 
     def _trigger(self) -> TriggerPlan:
         defaults = self.defaults
@@ -406,7 +412,7 @@ class _Planner:
         for _, other in self.partials.values():
             if other.columns == partial.columns and _kinds(other) == _kinds(partial):
                 names = (field.name for accumulator in other.accumulators for field in accumulator.fields)
-                same = split(name, arguments, result, self.row_key(), lambda: next(names))
+                same = split(name, arguments, result, self.row_key(), names.__next__)
                 assert same is not None
                 return Partial((), (), None, same.final)
         return partial
@@ -863,6 +869,8 @@ class ResultScope:
                 if key is None:
                     raise InvalidStreamError("tbname needs PARTITION BY tbname", position=self.planner.position(node))
                 return SqlExpr(key.field.name, key.field.type)
+            case "_rowts" | "_c0":
+                return self.column(self.planner.table.time_column.name, None, node)
             case _:
                 return self.rows.pseudo(name, node)
 

@@ -71,7 +71,12 @@ def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def block_type(type_: DataType) -> pa.DataType:
-    """Returns the Arrow type that values of this type have in blocks: as in the WAL, but timestamps are int64."""
+    """Returns the Arrow type that values of this type have in blocks: as in the WAL, but timestamps are int64.
+
+    What is only ever NULL is int32, as in compiled SQL.
+    """
+    if type_.kind is Kind.NULL:
+        return pa.int32()
     return pa.int64() if type_.kind is Kind.TIMESTAMP else type_.arrow()
 
 

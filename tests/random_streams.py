@@ -185,9 +185,15 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
         case "cast":
             return _over(f"cast({part.text} as double)", "number", float, part)
     condition, other = conditions(draw, names, depth - 1), numbers(draw, names, 0)
+    if _is_wide(names, part) != _is_wide(names, other):
+        other = part  # brought to BIGINT UNSIGNED, a negative number would wrap around
     return Expression(
         f"case when {condition.text} then {part.text} else {other.text} end", "number",
         lambda row: part.value(row) if condition.value(row) else other.value(row), part.whole and other.whole)
+
+
+def _is_wide(names: Names, expression: Expression) -> bool:
+    return any(column.name in expression.text and column.type.kind is Kind.UBIGINT for column in names.schema.columns)
 
 
 def _is_varchar(names: Names, expression: Expression) -> bool:
@@ -285,7 +291,9 @@ def _percentile(values: Sequence[Any], percent: float) -> float:
 NUMERIC: dict[str, Callable[[Sequence[Any]], Any]] = {
     "sum": sum, "avg": fmean, "min": min, "max": max, "spread": lambda values: max(values) - min(values),
     "stddev": pstdev,
-    **{f"apercentile {percent}": partial(_percentile, percent=percent) for percent in (0, 12.5, 50, 100)},
+}
+PERCENTILES: dict[str, Callable[[Sequence[Any]], Any]] = {
+    f"apercentile {percent}": partial(_percentile, percent=percent) for percent in (0, 12.5, 50, 100)
 }
 #: Those that are 0 where there are no values.
 COUNTING: dict[str, Callable[[Sequence[Any]], int]] = {
@@ -296,15 +304,17 @@ COUNTING: dict[str, Callable[[Sequence[Any]], int]] = {
 def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Aggregate:
     """An aggregate or selecting function; `plain`: over a column that FILL(LINEAR) treats as one expects."""
     functions = ["*", *COUNTING, "first", "last", *(() if intervals or plain else ("last_row",))]
-    name = draw(st.sampled_from([*NUMERIC, *functions]))
+    name = draw(st.sampled_from([*NUMERIC, "apercentile", *functions]))
+    if name == "apercentile":
+        name = draw(st.sampled_from(list(PERCENTILES)))
     if name == "*":
         return Aggregate("count(*)", len, "number", True)
     if plain:
-        known = names.of("number") if name in NUMERIC else names.of("number", "text")
+        known = names.of("number") if name in (*NUMERIC, *PERCENTILES) else names.of("number", "text")
         if not known:
             return Aggregate("count(*)", len, "number", True)
         over = draw(st.sampled_from(known))
-    elif name in NUMERIC:
+    elif name in (*NUMERIC, *PERCENTILES):
         over = numbers(draw, names)
     else:
         over = draw(st.sampled_from(names.columns)) if draw(st.booleans()) else texts(draw, names)
@@ -329,7 +339,7 @@ def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
                 return min(known, key=lambda pair: _first(pair[0]))[1]
             case "last":
                 return max(known, key=lambda pair: _last(pair[0]))[1]
-        return NUMERIC[name]([value for _, value in known])
+        return {**NUMERIC, **PERCENTILES}[name]([value for _, value in known])
 
     return value
 
