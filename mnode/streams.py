@@ -181,7 +181,7 @@ class Streams:
             reached |= further
 
     def _refuse_long_history(self, plan: StreamPlan, database: Database) -> None:
-        """Refuses FILL_HISTORY over more windows than TDengine takes; counted are those between the rows at both ends."""
+        """Refuses FILL_HISTORY over more windows than TDengine takes, from the oldest row to the newest."""
         if plan.history is None or plan.agg is None or plan.agg.window is None:
             return
         first = TS_MIN if plan.history.first_ts is None else plan.history.first_ts
