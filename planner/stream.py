@@ -17,10 +17,18 @@ Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a block: its name there and its type. TIMESTAMP values travel as int64."""
+    """A column of a block: its name there and its type. TIMESTAMP values travel as int64.
+
+    `many`: each row has a list of values of the type.
+    """
 
     name: str
     type: DataType
+    many: bool = False
+
+    def duckdb(self) -> str:
+        """Returns the column's DuckDB type in compiled SQL."""
+        return self.type.duckdb() + ("[]" if self.many else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class SourceColumn:
     type: DataType
 
 
-AccumulatorKind = Literal["add", "pick", "moments", "udaf"]
+AccumulatorKind = Literal["add", "pick", "moments", "values", "distinct", "udaf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Accumulator:
     pick: the candidate with the best order wins as a whole: `order` lists positions in `fields` with True for
     smallest-first; a candidate whose first order field is NULL never wins. The other fields are carried along.
     moments: `fields` are count, mean and sum of squared deviations (Chan's parallel update).
+    values: `fields` has one list, of all values; distinct: of the different ones. No bound: it grows with the window.
     udaf: `fields` has one column with states of the user's aggregate `function`, which merges them.
     """
 

@@ -175,12 +175,13 @@ class SegmentTable(SlotTable):
 
     def spill(self, bytes_max: int, closed_until: int | None) -> None:
         """Moves the oldest segments out of memory until what stays is at most `bytes_max`, or less."""
-        if self.memory_bytes <= bytes_max:
-            return
-        self._index_all()
-        slots = np.flatnonzero(self._used)
-        kept = bytes_max * 3 // 4 // self._row_bytes
-        evicted = slots[np.argsort(self._window_of[slots], kind="stable")][: len(slots) - kept]
+        while (held := self.memory_bytes) > bytes_max:
+            self._index_all()
+            slots = np.flatnonzero(self._used)
+            kept = len(slots) * (bytes_max * 3 // 4) // held
+            self._evict(slots[np.argsort(self._window_of[slots], kind="stable")][: len(slots) - kept])
+
+    def _evict(self, evicted: Slots) -> None:
         self._write(evicted)
         for slot in evicted.tolist():
             if self._open[slot]:

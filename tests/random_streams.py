@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from stream_kit import Catalog
 from penstock.planner.windows import grid_of, starts_between, window_bounds
 from penstock.sql.schema import Column
 from penstock.sql.statements import Duration, IntervalWindow
-from penstock.sql.types import UNITS_PER_SECOND, UNSIGNED, DataType, Kind, Precision, timestamp
+from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
 
 Draw = st.DrawFn
 Row = Mapping[str, Any]
@@ -185,16 +185,15 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
         case "cast":
             return _over(f"cast({part.text} as double)", "number", float, part)
     condition, other = conditions(draw, names, depth - 1), numbers(draw, names, 0)
-    if _has_unsigned(names, part) != _has_unsigned(names, other):
-        other = part  # one BIGINT UNSIGNED makes the result one, and what is negative wraps around
+    if _is_wide(names, part) != _is_wide(names, other):
+        other = part  # brought to BIGINT UNSIGNED, a negative number would wrap around
     return Expression(
         f"case when {condition.text} then {part.text} else {other.text} end", "number",
         lambda row: part.value(row) if condition.value(row) else other.value(row), part.whole and other.whole)
 
 
-def _has_unsigned(names: Names, expression: Expression) -> bool:
-    return any(column.type.kind in UNSIGNED and re.search(rf"\b{column.name}\b", expression.text)
-               for column in (*names.schema.columns, *names.schema.tags))
+def _is_wide(names: Names, expression: Expression) -> bool:
+    return any(column.name in expression.text and column.type.kind is Kind.UBIGINT for column in names.schema.columns)
 
 
 def _is_varchar(names: Names, expression: Expression) -> bool:
@@ -282,29 +281,48 @@ def _last(row: Row) -> Key:
     return row["ts"], row["#key"], -row["_tuid"]
 
 
+def _percentile(values: Sequence[Any], percent: float) -> float:
+    ranked = sorted(map(float, values))
+    below, part = divmod((len(ranked) - 1) * percent / 100, 1)
+    low, high = ranked[int(below)], ranked[math.ceil(below + part)]
+    return low + (high - low) * part
+
+
 NUMERIC: dict[str, Callable[[Sequence[Any]], Any]] = {
     "sum": sum, "avg": fmean, "min": min, "max": max, "spread": lambda values: max(values) - min(values),
     "stddev": pstdev,
+}
+PERCENTILES: dict[str, Callable[[Sequence[Any]], Any]] = {
+    f"apercentile {percent}": partial(_percentile, percent=percent) for percent in (0, 12.5, 50, 100)
+}
+#: Those that are 0 where there are no values.
+COUNTING: dict[str, Callable[[Sequence[Any]], int]] = {
+    "count": len, "hyperloglog": lambda values: len(set(values)),
 }
 
 
 def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Aggregate:
     """An aggregate or selecting function; `plain`: over a column that FILL(LINEAR) treats as one expects."""
-    functions = ["*", "count", "first", "last", *(() if intervals or plain else ("last_row",))]
-    name = draw(st.sampled_from([*NUMERIC, *functions]))
+    functions = ["*", *COUNTING, "first", "last", *(() if intervals or plain else ("last_row",))]
+    name = draw(st.sampled_from([*NUMERIC, "apercentile", *functions]))
+    if name == "apercentile":
+        name = draw(st.sampled_from(list(PERCENTILES)))
     if name == "*":
         return Aggregate("count(*)", len, "number", True)
     if plain:
-        known = names.of("number") if name in NUMERIC else names.of("number", "text")
+        known = names.of("number") if name in (*NUMERIC, *PERCENTILES) else names.of("number", "text")
         if not known:
             return Aggregate("count(*)", len, "number", True)
         over = draw(st.sampled_from(known))
-    elif name in NUMERIC:
+    elif name in (*NUMERIC, *PERCENTILES):
         over = numbers(draw, names)
     else:
         over = draw(st.sampled_from(names.columns)) if draw(st.booleans()) else texts(draw, names)
-    return Aggregate(f"{name}({over.text})", _aggregated(name, over), "number" if name == "count" else over.family,
-                     name == "count" or (over.whole and name in ("sum", "min", "max", "first", "last", "last_row")))
+    function, *constants = name.split()
+    counts = name in COUNTING
+    return Aggregate(f"{function}({', '.join([over.text, *constants])})", _aggregated(name, over),
+                     "number" if counts else over.family,
+                     counts or (over.whole and name in ("sum", "min", "max", "first", "last", "last_row")))
 
 
 def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
@@ -313,15 +331,15 @@ def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
             return over.value(max(rows, key=_last))
         known = [(row, value) for row in rows if (value := over.value(row)) is not None]
         match name:
-            case "count":
-                return len(known)
+            case "count" | "hyperloglog":
+                return COUNTING[name]([value for _, value in known])
             case _ if not known:
                 return None
             case "first":
                 return min(known, key=lambda pair: _first(pair[0]))[1]
             case "last":
                 return max(known, key=lambda pair: _last(pair[0]))[1]
-        return NUMERIC[name]([value for _, value in known])
+        return {**NUMERIC, **PERCENTILES}[name]([value for _, value in known])
 
     return value
 
