@@ -44,6 +44,7 @@ _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stor
 _FLUSHES_PER_TIMES = 16  # for more child tables; opening the vnode reads the keys of the parts written since
 _TIER_BITS = 3  # parts of a tier have up to 8 times the rows of the tier below
 _MAX_TOMBSTONES = 2000  # beyond that, parts are rewritten without the hidden rows before their tier is full
+_THREADS_FROM_BYTES = 1 << 20  # handing columns of smaller parts to threads costs more than reading them
 _RETENTION_INTERVAL_S = 5.0
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
 
@@ -740,7 +741,8 @@ class Vnode:
         data = self._fs.read(part.path)
         if crc32c(data) != part.info.crc:
             raise CorruptionError(f"part {part.path} is damaged: its checksum does not fit")
-        table = pq.read_table(pa.BufferReader(data)).combine_chunks()
+        file = pq.ParquetFile(pa.BufferReader(data))
+        table = file.read(use_threads=len(data) >= _THREADS_FROM_BYTES).combine_chunks()
         return Run.of(table.to_batches()[0], part.info.updates)
 
     def _replace_parts(self, table: TableState, old: Sequence[PartHandle], new: Sequence[PartHandle]) -> None:
