@@ -134,6 +134,7 @@ class Vnode:
         self._last_flush = clock.monotonic()
         self._last_retention = -math.inf
         self._rows_written = self._flushes = self._compactions = 0
+        self._doubtful = False
         self._closed = False
 
     @classmethod
@@ -521,7 +522,10 @@ class Vnode:
         return Manifest(self._options.vgroup_id, persisted, self._next_file, tables, dict(self._pins))
 
     def _save(self, manifest: Manifest) -> None:
+        """Replaces the MANIFEST. When that fails, the old or the new one is on disk: nothing goes that either needs."""
+        self._doubtful = True
         manifests.save(self._fs, self._store, manifest)
+        self._doubtful = False
 
     def _horizon(self, persisted: int) -> int:
         """The oldest version that a reader may ask for."""
@@ -789,6 +793,9 @@ class Vnode:
             age = self._clock.monotonic() - self._last_flush
             due = behind and (age >= self._options.flush_interval_s or pending >= self._options.memtable_bytes)
         self._wal.sync_if_due(self._options.wal_fsync_period_ms / 1000)
+        with self._store_lock, self._lock:
+            if self._doubtful:
+                self._save(self._manifest(self._persisted))
         if due:
             self.flush()
             self.compact()
@@ -801,6 +808,8 @@ class Vnode:
     def _delete_replaced(self) -> None:
         now = self._clock.monotonic()
         with self._store_lock, self._lock:
+            if self._doubtful:
+                return
             kept = []
             for entry in self._replaced:
                 held = entry.handle is not None and entry.handle() is not None
