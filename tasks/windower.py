@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -49,6 +49,10 @@ _ROW_KEY = struct.Struct(">cQQ")
 _SIGN = 1 << 63
 _FIRST_REACH_MS = 60_000
 _REACH_GROWTH = 8
+
+
+TimeRange = tuple[Sequence[int] | None, int, int]
+"""Rows by their tables (None: of all), their first and their last time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,17 +146,20 @@ class Windower:
         return partials, late
 
     def recalculate(
-        self, rows: pa.Table, first_ts: int, last_ts: int, version: int, newest: int | None, *, replayed: bool
+        self, rows: pa.Table, late: Sequence[TimeRange], readmit: Callable[[], None], version: int, newest: int | None,
+        *, replayed: bool
     ) -> pa.RecordBatch | None:
         """Returns partials that take the place of all segments around `rows`, or None.
 
-        `rows`: the relation `rows` of all that is stored in [first_ts, last_ts] as of a version of the WAL. Rows in it
-        that came expired count from now on.
+        `rows`: the relation `rows` of all that is stored in some range as of a version of the WAL. Rows of the ranges
+        `late` that came expired count from now on, and so does what `readmit` makes `read_rows` return: it is called
+        once the windows that there are have been found.
         """
         rows = self._in_windows(rows)
         changed = _times_of([rows])
         stretches = self._stretches(changed, Change(None, None, (), version, version))
-        self._forget_expired([(None, first_ts, last_ts)])
+        readmit()
+        self._forget_expired(late)
         stretches = self._found(stretches, self._tables_of(changed), version, newest)
         if not stretches:
             return None
@@ -196,7 +203,7 @@ class Windower:
 
     def _updated(self, judged: Judged, expired: Bools | None) -> Bools | None:
         """Returns which rows rewrite a key and count as changes, or None if none do."""
-        if judged.change is None or (self._plan.ignore_update and self._window.kind == "session"):
+        if judged.change is None or not self._plan.counts_updates:
             return None
         updated: Bools = judged.change == UPDATED
         if expired is not None:
@@ -222,8 +229,8 @@ class Windower:
         self._store.put_many((_row_key(tuid, ts), b"\1") for tuid, ts in keys)
         self._any_expired = True
 
-    def _forget_expired(self, ranges: Iterable[tuple[Sequence[int] | None, int, int]]) -> None:
-        """Forgets that rows came expired, by (tables, or None for all, first time, last time)."""
+    def _forget_expired(self, ranges: Iterable[TimeRange]) -> None:
+        """Forgets that rows came expired."""
         if not self._any_expired:
             return
         for tuids, first, last in ranges:
@@ -425,8 +432,7 @@ class Windower:
         rows = pa.concat_tables([_unnumbered(table) for table in sources]) if sources else None
         if rows is None or not rows.num_rows:
             return []
-        starts = rows.append_column(WINDOW_START.name, rows.column(TIME_COLUMN))
-        named = self._first_stage.segments(starts)
+        named = self._first_stage.segments_by_row(rows)
         place = self._schema.get_field_index(ROWS.name)
         return [named.set_column(place, ROWS, pa.array(np.full(named.num_rows, DOUBTFUL)))]
 
