@@ -210,7 +210,7 @@ class SourceTask(BaseSourceTask):
             upper_bound=self._max_ts if self._writers is None else self._writers.upper,
             idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
-            error_rows=self._ledger.count("error"),
+            error_rows=self._ledger.count("error"), late_kept=self._ledger.late_kept,
             lateness=self._ledger.lateness(), left_out=self._ledger.sample,
             history=None if self._history is None else self._history.progress())
 
@@ -519,11 +519,12 @@ class SourceTask(BaseSourceTask):
             replayed = before < self._replayed_until
             if after > self._reserved:
                 self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
-            partials, late = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
-            if judged is not None and len(late):
-                self._count_late(judged, late)
-            if partials is not None:
-                self._send(REPLAYED if replayed else ADD, partials)
+            cut = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
+            self._ledger.late_kept += cut.late_kept
+            if judged is not None and len(cut.late):
+                self._count_late(judged, cut.late)
+            if cut.partials is not None:
+                self._send(REPLAYED if replayed else ADD, cut.partials)
             return
         added: list[pa.RecordBatch] = []
         expired: npt.NDArray[np.int64] | None = None

@@ -23,9 +23,13 @@ _BUCKETS = 64 * _PER_OCTAVE
 
 
 class TimeLedger:
-    """Counts of one source task. `rows` of any lateness; `left_out` by reason; `sample` are the last rows left out."""
+    """Counts of one source task. `rows` of any lateness; `left_out` by reason; `sample` are the last rows left out.
+
+    `late_kept`: rows that were older than time but count; only of windows that rows define, others' agg tasks know.
+    """
 
     def __init__(self) -> None:
+        self.late_kept = 0
         self._rows = 0
         self._buckets: npt.NDArray[np.int64] = np.zeros(_BUCKETS, np.int64)
         self._left_out: dict[Reason, int] = {}
@@ -78,11 +82,12 @@ class TimeLedger:
         if self._sample:
             store.put_many([(_SAMPLE_KEY, pickle.dumps(self.sample, protocol=5))])
         found = np.flatnonzero(self._buckets)
-        return {"rows": self._rows, "left_out": self._left_out,
+        return {"rows": self._rows, "left_out": self._left_out, "late_kept": self.late_kept,
                 "buckets": [[int(n), int(self._buckets[n])] for n in found]}
 
     def restore(self, saved: dict[str, Any], store: StateStore) -> None:
         self._rows, self._left_out = saved["rows"], dict(saved["left_out"])
+        self.late_kept = saved.get("late_kept", 0)  # checkpoints of older versions have none
         for bucket, count in saved["buckets"]:
             self._buckets[bucket] = count
         (sample,) = store.get_many([_SAMPLE_KEY])

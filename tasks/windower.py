@@ -73,6 +73,16 @@ class _Stretch:
     rows: pa.Table | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a block of rows and deletes comes to. `late`: the numbers of its rows that are left out since they came too
+    late; `late_kept`: how many that are in windows were as late, but count."""
+
+    partials: pa.RecordBatch | None
+    late: npt.NDArray[np.int64]
+    late_kept: int
+
+
 class Windower:
     """One source task's windows. `read_rows` must leave out rows that are older than the stream."""
 
@@ -98,8 +108,8 @@ class Windower:
     def process(
         self, judged: Judged | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int], newest: int | None,
         *, replayed: bool,
-    ) -> tuple[pa.RecordBatch | None, npt.NDArray[np.int64]]:
-        """Returns the partials for a block of rows and deletes, and which of its rows, by number, were expired.
+    ) -> Cut:
+        """Cuts a block of rows and deletes into partials.
 
         A partial without rows says: all segments of its group between `_wstart` and `_wlast` are void. `versions`: the
         WAL versions around the block. `newest`: the newest time of the vnode, this block included. If the block is
@@ -108,6 +118,7 @@ class Windower:
         """
         rows = expired = updated = None
         late: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        late_kept = 0
         if judged is not None:
             expired = self._expired(judged)
             updated = self._updated(judged, expired)
@@ -122,6 +133,8 @@ class Windower:
             else:
                 new_keys = kept.slice(0, 0)
             rows = kept
+            older = judged.ts < judged.limit
+            late_kept = int(older[rows.column(ROW_COLUMN).to_numpy()].sum()) if older.any() else 0
             self._note_oldest(rows)
         change = Change(judged.rows if judged is not None else None, updated, tuple(deletes), *versions)
         sources = self._changed_rows(change, judged, rows)
@@ -141,9 +154,8 @@ class Windower:
             sources += [stretch.rows for stretch in stretches if stretch.rows is not None]
             batches += self._doubtful(sources if rows is None else [*sources, rows])
         if not batches:
-            return None, late
-        partials = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        return partials, late
+            return Cut(None, late, late_kept)
+        return Cut(batches[0] if len(batches) == 1 else pa.concat_batches(batches), late, late_kept)
 
     def recalculate(
         self, rows: pa.Table, late: Sequence[TimeRange], readmit: Callable[[], None], version: int, newest: int | None,
