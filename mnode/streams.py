@@ -81,7 +81,6 @@ REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
-_REPLAY = "REPLAY DLQ"
 
 
 class Streams:
@@ -422,7 +421,7 @@ class Streams:
         """Raises unless the stream runs and can compute single windows again."""
         stream = self.find(name, if_exists=False)
         assert stream is not None
-        self._check_recalculates(stream, _REPLAY)
+        self._check_recalculates(stream, "REPLAY DLQ")
 
     def replay(self, name: str, rows: Sequence[tuple[int, DeadRow]]) -> None:
         """Orders rows of a stream's DLQ, each with its vnode, to be tried again; as sure as `recalculate`."""
@@ -439,9 +438,6 @@ class Streams:
         if plan.force is not None or plan.time.clock != "event":
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
                                     "computed once")
-        if statement == _REPLAY and plan.source.row_window is not None:
-            raise NotSupportedError(f"{statement} works for INTERVAL windows only, and for streams without windows",
-                                    hint="RECALCULATE STREAM the range that the rows are in")
         return plan
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------

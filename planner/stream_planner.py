@@ -176,7 +176,7 @@ class _Planner:
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
         time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
-        on_error = plan_errors(self.statement, trigger.mode, self.defaults.time.on_error)
+        on_error = plan_errors(self.statement, trigger.mode, time.clock, self.defaults.time.on_error)
         if trigger.mode == "force_window_close":
             return plan_force(self, condition)
         if window is None:
@@ -205,6 +205,7 @@ class _Planner:
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
         if time.clock != "event":
             trigger = replace(trigger, ignore_expired=False, ignore_update=True)
+        self.row_key()  # source tasks tell rows by it
         source = self._source_plan(marks or window, condition, casts, time, trigger.ignore_expired)
         agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
@@ -738,6 +739,7 @@ class _Planner:
             precision=self.precision, columns=tuple(self.used.values()),
             tags=tuple(Field(tag.name, tag.type) for tag in self.table.tags),
             needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql, kernel=kernel,
+            key_column=None if self.table.key_column is None else self.table.key_column.name,
         )
 
     def _agg_plan(self, window: Window | WindowMarks | None, casts: list[str]) -> AggPlan:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from stream_kit import Catalog
 
 from penstock.planner.windows import grid_of, starts_between, window_bounds
-from penstock.sql.schema import Column
+from penstock.sql.schema import Column, UserFunction
 from penstock.sql.statements import Duration, IntervalWindow
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
 
@@ -74,8 +74,8 @@ class Schema:
     def units_per_ms(self) -> int:
         return UNITS_PER_SECOND[self.precision] // 1000
 
-    def catalog(self) -> Catalog:
-        return Catalog(self.vnodes, len(self.tag_values), columns=self.columns, tags=self.tags,
+    def catalog(self, functions: Sequence[UserFunction]) -> Catalog:
+        return Catalog(self.vnodes, len(self.tag_values), functions, columns=self.columns, tags=self.tags,
                        tag_values=self.tag_values, precision=self.precision)
 
 
@@ -535,7 +535,10 @@ class Fill:
 
 @dataclass(frozen=True)
 class Stream:
-    """One CREATE STREAM and its meaning. `window` None: rows without windows, with `columns` as their values."""
+    """One CREATE STREAM and its meaning. `window` None: rows without windows, with `columns` as their values.
+
+    `spoilt`: rows that meet it can't be computed, and are left out (ON_ERROR SKIP).
+    """
 
     schema: Schema
     table: str
@@ -551,10 +554,13 @@ class Stream:
     by_table: bool
     block_rows: int
     memory: int
+    spoilt: Expression | None
 
     @property
     def sql(self) -> str:
         options = [f"trigger {self.trigger}", f"watermark {self.watermark // self.schema.units_per_ms}a"]
+        if self.spoilt is not None:
+            options.append("on_error skip")
         if not self.trigger.startswith("continuous"):
             expired = int(self.window is not None and self.window.kind == "count")
             options.append(f"ignore expired {expired} ignore update 0")
@@ -562,18 +568,24 @@ class Stream:
             options.append("fill_history 1")
         named = ", ".join(f"k{n} varchar(30)" for n in range(len(self.groups)))
         into = f"o tags({named})" if self.tags and self.groups else "o"
-        return f"create stream s {' '.join(options)} into {into} as {self.query}{self.fill.text if self.fill else ''}"
+        failing = "" if self.spoilt is None else f"sound(case when {self.spoilt.text} then 1 else 0 end) = 1"
+        return (f"create stream s {' '.join(options)} into {into} as "
+                f"{self._select(failing)}{self.fill.text if self.fill else ''}")
 
     @property
     def query(self) -> str:
         """The SELECT without FILL."""
+        return self._select("" if self.spoilt is None else f"case when {self.spoilt.text} then 1 else 0 end = 0")
+
+    def _select(self, condition: str) -> str:
         if self.window is None:
             key = f", {self.schema.columns[1].name}" if self.schema.keyed else ""
             items = [f"ts{key}", *(f"{column.text} a{n}" for n, column in enumerate(self.columns)), "tbname k0"]
         else:
             items = ["_wstart", "_wend e", *(f"{column.text} a{n}" for n, column in enumerate(self.columns)),
                      *(f"k{n}" for n in range(len(self.groups)))]
-        where = f" where {self.where.text}" if self.where is not None else ""
+        wanted = [text for text in (condition, f"({self.where.text})" if self.where is not None else "") if text]
+        where = f" where {' and '.join(wanted)}" if wanted else ""
         partition = ", ".join(f"{group.text} k{n}" for n, group in enumerate(self.groups))
         return (f"select {', '.join(items)} from {self.table}{where}{f' partition by {partition}' if partition else ''}"
                 f"{f' {self.window.text}' if self.window else ''}")
@@ -606,7 +618,8 @@ class Stream:
                        for column in self.columns)
 
     def _counts(self, row: Row) -> bool:
-        return self.table in ("meters", row["tbname"]) and (self.where is None or bool(self.where.value(row)))
+        return (self.table in ("meters", row["tbname"]) and (self.where is None or bool(self.where.value(row)))
+                and (self.spoilt is None or not self.spoilt.value(row)))
 
     def _row_key(self, row: Row) -> Key:
         return (row["tbname"], row["ts"], row["#key"]) if self.schema.keyed else (row["tbname"], row["ts"])
@@ -671,12 +684,14 @@ def streams(draw: Draw, schema: Schema) -> Stream:
                         for _ in range(draw(st.integers(1, 4))))
         if mode:
             fill = Fill(mode, tuple("none" if column.family == "text" else 7 for column in columns))
+    spoilt = conditions(draw, names) if draw(st.sampled_from([True, False, False, False])) else None
     watermark = draw(st.sampled_from([0, 2])) * TICKS_MS[schema.scale] if kind != "count" else FOREVER_MS
     by_table = not super_table or any(group.text == "tbname" for group in groups)
     return Stream(
         schema, "meters" if super_table else "d0", where, tuple(groups), window, columns, trigger,
         watermark * schema.units_per_ms, fill, draw(st.booleans()), draw(st.booleans()), by_table,
-        draw(st.sampled_from([1, 4, 4, 100, 100])), draw(st.sampled_from([0, 1_000, 1 << 27])))
+        draw(st.sampled_from([1, 4, 4, 100, 100])), draw(st.sampled_from([0, 1_000, 1 << 27])),
+        spoilt)
 
 
 def _groups(draw: Draw, names: Names) -> Iterator[Expression]:
