@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
@@ -40,10 +40,11 @@ class Block:
     """A batch of rows on its way between two tasks."""
 
     data: pa.RecordBatch
+    #: Added up once: every queue on the way asks for it, and Arrow looks at each buffer.
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        return int(self.data.nbytes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", int(self.data.nbytes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -321,8 +321,8 @@ class SegmentTable(SlotTable):
         self._make_room(len(self.groups))
         groups: Iterable[int] = range(len(self.groups))
         if partials is not None:
-            gids = np.unique(partials.column(GROUP.name).to_numpy()).tolist()
-            groups = [self.groups.number(gid) for gid in gids if gid in self.groups]
+            numbers = self.groups.numbers(np.unique(partials.column(GROUP.name).to_numpy()))
+            groups = numbers[numbers >= 0].tolist()
         for group in groups:
             starts = self._order[0].get(group)
             floor = self._floors[0].get(group)
@@ -363,9 +363,9 @@ class SegmentTable(SlotTable):
 
     def _stretches(self, voids: pa.RecordBatch) -> list[tuple[int, int, int]]:
         """Returns (group, first, last) of partials without rows; groups that never had any are left out."""
-        columns = (voids.column(name).to_pylist() for name in (GROUP.name, WINDOW_START.name, LAST_ROW))
-        return [(self.groups.number(gid), first, last) for gid, first, last in zip(*columns, strict=True)
-                if gid in self.groups]
+        groups = self.groups.numbers(voids.column(GROUP.name).to_numpy()).tolist()
+        stretches = zip(groups, *(voids.column(name).to_pylist() for name in (WINDOW_START.name, LAST_ROW)), strict=True)
+        return [(group, first, last) for group, first, last in stretches if group >= 0]
 
     def _remove(self, input: int, group: int, first: int, last: int, withdrawn: set[tuple[int, int]]) -> None:
         """Removes the segments that start in a stretch; those whose result is out go to `withdrawn`."""

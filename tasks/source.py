@@ -81,9 +81,8 @@ class WalBlock(Block):
     records: tuple[Record, ...]
     size: int
 
-    @property
-    def nbytes(self) -> int:
-        return self.size
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", self.size)
 
 
 class SourceTask(BaseSourceTask):
