@@ -106,6 +106,7 @@ class Config:
     worker_idle_timeout: float = field(metadata=_key("workers", "duration", 0, DAY))
     heartbeat_interval: float = field(metadata=_key("workers", "duration", 0.01, MINUTE))
     heartbeat_timeout: float = field(metadata=_key("workers", "duration", 0.1, HOUR))
+    stall_timeout: float = field(metadata=_key("workers", "duration", 1, DAY))
     worker_start_timeout: float = field(metadata=_key("workers", "duration", 1, HOUR))
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))

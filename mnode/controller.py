@@ -104,6 +104,7 @@ class ControllerSettings:
             heartbeat_interval_s=config.heartbeat_interval,
             heartbeat_timeout_s=config.heartbeat_timeout,
             wal_poll_interval_s=config.wal_poll_interval,
+            stall_timeout_s=config.stall_timeout,
             log_level=config.log_level,
             host=config.host,
         )

@@ -56,6 +56,7 @@ from penstock.sql.statements import (
     AlterDatabase,
     AlterStream,
     AlterTable,
+    AnalyzeStream,
     CheckpointStream,
     CreateChildTables,
     CreateDatabase,
@@ -229,6 +230,10 @@ class Engine:
                 return self._show.describe(statement, session)
             case Explain():
                 return self._explain(statement, session)
+            case AnalyzeStream():
+                if self._controller_factory is not None:
+                    raise NotSupportedError("nothing is to be measured here: streams rest between statements")
+                return self._streams.analyze(statement)
             case DryRunStream():
                 from penstock.mnode.dry_run import DryRun
 

@@ -28,6 +28,7 @@ from penstock.common.errors import (
 )
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
@@ -43,7 +44,8 @@ from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
-from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
+from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
@@ -53,6 +55,7 @@ from penstock.planner.windows import count_between
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table, UserFunction
 from penstock.sql.statements import (
+    AnalyzeStream,
     CreateStream,
     DropStream,
     PauseStream,
@@ -578,6 +581,20 @@ class Streams:
         _log.info("stream %x: %s", stream_id, text)
         self._events.append(EventInfo(self._clock.now_ms(), stream_id, text))
 
+    def analyze(self, statement: AnalyzeStream) -> Result:
+        """Watches a running stream for a while; returns what its tasks did meanwhile. Raises UnavailableError."""
+        stream = self.find(statement.name, if_exists=False)
+        assert stream is not None
+        before = self.snapshot()
+        info, plan = before.infos[stream.id], self._plans.get(stream.id)
+        if plan is None or info.state not in ("RUNNING", "STALLED", "PAUSED"):
+            raise UnavailableError(f"stream {stream.name} isn't running: {info.verdict or info.state}")
+        self._clock.wait(self._closing, statement.seconds)
+        after = self.snapshot()
+        names = self._names(stream)
+        return analysis(plan, names, before.tasks.get(stream.id, ()), after.tasks.get(stream.id, ()),
+                        after.infos.get(stream.id, info))
+
     # --- what is shown -----------------------------------------------------------------------------------------
 
     def snapshot(self) -> StreamsSnapshot:
@@ -604,11 +621,16 @@ class Streams:
                            restarts=state.restarts)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
-            infos[stream.id] = judged(info, tasks[stream.id])
+            infos[stream.id] = judged(info, tasks[stream.id], self._names(stream))
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
+
+    def _names(self, stream: StreamRecord) -> Names:
+        plan = self._plans.get(stream.id)
+        source = None if plan is None else self._catalog.database(plan.source_database)
+        return Names(stream.name, source.vgroup_ids if source is not None else ())
 
     def _with_silent_tasks(
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]

@@ -21,8 +21,10 @@ from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot, stalled_reason
+from penstock.mnode.session import make_array
+from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
+from penstock.mnode.verdict import stalled_reason
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 
@@ -292,6 +294,7 @@ class SystemTables:
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
                 history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
+                info.verdict or None,
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -380,13 +383,6 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Iterator[Ro
         yield (child.name, database.name, table.name, tag.name, tag.type.sql(), tag_text(value, tag.type))
 
 
-def make_array(values: list[Any], kind: DataType) -> pa.Array:
-    """Returns values of a system table's column as Arrow; timestamps are given in ms."""
-    if kind.kind is Kind.TIMESTAMP:
-        return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
-    return pa.array(values, kind.arrow())
-
-
 def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:
     for column in table.columns:
         kind = column.type
@@ -434,7 +430,13 @@ def _task_row(
         status.processed_version, status.wal_version, report.lag, _to_ms(status.watermark, precision),
         _to_ms(status.max_event_time, precision), status.idle, status.late_rows, status.windows_open,
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
+        _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
+        _percent(report.udf), status.state_capacity,
     )
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100.0 * share, 1)
 
 
 def _versions(versions: Sequence[tuple[int, int]]) -> str | None:

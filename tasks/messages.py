@@ -297,6 +297,9 @@ class TaskStatus:
     are left out; `late_kept`: came after their window had closed and changed its result; `future_rows`: too far in the
     future; `error_rows`: could not be computed. `left_out`: the last of those left out (None: as in the status before).
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
+    Of the `elapsed_s` seconds of this attempt the task was `busy_s` in its steps, `udf_s` of them in users' functions,
+    most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
+    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`.
     """
 
     task: TaskId
@@ -336,3 +339,12 @@ class TaskStatus:
     history: HistoryProgress | None = None
     udf_errors: int = 0
     udf_report: str = ""
+    elapsed_s: float = 0.0
+    busy_s: float = 0.0
+    blocked_s: float = 0.0
+    blocked_now_s: float = 0.0
+    limited_s: float = 0.0
+    limit: str = ""
+    udf_s: float = 0.0
+    slowest_udf: str = ""
+    state_capacity: int | None = None
