@@ -418,6 +418,11 @@ class StreamController:
             self.turn()
             self._wait()
 
+    @property
+    def asked(self) -> bool:
+        """Whether something has come in that `turn` would handle, besides what is due by time."""
+        return bool(self._inbox)
+
     def turn(self) -> None:
         """Handles everything that has come in, and what is due; the loop's body."""
         while self._inbox:

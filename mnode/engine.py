@@ -242,7 +242,8 @@ class Engine:
             case DryRunStream():
                 from penstock.mnode.dry_run import DryRun
 
-                return DryRun(self.catalog, self.storage, self._streams.plan).run(statement, session)
+                return DryRun(self.catalog, self.storage, self._streams.plan,
+                              functions_directory(self.config, self.paths)).run(statement, session)
             case UseDatabase():
                 return self._ddl.use_database(statement, state)
             case FlushDatabase():

@@ -152,7 +152,11 @@ class CommitRecords:
             known = self._load(record.stream_id)
             directory = self._paths.checkpoints(record.stream_id)
             self._fs.make_dirs(directory)
-            self._fs.write_atomic(directory / f"{record.checkpoint_id}{_SUFFIX}", record.encode())
+            try:
+                self._fs.write_atomic(directory / f"{record.checkpoint_id}{_SUFFIX}", record.encode())
+            except StorageError:
+                self._take_back(record)
+                raise
             known[record.checkpoint_id] = StoredRecord(record.checkpoint_id, record)
             self._prune(record.stream_id, savepoints)
 
@@ -217,6 +221,17 @@ class CommitRecords:
             self._known.pop(stream_id, None)
 
     # --- inside, with the lock ---------------------------------------------------------------------------------
+
+    def _take_back(self, record: CommitRecord) -> None:
+        """Removes a record whose write failed: it may be there all the same, if its directory couldn't be synced."""
+        directory = self._paths.checkpoints(record.stream_id)
+        try:
+            self._fs.remove(directory / f"{record.checkpoint_id}{_SUFFIX}")
+            self._fs.fsync_dir(directory)
+        except StorageError as error:
+            # Whatever is there counts from now on, as it would after a restart.
+            self._known.pop(record.stream_id, None)
+            _log.warning("a commit record that could not be written may stay: %s", error)
 
     def _prune(self, stream_id: int, savepoints: Collection[int]) -> None:
         ordinary = sorted((id_ for id_ in self._load(stream_id) if id_ not in savepoints), reverse=True)

@@ -51,6 +51,7 @@ from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import StreamDefaults, plan_stream
 from penstock.planner.stream_time import TimeDefaults
+from penstock.planner.windows import count_between
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table, UserFunction
 from penstock.sql.statements import (
@@ -66,10 +67,12 @@ from penstock.sql.stream_options import altered
 from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
-from penstock.vnode.keys import TS_MAX
+from penstock.vnode.keys import TS_MAX, TS_MIN
 
 MAX_STREAMS_PER_DATABASE = 61
 """TDengine refuses when there are more than 60 already."""
+
+MAX_HISTORY_WINDOWS = 20_000_000
 
 _EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
 _STOP_TIMEOUT_S = 1.5
@@ -81,7 +84,6 @@ REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
-_REPLAY = "REPLAY DLQ"
 
 
 class Streams:
@@ -140,6 +142,7 @@ class Streams:
             raise InvalidStreamError(
                 f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
         self._refuse_cycle(plan)
+        self._refuse_long_history(plan, source_database)
         if plan.dlq is not None:
             check_name(plan.dlq.table, "table")
         if plan.sink.create:
@@ -178,6 +181,24 @@ class Streams:
             if not further:
                 return
             reached |= further
+
+    def _refuse_long_history(self, plan: StreamPlan, database: Database) -> None:
+        """Refuses FILL_HISTORY over more windows than TDengine takes, from the oldest row to the newest."""
+        if plan.history is None or plan.agg is None or plan.agg.window is None:
+            return
+        first = TS_MIN if plan.history.first_ts is None else plan.history.first_ts
+        last = TS_MAX if plan.history.last_ts is None else plan.history.last_ts
+        snapshots = [self._storage.snapshot(vgroup_id, plan.source.storage_uid) for vgroup_id in database.vgroup_ids]
+        spans = [span for snapshot in snapshots if first <= last and (span := snapshot.span(first, last)) is not None]
+        if not spans:
+            return
+        count = count_between(min(span.first_ts for span in spans), max(span.last_ts for span in spans),
+                              plan.agg.window, plan.agg.precision, plan.agg.time_zone)
+        if count > MAX_HISTORY_WINDOWS:
+            raise InvalidStreamError(
+                f"the history of {plan.source_database}.{plan.source_table} spans {count} windows, at most "
+                f"{MAX_HISTORY_WINDOWS} are filled",
+                hint=f"take longer windows, or bound the primary timestamp {plan.source.time_column} in WHERE")
 
     def create(self, statement: CreateStream, session: Session, ddl: Ddl) -> Result:
         """Creates a stream and returns at once; its tasks start in the background."""
@@ -403,7 +424,7 @@ class Streams:
         """Raises unless the stream runs and can compute single windows again."""
         stream = self.find(name, if_exists=False)
         assert stream is not None
-        self._check_recalculates(stream, _REPLAY)
+        self._check_recalculates(stream, "REPLAY DLQ")
 
     def replay(self, name: str, rows: Sequence[tuple[int, DeadRow]]) -> None:
         """Orders rows of a stream's DLQ, each with its vnode, to be tried again; as sure as `recalculate`."""
@@ -420,9 +441,6 @@ class Streams:
         if plan.force is not None or plan.time.clock != "event":
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
                                     "computed once")
-        if statement == _REPLAY and plan.source.row_window is not None:
-            raise NotSupportedError(f"{statement} works for INTERVAL windows only, and for streams without windows",
-                                    hint="RECALCULATE STREAM the range that the rows are in")
         return plan
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------

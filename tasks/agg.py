@@ -112,9 +112,9 @@ class AggTask(BaseTask):
         channel, item = taken
         self._tracker.enter("RUNNING")
         match item:
-            case Block(data=data):
+            case Block(data=data, nbytes=size):
                 self._rows_in += data.num_rows
-                self._bytes_in += data.nbytes
+                self._bytes_in += size
                 self._merge(data, self._inputs[channel])
             case Watermark() as watermark:
                 self._hear_time(self._inputs[channel], watermark)

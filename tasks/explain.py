@@ -18,6 +18,9 @@ PROCESSING = {
 DELIVERY = "exactly once, as upserts: what is written again replaces itself"
 """What a result table gives, whatever the stream's own guarantee is."""
 
+GROWING = {"values": "every value", "distinct": "every different value"}
+"""What accumulators without a bound hold."""
+
 
 def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
     """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs."""
@@ -32,6 +35,9 @@ def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
         kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
                          for accumulator in plan.agg.accumulators)
         lines.append(f"Each agg task keeps per group and window: {kept}")
+        lines += [f"The state of a window grows with its rows: {GROWING[accumulator.kind]} is kept in "
+                  f"{accumulator.fields[0].name}"
+                  for accumulator in plan.agg.accumulators if accumulator.kind in GROWING]
         lines.append(f"Each agg task computes with {_engine(plan.agg.kernel is not None)}: {plan.agg.final_sql}")
     if plan.fill is not None:
         lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
@@ -40,10 +40,11 @@ class Block:
     """A batch of rows on its way between two tasks."""
 
     data: pa.RecordBatch
+    #: Added up once: every queue on the way asks for it, and Arrow looks at each buffer.
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        return int(self.data.nbytes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", int(self.data.nbytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +199,16 @@ class ResultWrite:
 Reason = Literal["late", "future", "error"]
 
 
+RowKey = tuple[int, int, int | str | None]
+"""What tells a row from others: its table's id, its primary timestamp, and the second part of a composite key."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOutRow:
     """A row that a stream left out. `ts` in units of the source's precision, and so is `lateness`: how far the row is
     behind the newest event time that its vnode had seen (negative: beyond the newest that is allowed). `version` and
-    `ingest_time_ms` are those of the WAL record that it came with."""
+    `ingest_time_ms` are those of the WAL record that it came with. `key`: the second part of its primary key, if its
+    table has a composite one."""
 
     tuid: int
     ts: int
@@ -210,15 +216,20 @@ class LeftOutRow:
     reason: Reason
     version: int
     ingest_time_ms: int
+    key: int | str | None = None
+
+    @property
+    def row_key(self) -> RowKey:
+        return self.tuid, self.ts, self.key
 
 
 @dataclass(frozen=True, slots=True)
 class DeadRow:
-    """A row on its way to a DLQ table. `number`: its place in its WAL record. `table`: the name of its table.
+    """A row on its way to a DLQ table. `id` tells it from others there. `table`: the name of its table.
     `content`: its columns as JSON. `attempts`: how often it was tried."""
 
     row: LeftOutRow
-    number: int
+    id: int
     table: str
     message: str
     content: str

@@ -51,7 +51,8 @@ def cut(data: pa.RecordBatch, bytes_max: int) -> list[Block]:
     """Returns the rows as blocks of at most `bytes_max` bytes each (a single row is never cut)."""
     if data.num_rows == 0:
         return []
-    if data.nbytes <= bytes_max or data.num_rows == 1:
-        return [Block(data)]
+    block = Block(data)
+    if block.nbytes <= bytes_max or data.num_rows == 1:
+        return [block]
     half = data.num_rows // 2
     return cut(data.slice(0, half), bytes_max) + cut(data.slice(half), bytes_max)

@@ -130,8 +130,7 @@ class SinkTask(BaseTask):
             taken_any = True
             channel, item = taken
             match item:
-                case Block(data=data):
-                    size = data.nbytes
+                case Block(data=data, nbytes=size):
                     self._blocks.append(data)
                     self._blocks_bytes += size
                     self._rows_in += data.num_rows

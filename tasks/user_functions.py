@@ -156,7 +156,10 @@ class UserFunctions:
 
     def _partial(self, call: UserCall, loaded: LoadedAggregate, groups: pa.Array) -> pa.Array:
         def state_of(columns: list[pa.Array]) -> bytes:
-            return self._state(call.function.name, loaded, lambda: _accumulated(loaded, columns))
+            state = self._state(call.function.name, loaded, lambda: _accumulated(loaded, columns))
+            if self._strict and state.startswith(_POISON):
+                self._fail_by_row(call, loaded, columns)
+            return state
 
         return pa.array([state_of(columns) for columns in _groups(groups, call.arguments)], pa.binary())
 
@@ -171,6 +174,14 @@ class UserFunctions:
                     self._count(call.function.name, error)
             values.append(value)
         return _out(pa.array(values, call.result.arrow()), call.result)
+
+    def _fail_by_row(self, call: UserCall, loaded: LoadedAggregate, columns: list[pa.Array]) -> None:
+        """Raises if a row can't be accumulated by itself; what fails for several rows only is no row's fault."""
+        for row in range(len(columns[0])):
+            try:
+                loaded.dumps(_accumulated(loaded, [column.slice(row, 1) for column in columns]))
+            except Exception as error:  # noqa: BLE001
+                self._failed(call, error)
 
     # -- errors ----------------------------------------------------------------------------------------------
 

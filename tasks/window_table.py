@@ -214,7 +214,7 @@ class WindowTable:
 
     @property
     def memory_bytes(self) -> int:
-        return self.slots_used * self._row_bytes
+        return self.slots_used * self._row_bytes + sum(column.held for column in self._columns)
 
     def spill(self, bytes_max: int, closed_until: int | None) -> None:
         """Moves the oldest windows out of memory until what stays is at most `bytes_max`.
@@ -427,7 +427,7 @@ class WindowTable:
         self._index[input].put(np.full(len(groups), line), groups, slots)
         self._rows[slots] = rows
         for column, (data, valid) in zip(self._columns, columns, strict=True):
-            column.data[slots], column.valid[slots] = data, valid
+            column.fill(slots, data, valid)
 
 
 def _codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:

@@ -94,7 +94,6 @@ class Worker:
     def run(self) -> None:
         """Says Hello, then obeys until Shutdown; raises UnavailableError when the mnode is gone."""
         self._connection.send(Hello(self._spec.group, self._index, os.getpid(), self._exchange.address))
-        self._notifier.start()
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
         while True:
             message = self._connection.receive()
@@ -158,9 +157,7 @@ class Worker:
         )  # fmt: skip
         vgroup_id = deployment.vgroup_ids[self._index]
         log = stream.environment.open_wal(vgroup_id, 0)
-        self._notifier.follow(
-            vgroup_id, deployment.stream_id, lambda: log.acknowledged_version, stream.runner.wake
-        )
+        self._notifier.follow(vgroup_id, deployment.stream_id, log, stream.runner.wake)
         return tasks, links
 
     def _start(self, message: StartStream) -> None:

@@ -51,6 +51,7 @@ class FaultyFs(OsFs):
         temporary = path.with_name(path.name + ".tmp")
         temporary.write_bytes(data)
         temporary.replace(path)
+        self.check(f"sync the directory of {path.name}", sync=True)  # the new file is there all the same
 
     def map_shared(self, path: Path, size: int) -> mmap.mmap:
         self.check(f"map {path.name}")

@@ -7,10 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from faulty_fs import FaultyFs
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.common.errors import CorruptionError, InternalError
+from penstock.common.errors import CorruptionError, InternalError, StorageError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode import checkpoints
@@ -261,6 +262,31 @@ def test_wal_is_needed_back_to_the_oldest_record(records: CommitRecords, tmp_pat
     assert records.oldest_versions(0x2A) == {20: 80}
     (DataPaths(tmp_path).checkpoints(0x2A) / "8.json").write_bytes(b"")
     assert reopened(tmp_path).oldest_versions(0x2A) == {20: 90}
+
+
+@pytest.mark.parametrize("failing", [(2,), (2, 3), (2, 4)])
+def test_a_record_that_failed_means_the_same_to_the_next_start(tmp_path: Path, failing: tuple[int, ...]) -> None:
+    """A record whose directory couldn't be synced is nowhere, or counts before and after a restart alike."""
+    fs = FailingCalls(failing)
+    records = CommitRecords(DataPaths(tmp_path), fs)
+    with pytest.raises(StorageError):
+        records.write(record_of(8))
+    assert records.ids(0x2A) == reopened(tmp_path).ids(0x2A)
+    assert records.ids(0x2A) == ([] if failing != (2, 3) else [8])
+    records.write(record_of(9))
+    assert records.newest(0x2A) == reopened(tmp_path).newest(0x2A) == record_of(9)
+
+
+class FailingCalls(FaultyFs):
+    """Fails at several calls: 1 writes the record, 2 syncs its directory, 3 and 4 take it back."""
+
+    def __init__(self, numbers: tuple[int, ...]) -> None:
+        super().__init__()
+        self._numbers = numbers
+
+    def trip(self, what: str, *, sync: bool = False) -> bool:
+        self.calls += 1
+        return self.calls in self._numbers
 
 
 def test_records_of_savepoints_stay_until_they_are_none(records: CommitRecords) -> None:

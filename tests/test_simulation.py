@@ -23,6 +23,7 @@ PAST = {
     30043: "a statement that dropped a left-over table was refused, and the stream created all the same",
     40072: "a power cut spared a later sector of unsynced records: the log was refused instead of cut",
     50479: "a MANIFEST whose rename was not durable came back after what it needs was deleted",
+    174: "a commit record whose directory could not be synced was taken for unwritten, and was there at the next start",
     40179: "an attempt was prepared while a commit record was being written: it dropped the state of that checkpoint",
 }
 

@@ -24,14 +24,18 @@ ROW_GROUP_ROWS = 65_536
 MAX_PART_ROWS = 4_000_000
 # A column with more values than fit here is written plainly: a larger dictionary costs time and saves no space.
 _DICTIONARY_BYTES = 64 << 10
+# What is smaller fits into a few pages of the disk as it is; compressing it would only cost time, and reading it too.
+_COMPRESSED_FROM_BYTES = 8 << 10
 _PIECE = 1 << 20
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
     """Returns a table as a Parquet file with page checksums."""
     sink = pa.BufferOutputStream()
-    pq.write_table(table, sink, compression="zstd", compression_level=1, row_group_size=ROW_GROUP_ROWS,
-                   dictionary_pagesize_limit=_DICTIONARY_BYTES, write_page_checksum=True, store_schema=True)
+    small = table.nbytes < _COMPRESSED_FROM_BYTES
+    pq.write_table(table, sink, compression="none" if small else "zstd", compression_level=None if small else 1,
+                   row_group_size=ROW_GROUP_ROWS, dictionary_pagesize_limit=_DICTIONARY_BYTES,
+                   write_page_checksum=True, store_schema=True)
     data: bytes = sink.getvalue().to_pybytes()
     return data
 

@@ -44,6 +44,7 @@ _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stor
 _FLUSHES_PER_TIMES = 16  # for more child tables; opening the vnode reads the keys of the parts written since
 _TIER_BITS = 3  # parts of a tier have up to 8 times the rows of the tier below
 _MAX_TOMBSTONES = 2000  # beyond that, parts are rewritten without the hidden rows before their tier is full
+_THREADS_FROM_BYTES = 1 << 20  # handing columns of smaller parts to threads costs more than reading them
 _RETENTION_INTERVAL_S = 5.0
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
 
@@ -133,6 +134,7 @@ class Vnode:
         self._last_flush = clock.monotonic()
         self._last_retention = -math.inf
         self._rows_written = self._flushes = self._compactions = 0
+        self._doubtful = False
         self._closed = False
 
     @classmethod
@@ -520,7 +522,10 @@ class Vnode:
         return Manifest(self._options.vgroup_id, persisted, self._next_file, tables, dict(self._pins))
 
     def _save(self, manifest: Manifest) -> None:
+        """Replaces the MANIFEST. When that fails, the old or the new one is on disk: nothing goes that either needs."""
+        self._doubtful = True
         manifests.save(self._fs, self._store, manifest)
+        self._doubtful = False
 
     def _horizon(self, persisted: int) -> int:
         """The oldest version that a reader may ask for."""
@@ -740,7 +745,8 @@ class Vnode:
         data = self._fs.read(part.path)
         if crc32c(data) != part.info.crc:
             raise CorruptionError(f"part {part.path} is damaged: its checksum does not fit")
-        table = pq.read_table(pa.BufferReader(data)).combine_chunks()
+        file = pq.ParquetFile(pa.BufferReader(data))
+        table = file.read(use_threads=len(data) >= _THREADS_FROM_BYTES).combine_chunks()
         return Run.of(table.to_batches()[0], part.info.updates)
 
     def _replace_parts(self, table: TableState, old: Sequence[PartHandle], new: Sequence[PartHandle]) -> None:
@@ -787,6 +793,9 @@ class Vnode:
             age = self._clock.monotonic() - self._last_flush
             due = behind and (age >= self._options.flush_interval_s or pending >= self._options.memtable_bytes)
         self._wal.sync_if_due(self._options.wal_fsync_period_ms / 1000)
+        with self._store_lock, self._lock:
+            if self._doubtful:
+                self._save(self._manifest(self._persisted))
         if due:
             self.flush()
             self.compact()
@@ -799,6 +808,8 @@ class Vnode:
     def _delete_replaced(self) -> None:
         now = self._clock.monotonic()
         with self._store_lock, self._lock:
+            if self._doubtful:
+                return
             kept = []
             for entry in self._replaced:
                 held = entry.handle is not None and entry.handle() is not None

@@ -41,6 +41,7 @@ T = TypeVar("T")
 
 _LOCK_TIMEOUT_S = 15.0
 _POLL_MIN_S, _POLL_MAX_S = 0.005, 0.25
+_TICK_S = 0.05
 #: What a message costs that never arrives is a timeout; those whose loss TCP makes impossible always arrive.
 MAY_BE_LOST = (control.Acknowledged, control.Deployed, control.Stopped, control.Heartbeat, control.Deploy,
                control.StopStream)
@@ -227,7 +228,13 @@ class EngineProcess:
         return True
 
     def turn(self) -> None:
+        """Has the controller do what is due."""
         if self.controller is not None:
+            self.controller.turn()
+
+    def answer(self) -> None:
+        """Has the controller handle what has come in, if anything has."""
+        if self.controller is not None and self.controller.asked:
             self.controller.turn()
 
 
@@ -582,7 +589,7 @@ class Cluster:
 
     def _tick(self, host: EngineProcess) -> None:
         host.turn()
-        self.world.later(0.02, host.process, lambda: self._tick(host))
+        self.world.later(_TICK_S, host.process, lambda: self._tick(host))
 
     def start_worker(self, host: EngineProcess, group: SimGroup, spec: WorkerSpec, index: int) -> SimWorker:
         worker = SimWorker(self, host, group, spec, index)

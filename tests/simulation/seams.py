@@ -1,6 +1,7 @@
 """Seams at two libraries. LMDB is the real one, with a seam at its commits: a write may be refused there, or be the
 last thing its process does; environments are known by process, so that they can be closed when it dies. DuckDB is the
-real one, too, but all processes share one in-memory instance by connections of their own, since a start of it is slow.
+real one, too, but all processes share one in-memory instance by connections of their own, since a start of it is slow;
+what tasks compute with it is remembered, since histories ask the same of it again and again.
 """
 
 from __future__ import annotations
@@ -8,25 +9,88 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import duckdb
 import lmdb
+import pyarrow as pa
 import pytest
 
 from penstock.mnode import catalog, queries
 from penstock.tasks import compute, state_store
 
+_ANSWERS_KEPT = 20_000
+_Question = tuple[str, tuple[tuple[str, bytes], ...]]
+
 
 class DuckdbSeam:
     """Takes the place of the module `duckdb` where tasks and queries connect."""
+
+    def __init__(self, connect: Callable[[], Any]) -> None:
+        self._connect = connect
 
     def __getattr__(self, name: str) -> Any:
         return getattr(duckdb, name)
 
     def connect(self, *arguments: Any, **options: Any) -> Any:
-        return shared_duckdb().cursor()
+        return self._connect()
+
+
+class RememberingConnection:
+    """A connection that asks DuckDB only what it wasn't asked before, of the same tables, in any history.
+
+    The SQL of tasks is a function of the tables that are registered.
+    """
+
+    _answers: ClassVar[dict[_Question, pa.Table]] = {}
+
+    def __init__(self) -> None:
+        self._tables: dict[str, pa.Table] = {}
+        self._contents: dict[str, bytes] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a task uses {name} of DuckDB, which this connection doesn't know")
+
+    def register(self, name: str, table: pa.Table) -> None:
+        self._tables[name] = table
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write(table)
+        self._contents[name] = sink.getvalue().to_pybytes()
+
+    def unregister(self, name: str) -> None:
+        del self._tables[name], self._contents[name]
+
+    def sql(self, text: str) -> _Answer:
+        return _Answer(self, text)
+
+    def answer(self, text: str) -> pa.Table:
+        """Returns the rows that DuckDB gives; raises what it raises."""
+        question = text, tuple(sorted(self._contents.items()))
+        found = self._answers.get(question)
+        if found is None:
+            with shared_duckdb().cursor() as connection:
+                for name, table in self._tables.items():
+                    connection.register(name, table)
+                found = connection.sql(text).to_arrow_table()
+            if len(self._answers) >= _ANSWERS_KEPT:
+                self._answers.clear()
+            self._answers[question] = found
+        return found
+
+    def close(self) -> None:
+        self._tables.clear()
+
+
+@dataclass(frozen=True)
+class _Answer:
+    connection: RememberingConnection
+    text: str
+
+    def to_arrow_table(self) -> pa.Table:
+        return self.connection.answer(self.text)
 
 
 @cache
@@ -67,8 +131,8 @@ class LmdbSeam:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "lmdb", self)
             patch.setattr(state_store, "lmdb", self)
-            patch.setattr(compute, "duckdb", DuckdbSeam())
-            patch.setattr(queries, "duckdb", DuckdbSeam())
+            patch.setattr(compute, "duckdb", DuckdbSeam(RememberingConnection))
+            patch.setattr(queries, "duckdb", DuckdbSeam(lambda: shared_duckdb().cursor()))
             yield
 
 
