@@ -88,6 +88,7 @@ def test_a_browser_shows_the_streams(door: tuple[HttpDoor, dict[str, Any]]) -> N
     from playwright.sync_api import expect, sync_playwright
 
     assert not _ABSENT
+    expect.set_options(timeout=60_000)
     opened, told = door
     complaints: list[str] = []
     with sync_playwright() as playwright:
