@@ -602,7 +602,7 @@ class Streams:
         if self._controller is None:
             streams = self._catalog.streams()
             return StreamsSnapshot(
-                {stream.id: self._idle_info(stream) for stream in streams},
+                {stream.id: self._judged(stream, self._idle_info(stream)) for stream in streams},
                 checkpoints={stream.id: checkpoint_infos(self._records.all(stream.id), None, None)
                              for stream in streams})
         states = self._controller.stream_states()
@@ -614,20 +614,23 @@ class Streams:
         for stream in self._catalog.streams():
             state = states.get(stream.id)
             if state is None:
-                infos[stream.id] = self._idle_info(stream)
+                infos[stream.id] = self._judged(stream, self._idle_info(stream))
                 checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
                            restarts=state.restarts)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
-            infos[stream.id] = judged(info, tasks[stream.id], self._names(stream))
+            infos[stream.id] = self._judged(stream, info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         downstream = {edges.task: edges.downstream
                       for stream in self._catalog.streams() for edges in self._edges(stream)}
         return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream)
+
+    def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
+        return judged(info, reports, self._names(stream))
 
     def _edges(self, stream: StreamRecord) -> tuple[TaskEdges, ...]:
         """Returns the task DAG of a stream, nothing if it isn't planned."""
