@@ -189,12 +189,13 @@ def _stream(state: TopState, stream: Row) -> RenderableType:
     for name in ("rows/s", "state"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("waits for", ratio=1, overflow="fold")
+    names = {task["task_id"]: f"{task['level']} v{task['node_id']}" for task in stream["tasks"]}
     for task in sorted(stream["tasks"], key=lambda task: (task["node_id"], _LEVELS.index(task["level"]))):
         column = "rows_out" if task["level"] == "sink" else "rows_in"
         now_s = task["blocked_seconds"] or 0.0
-        waits = task["blocked_by"] or task["reason"] or ""
+        waits = names.get(task["blocked_by"], task["blocked_by"]) or task["reason"] or ""
         table.add_row(
-            f"{task['level']} v{task['node_id']}", _state(task["state"]), _share(task["busy_percent"], "green"),
+            names[task["task_id"]], _state(task["state"]), _share(task["busy_percent"], "green"),
             _share(task["blocked_percent"], "red"), _queue(task, "input"), _queue(task, "output"),
             _count(_rate(state, stream, task["level"], column, task["task_id"])), _size(task["state_bytes"]),
             f"{waits} for {now_s:.0f} s" if now_s >= 1 else waits)

@@ -74,8 +74,9 @@ def test_the_first_screen_has_all_streams_with_their_verdicts(told: Overview) ->
 
 def test_a_stream_looked_at_closely_shows_its_tasks(told: Overview) -> None:
     """Shares and queues as bars, the rate, and for whom a task waits for how long."""
+    sink = next(task["task_id"] for task in told["streams"][0]["tasks"] if task["level"] == "sink")
     now = later(told, rows_in=3000, busy_percent=70.0, blocked_percent=20.0, blocked_seconds=12.0,
-                blocked_by="7-sink-0", input_bytes=30 * 2**20, state="BACKPRESSURED")
+                blocked_by=sink, input_bytes=30 * 2**20, state="BACKPRESSURED")
     lines = text_of(TopState(now, told, opened="s1"), width=160).splitlines()
     assert lines[2].split() == ["s1", "RUNNING"]
     assert lines[3] == BOTTLENECK
@@ -86,7 +87,7 @@ def test_a_stream_looked_at_closely_shows_its_tasks(told: Overview) -> None:
     assert "███████···  70%" in held
     assert "██········  20%" in held
     assert "█████····· 30.0 MiB" in held
-    assert held.rstrip().endswith("7-sink-0 for 12 s")
+    assert held.rstrip().endswith("sink v2 for 12 s")
     assert "1,500" in held
 
 
