@@ -1,4 +1,4 @@
-"""Whether this process may use what is in a directory: asked before anything is changed, with all reasons in one text."""
+"""Whether this process may use what is in a directory: asked before anything in it is changed."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Copies of checkpoints in another place, made in the background, and taken from there when the state is gone.
 
 A copy is the state of all tasks as of one committed checkpoint, cut into pieces. Its manifest is written last and has
-the checksum of every piece: a copy without one, or with other pieces than it says, counts for nothing. A copy sends only
-the pieces that the last but one doesn't have, in the same of two shelves: the two newest copies share nothing, so what
-is damaged in one place spoils one of them. No stream ever waits for a copy, nor for the place being there.
+the checksum of every piece: a copy without one, or with other pieces than it says, counts for nothing. A copy sends
+only the pieces that the last but one doesn't have, in the same of two shelves: the two newest copies share nothing, so
+what is damaged in one place spoils one of them. No stream ever waits for a copy, nor for the place being there.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ class Crash(BaseException):
 
 
 def crash_at(number: int, calls: list[str], what: Callable[..., Any], *, after: bool) -> Callable[..., Any]:
-    """Returns `what`, but the `number`th of all `calls` is the last thing that the process does, or what it is about to do."""
+    """Returns `what`, but the process ends before or `after` the `number`th of all `calls`."""
 
     def call(*arguments: Any) -> Any:
         calls.append(what.__qualname__)
@@ -37,7 +37,9 @@ def crash_at(number: int, calls: list[str], what: Callable[..., Any], *, after: 
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_crash_leaves_stream_and_table_or_neither(tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_leaves_stream_and_table_or_neither(
+    tmp_path: Path, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Before and behind each commit of the catalog and each MANIFEST that the statement writes."""
     found = set()
     for number in range(1, 50):

@@ -21,7 +21,6 @@ import pytest
 from penstock.mnode import catalog, queries
 from penstock.tasks import compute, state_store
 
-
 _ANSWERS_KEPT = 20_000
 _Question = tuple[str, tuple[tuple[str, bytes], ...]]
 
