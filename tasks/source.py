@@ -210,7 +210,7 @@ class SourceTask(BaseSourceTask):
             upper_bound=self._max_ts if self._writers is None else self._writers.upper,
             idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
-            error_rows=self._ledger.count("error"), late_kept=self._ledger.late_kept,
+            error_rows=self._ledger.count("error"), late_kept=((self.id.index, self._ledger.late_kept),),
             lateness=self._ledger.lateness(), left_out=self._ledger.sample,
             history=None if self._history is None else self._history.progress())
 

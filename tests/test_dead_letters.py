@@ -191,6 +191,33 @@ def test_replayed_rows_come_into_windows_that_rows_define(
         ("late", "replayed"), ("late", "dead"), ("future", "replayed")]
 
 
+@pytest.mark.parametrize("window", ["SESSION(ts, 30s)", "STATE_WINDOW(v)",
+                                    "EVENT_WINDOW START WITH v > 0 END WITH v = 2", "COUNT_WINDOW(2)",
+                                    "INTERVAL(10s)"])
+@pytest.mark.parametrize("fate", ["DROP", "RECALC", "DLQ dead"])
+def test_late_rows_of_any_window_are_seen(bed: TestBed, window: str, fate: str) -> None:
+    """What is left out or counts nevertheless is counted and kept, and so is how late rows were."""
+    create = (f"CREATE STREAM s TRIGGER AT_ONCE WATERMARK 1s LATE {fate} INTO o AS "
+              f"SELECT _wstart ts, count(*) n FROM c1 {window}")
+    if "COUNT" in window and fate == "RECALC":
+        with pytest.raises(InvalidStreamError, match="EXPIRED"):
+            bed.execute(create)
+        return
+    bed.execute(create)
+    put(bed, "c1", (0, 1), (1, 1), (5, 2), (2, 2), (3, 2), (6, 2))
+    counts = "late_rows, late_kept, suggested_watermark, lateness"
+    left_out = fate != "RECALC"
+    assert bed.rows(f"SELECT {counts} FROM information_schema.ins_watermarks") == [(
+        *((2, 0) if left_out else (0, 2)), "99.9% of rows were at most 3m late",
+        "in time: 4, <= 2.18m: 1, <= 4.37m: 1")]
+    assert bed.rows("SELECT table_name, ts, reason, late_by_ms FROM information_schema.ins_late_rows ORDER BY ts") == [
+        ("c1", SHIFT + minutes * MINUTE, "late", (5 - minutes) * MINUTE) for minutes in (2, 3) if left_out]
+    assert bed.rows("SELECT sum(n) FROM o") == [(4 if left_out else 6,)]
+    if fate == "DLQ dead":
+        assert bed.rows("SELECT event_time, reason FROM dead ORDER BY event_time") == [
+            (SHIFT + minutes * MINUTE, "late") for minutes in (2, 3)]
+
+
 def test_history_that_fails_is_left_out(bed: TestBed) -> None:
     """Each row of FILL_HISTORY has its own line in the DLQ, however many pieces it was read in."""
     put(bed, "t", (0, 1, "a"), (1, HUGE, "b"), (2, HUGE, "c"), (3, 3, "d"))
