@@ -294,8 +294,8 @@ class TaskStatus:
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error. `upper_bound`: the greatest event time that rows have or writers have noted. `late_rows`: came too late and
     are left out; `late_kept`: per vnode, by its place, those that came after their window had closed and changed its
-    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those left
-    out (None: as in the status before).
+    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
+    left out (None: as in the status before).
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
     """
 
