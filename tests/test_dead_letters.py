@@ -231,11 +231,21 @@ def test_history_that_fails_is_left_out(bed: TestBed) -> None:
 
 def test_rows_from_before_the_stream_may_fail(bed: TestBed) -> None:
     """A window that is computed anew is read back whole: what can't be computed in it is left out as well."""
-    put(bed, "t", (0, HUGE, "a"))
+    put(bed, "t", (0, HUGE, "a"), (0.2, HUGE, "c"))
     bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE IGNORE UPDATE 0 ON_ERROR SKIP INTO o AS {SUM}")
     put(bed, "t", (0.1, 1, "b"), (0.1, 2, "b"))
     assert bed.rows("SELECT n, s FROM o") == [(1, 8)]
-    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks") == [(1,)]
+    assert bed.rows("SELECT error_rows FROM information_schema.ins_watermarks") == [(2,)]
+    put(bed, "t", (0, 3, "a"))
+    assert bed.rows("SELECT n, s FROM o") == [(2, 20)]
+
+
+def test_a_failing_row_from_before_the_stream_can_be_mended(bed: TestBed) -> None:
+    """The row that takes its place counts, though nobody had tried the old one."""
+    put(bed, "t", (0, HUGE, "a"))
+    bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE IGNORE UPDATE 0 ON_ERROR SKIP INTO o AS {SUM}")
+    put(bed, "t", (0, 1, "a"))
+    assert bed.rows("SELECT n, s FROM o") == [(1, 4)]
 
 
 def test_a_dlq_has_the_row_with_all_that_is_known_of_it(bed: TestBed) -> None:
