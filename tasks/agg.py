@@ -69,7 +69,7 @@ class AggTask(BaseTask):
         self._quiet_since: dict[int, float] = {}
         self._ahead: frozenset[TaskId] = frozenset()
         self._delayed = Delayed(plan.period_ms / 1000)
-        self._late_kept = 0
+        self._late_kept = dict.fromkeys((task.index for task in upstream), 0)
         self._rows_in = 0
         self._bytes_in = 0
         self._set_up(len(upstream), deployment)
@@ -79,7 +79,7 @@ class AggTask(BaseTask):
             # How long the engine was down isn't known: quiet vnodes are quiet from now on.
             self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
             self._hold_back()
-            self._late_kept = meta.get("late_kept", 0)
+            self._late_kept.update(meta.get("late_rows_kept", ()))  # checkpoints of older versions have none
             self._restore(meta)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
@@ -137,7 +137,8 @@ class AggTask(BaseTask):
     def status(self) -> TaskStatus:
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
-            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current, late_kept=self._late_kept,
+            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
+            late_kept=tuple(self._late_kept.items()),
             held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
             if len(self._upstream) > 1 else (),
             windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes)
@@ -239,4 +240,5 @@ class AggTask(BaseTask):
         self._inbox.abandon(checkpoint_id)
 
     def _state(self) -> Mapping[str, Any]:
-        return {"table": self._table.save(), "watermarks": self._watermarks.save(), "late_kept": self._late_kept}
+        return {"table": self._table.save(), "watermarks": self._watermarks.save(),
+                "late_rows_kept": list(self._late_kept.items())}

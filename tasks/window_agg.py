@@ -40,17 +40,17 @@ class WindowAggTask(AggTask):
         operation = data.column(OPERATION.name)[0].as_py()
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
         if operation == ADD:
-            self._count_reopened(data, touched)
+            self._count_reopened(data, touched, self._upstream[input].index)
         self._show(touched)
         self._table.spill(self._settings.state_memory_bytes, self._closed_until)
 
-    def _count_reopened(self, data: pa.RecordBatch, touched: Touched) -> None:
-        """Counts the rows that came after their windows had closed."""
+    def _count_reopened(self, data: pa.RecordBatch, touched: Touched, vnode: int) -> None:
+        """Counts the rows that came after their windows had closed. `vnode`: their own, by its place."""
         until = self._closed_until
         if until is None or self._table.end(int(touched.starts.min())) > until:
             return
         closed = np.array([self._table.end(start) <= until for start in touched.starts.tolist()])
-        self._late_kept += int(data.column(ROWS.name).to_numpy()[closed[touched.which]].sum())
+        self._late_kept[vnode] += int(data.column(ROWS.name).to_numpy()[closed[touched.which]].sum())
 
     def _show(self, touched: Touched, *, ordered: bool = False) -> None:
         """Emits what changed in windows, as the trigger says; closed ones at once if their change was `ordered`."""
