@@ -116,6 +116,9 @@ class AggTask(BaseTask):
                 self._rows_in += data.num_rows
                 self._bytes_in += size
                 self._merge(data, self._inputs[channel])
+                # Mostly the new time of the sender stands right behind; a step of its own would cost more than it.
+                if self._outbox.flush() and not self._go_on() and (behind := self._inbox.time_behind(channel)):
+                    self._hear_time(self._inputs[channel], behind)
             case Watermark() as watermark:
                 self._hear_time(self._inputs[channel], watermark)
             case Barrier(checkpoint_id) as barrier:
@@ -231,9 +234,7 @@ class AggTask(BaseTask):
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        sinks = self._destinations.sinks_of(self._destinations.learn(results), len(channels))
-        for n, channel in enumerate(channels):
-            self._outbox.send(channel, results.filter(pa.array(sinks == n)))
+        self._outbox.spread(self._destinations.sinks_of(self._destinations.learn(results), len(channels)), results)
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)

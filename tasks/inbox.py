@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.common.errors import InternalError
-from penstock.tasks.messages import Barrier, Item, TaskId
+from penstock.tasks.messages import Barrier, Item, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
 
 
@@ -50,6 +50,14 @@ class Inbox:
                 self._turn = (self._turn + step + 1) % len(channels)
                 return channel, item
         return None
+
+    def time_behind(self, channel: TaskId) -> Watermark | None:
+        """Takes the watermark that follows what was just taken from this channel, if one does."""
+        item = self._queue.peek(channel)
+        if not isinstance(item, Watermark):
+            return None
+        self._queue.take(channel)
+        return item
 
     def barrier(self, channel: TaskId, barrier: Barrier) -> bool:
         """Notes a barrier; returns True once all channels have it: now is the moment of the checkpoint.
