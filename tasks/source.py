@@ -628,8 +628,7 @@ class SourceTask(BaseSourceTask):
             self._outbox.send(channels[0], batch)
             return
         place = batch.column(GROUP.name).to_numpy() % np.uint64(len(channels))
-        for n, channel in enumerate(channels):
-            self._outbox.send(channel, batch.filter(pa.array(place == n)))
+        self._outbox.spread(place.astype(np.int64), batch)
 
     def _watermark(self) -> int | None:
         if self._writers is not None:

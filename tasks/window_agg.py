@@ -17,7 +17,7 @@ from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.messages import Cleared, Settled
 from penstock.tasks.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.task import StreamDeployment
-from penstock.tasks.window_table import Times, Touched, WindowTable
+from penstock.tasks.window_table import Times, Touched, WindowTable, united
 
 
 class WindowAggTask(AggTask):
@@ -28,6 +28,7 @@ class WindowAggTask(AggTask):
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
+        self._merged: list[Touched] = []
         self._held = HeldWindows()
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
@@ -41,7 +42,11 @@ class WindowAggTask(AggTask):
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
         if operation == ADD:
             self._count_reopened(data, touched, self._upstream[input].index)
-        self._show(touched)
+        self._merged.append(touched)
+
+    def _show_merged(self) -> None:
+        self._show(united(self._merged))
+        self._merged = []
         self._table.spill(self._settings.state_memory_bytes, self._closed_until)
 
     def _count_reopened(self, data: pa.RecordBatch, touched: Touched, vnode: int) -> None:

@@ -53,6 +53,17 @@ class Touched:
         return self.groups if len(self.starts) == 1 else self.groups[self.which == place]
 
 
+def united(parts: Sequence[Touched]) -> Touched:
+    """Returns what any of the blocks touched, each (group, window) once; there is at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    starts, which = np.unique(np.concatenate([part.starts[part.which] for part in parts]), return_inverse=True)
+    groups = np.concatenate([part.groups for part in parts])
+    span = int(groups.max(initial=0)) + 1
+    distinct = np.unique(which * span + groups)
+    return Touched(starts, distinct // span, distinct % span)
+
+
 class WindowTable:
     """All windows of one agg task. `closed_until`: windows that end at or before it are closed (None: none is)."""
 
