@@ -111,7 +111,11 @@ class Config:
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))
 
+    metrics_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))
+    ui_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))
+
     log_level: str = field(metadata=_key("log", "choice", choices=("debug", "info", "warning", "error")))
+    log_format: str = field(metadata=_key("log", "choice", choices=("text", "json")))
     log_dir: Path = field(metadata=_key("log", "path"))
     log_file_size: int = field(metadata=_key("log", "size", 64 * KIB, GIB))
     log_files_kept: int = field(metadata=_key("log", "integer", 0, 1000))

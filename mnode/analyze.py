@@ -62,7 +62,7 @@ def _row(task: TaskId, names: Names, work: str, first: TaskStatus, last: TaskRep
         return max(0.0, float(getattr(status, name) - getattr(first, name)) / seconds)
 
     busy, blocked = min(1.0, per_second("busy_s")), min(1.0, per_second("blocked_s"))
-    remark = f"{work}; blocked by {status.blocked_by}" if status.blocked_by else work
+    remark = f"{work}; blocked by {names(TaskId.parse(status.blocked_by))}" if status.blocked_by else work
     return (
         names(task), round(per_second("rows_in"), 1), round(per_second("rows_out"), 1), round(1000 * busy, 1),
         round(1000 * per_second("udf_s"), 1), round(100 * blocked, 1),

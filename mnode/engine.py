@@ -30,11 +30,13 @@ from penstock.mnode.cuts import Cuts
 from penstock.mnode.ddl import Ddl
 from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
+from penstock.mnode.doors import open_doors
 from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.lookup import require_database
+from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
@@ -48,6 +50,7 @@ from penstock.mnode.show import Shower
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
+from penstock.mnode.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
@@ -172,6 +175,8 @@ class Engine:
                 self.backups.watch()
             self._streams.start_all()
             self._watch_replacements()
+            for door in open_doors(config, self.overview):
+                undo.callback(door.close)
             self._undo = undo.pop_all()
 
     def _connect_parts(self) -> None:
@@ -334,6 +339,11 @@ class Engine:
         self._check_open()
         with self.activity.statement(state.connection_id, f"line protocol into {database} ({len(data)} bytes)"):
             return self._schemaless.ingest_lines(data, database, precision, first_line)
+
+    def overview(self) -> Overview:
+        """Returns everything that is known of the streams."""
+        return overview(
+            lambda name: self.system_tables.read(INFORMATION_SCHEMA, name), self.clock.now_ms(), __version__)
 
     @property
     def streams(self) -> Streams:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from penstock.mnode.monitor import TaskReport
 from penstock.sql.statements import Guarantee
+from penstock.tasks.messages import TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +102,11 @@ class EventInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamsSnapshot:
-    """How all streams are, at one moment, by stream id."""
+    """How all streams are, at one moment, by stream id. `downstream`: whom each task of theirs sends to."""
 
     infos: Mapping[int, StreamInfo] = field(default_factory=dict)
     tasks: Mapping[int, Sequence[TaskReport]] = field(default_factory=dict)
     checkpoints: Mapping[int, Sequence[CheckpointInfo]] = field(default_factory=dict)
     events: Sequence[EventInfo] = ()
     workers: Sequence[WorkerInfo] = ()
+    downstream: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)

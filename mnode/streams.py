@@ -64,7 +64,7 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.build import task_edges
+from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
@@ -604,7 +604,7 @@ class Streams:
         if self._controller is None:
             streams = self._catalog.streams()
             return StreamsSnapshot(
-                {stream.id: self._idle_info(stream) for stream in streams},
+                {stream.id: self._judged(stream, self._idle_info(stream)) for stream in streams},
                 checkpoints={stream.id: checkpoint_infos(self._records.all(stream.id), None, None)
                              for stream in streams})
         states = self._controller.stream_states()
@@ -616,18 +616,29 @@ class Streams:
         for stream in self._catalog.streams():
             state = states.get(stream.id)
             if state is None:
-                infos[stream.id] = self._idle_info(stream)
+                infos[stream.id] = self._judged(stream, self._idle_info(stream))
                 checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
                            restarts=state.restarts)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
-            infos[stream.id] = judged(info, tasks[stream.id], self._names(stream))
+            infos[stream.id] = self._judged(stream, info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
-        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
+        downstream = {edges.task: edges.downstream
+                      for stream in self._catalog.streams() for edges in self._edges(stream)}
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream)
+
+    def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
+        return judged(info, reports, self._names(stream))
+
+    def _edges(self, stream: StreamRecord) -> tuple[TaskEdges, ...]:
+        """Returns the task DAG of a stream, nothing if it isn't planned."""
+        plan = self._plans.get(stream.id)
+        database = None if plan is None else self._catalog.database(plan.source_database)
+        return () if plan is None or database is None else task_edges(plan, stream.id, len(database.vgroup_ids))
 
     def _names(self, stream: StreamRecord) -> Names:
         plan = self._plans.get(stream.id)
@@ -638,15 +649,11 @@ class Streams:
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]
     ) -> list[TaskReport]:
         """Returns the reports with one for each task that has not sent a heartbeat yet: it is shown as starting."""
-        plan = self._plans.get(stream.id)
-        database = None if plan is None else self._catalog.database(plan.source_database)
-        if plan is None or database is None:
-            return reports
         heard = {report.status.task for report in reports}
         silent = [
             TaskReport(TaskStatus(edges.task, "STARTING", info.reason, info.since_ms or 0),
                        0, 0, 0, 0, None, None, None)
-            for edges in task_edges(plan, stream.id, len(database.vgroup_ids)) if edges.task not in heard
+            for edges in self._edges(stream) if edges.task not in heard
         ]
         return reports + silent
 

@@ -27,6 +27,7 @@ from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
+from penstock.tasks.messages import TaskId
 
 Row = tuple[Any, ...]
 
@@ -308,7 +309,8 @@ class SystemTables:
             for report in now.tasks.get(stream.id, ()):
                 checkpoint = next(
                     (c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
-                yield _task_row(stream, report, vgroups, starts, precision, checkpoint)
+                yield _task_row(stream, report, vgroups, starts, precision, checkpoint,
+                                now.downstream.get(report.status.task, ()))
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
@@ -392,7 +394,7 @@ def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:
 
 def _task_row(
     stream: StreamRecord, report: TaskReport, vgroups: Sequence[int], starts: dict[int, int], precision: Precision,
-    checkpoint: CheckpointInfo | None,
+    checkpoint: CheckpointInfo | None, downstream: Sequence[TaskId],
 ) -> Row:
     status = report.status
     index, level = status.task.index, status.task.level
@@ -431,7 +433,8 @@ def _task_row(
         _to_ms(status.max_event_time, precision), status.idle, status.late_rows, status.windows_open,
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
         _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
-        _percent(report.udf), status.state_capacity,
+        _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
+        ", ".join(map(str, downstream)) or None,
     )
 
 

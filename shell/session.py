@@ -282,6 +282,15 @@ class ShellSession:
             f"event_time_watermark FROM information_schema.ins_stream_tasks{where} ORDER BY stream_name, task_id"
         )
 
+    def _command_top(self, seconds: str = "1") -> None:
+        if not (self._interactive and self.screen.is_terminal):
+            raise InvalidStatementError(".top needs a terminal", hint=".streams and .tasks work everywhere")
+        if not seconds.replace(".", "", 1).isdigit() or not float(seconds):
+            raise InvalidStatementError(f"expected a number of seconds, not {seconds}")
+        from penstock.shell.top_command import top_of
+
+        top_of(self.connection, float(seconds))
+
     def _command_schema(self, name: str | None = None) -> None:
         for statement in self._schema_statements(name):
             table = self.query(statement)

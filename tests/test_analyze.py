@@ -56,13 +56,13 @@ def test_rates_and_times_are_those_between_two_looks(tmp_path: Path) -> None:
     assert stream["remark"] == "healthy"
     assert agg["state_bytes"] > 0
     blocked = [replace(report, status=replace(report.status, elapsed_s=report.status.elapsed_s + 2, busy_s=0.5,
-                                              blocked_s=1.0, udf_s=0.25, blocked_by="x")) for report in before]
+                                              blocked_s=1.0, udf_s=0.25, blocked_by="7-sink-0")) for report in before]
     table = analysis(kit.plan, names, before, blocked, INFO).table
     assert table is not None
     first = table.to_pylist()[0]
     assert (first["busy_ms"], first["udf_ms"], first["blocked_percent"], first["starved_percent"]) == (
         250, 125, 50, 25)
-    assert first["remark"].endswith("; blocked by x")
+    assert first["remark"].endswith("; blocked by sink s/v1")
     kit.close()
 
 
