@@ -19,7 +19,8 @@ BEGIN, END = "<!-- bench.report begins -->", "<!-- bench.report ends -->"
 _DOCS = Path(__file__).parent.parent / "docs" / "performance.md"
 _OWN, _LIMIT = "penstock", "duckdb-batch"
 _NAMED = ("part", "measure", "engine", "query", "trigger", "streams", "vgroups", "tables", "late", "updated", "groups",
-          "killed", "series", "size", "streamSinkDataRate", "checkpointInterval", "follow", "rows_per_record")
+          "killed", "series", "size", "streamSinkDataRate", "sinkCallsPerSecond", "checkpointInterval", "follow",
+          "rows_per_record")
 _RATE_OF = ("latency", "recovery")
 _BUSY_FACTOR = 2.0
 
@@ -192,6 +193,7 @@ _SPECIALS: Mapping[str, Callable[[Any], str]] = {
     "streams": lambda value: f"{value} streams" if value > 1 else "",
     "groups": lambda value: f"{_count(value)} groups",
     "streamSinkDataRate": lambda value: f"sinks at {value} MB/s",
+    "sinkCallsPerSecond": lambda value: f"{value} calls/s of a sink",
     "follow": lambda value: "follows its rows" if value else "",
     "checkpointInterval": lambda value: f"checkpoint every {value}",
 }

@@ -141,6 +141,20 @@ class UnavailableError(PenstockError):
     retry = True
 
 
+class OutOfMemoryError(PenstockError):
+    """The memory that the process may use, by its container or by the machine, was not enough."""
+
+    actor = "operator"
+    retry = True
+
+    @classmethod
+    def of(cls, cause: object) -> OutOfMemoryError:
+        """Returns the error for what a library said when it got no memory."""
+        detail = f": {cause}" if str(cause) else ""
+        return cls(f"out of memory{detail}",
+                   hint="give the worker's container more memory, or lower streamBufferSize and blockRowsMax")
+
+
 class InternalError(PenstockError):
     """A broken invariant: a defect of Penstock."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 from collections.abc import Callable
@@ -100,7 +101,9 @@ def _guard(what: str, path: Path, action: Callable[[], T]) -> T:
 
 
 def _refused(what: str, path: Path, error: OSError) -> StorageError:
-    return StorageError(f"cannot {what} {path}: {error.strerror or error}", hint="check free space and the disk")
+    denied = error.errno in (errno.EACCES, errno.EPERM)
+    hint = "check who owns it, and as whom Penstock runs" if denied else "check free space and the disk"
+    return StorageError(f"cannot {what} {path}: {error.strerror or error}", hint=hint)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

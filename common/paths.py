@@ -45,6 +45,11 @@ class DataPaths:
     def views_duckdb(self) -> Path:
         return self.root / "views.duckdb"
 
+    @property
+    def needed(self) -> tuple[Path, ...]:
+        """What an engine reads and writes in here, without what it makes anew."""
+        return self.lock, self.format, self.catalog, self.root / "children", self.root / "vnode", self.root / "streams"
+
     def children(self, table_uid: int) -> Path:
         return self.root / "children" / f"{table_uid}.parquet"
 

@@ -13,10 +13,6 @@ from penstock.common.errors import ConfigError
 class BackupStore(Protocol):
     """Files by names such as `a/b/c`. Methods raise OSError, or what the library behind a URL raises."""
 
-    def put(self, local: Path, name: str) -> None:
-        """Copies a local file there."""
-        ...
-
     def get(self, name: str, local: Path) -> None:
         """Copies a file from there."""
         ...
@@ -32,6 +28,8 @@ class BackupStore(Protocol):
     def remove(self, directory: str) -> None:
         """Removes a directory with all that is in it."""
         ...
+
+    def remove_file(self, name: str) -> None: ...
 
 
 def open_backup_store(location: str) -> BackupStore:
@@ -57,12 +55,6 @@ class DirectoryStore:
     def __init__(self, root: Path) -> None:
         self._root = root
 
-    def put(self, local: Path, name: str) -> None:
-        target = self._root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(local, target)
-        _sync(target)
-
     def get(self, name: str, local: Path) -> None:
         shutil.copyfile(self._root / name, local)
 
@@ -82,6 +74,9 @@ class DirectoryStore:
     def remove(self, directory: str) -> None:
         shutil.rmtree(self._root / directory)
 
+    def remove_file(self, name: str) -> None:
+        (self._root / name).unlink()
+
 
 class UrlStore:
     """A file system of fsspec's below one root."""
@@ -89,10 +84,6 @@ class UrlStore:
     def __init__(self, filesystem: Any, root: str) -> None:
         self._filesystem = filesystem
         self._root = root.rstrip("/")
-
-    def put(self, local: Path, name: str) -> None:
-        self._filesystem.makedirs(self._parent(name), exist_ok=True)
-        self._filesystem.put_file(str(local), self._path(name))
 
     def get(self, name: str, local: Path) -> None:
         self._filesystem.get_file(self._path(name), str(local))
@@ -114,6 +105,9 @@ class UrlStore:
 
     def remove(self, directory: str) -> None:
         self._filesystem.rm(self._path(directory), recursive=True)
+
+    def remove_file(self, name: str) -> None:
+        self._filesystem.rm_file(self._path(name))
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}"

@@ -1,12 +1,14 @@
 """Copies of checkpoints in another place, made in the background, and taken from there when the state is gone.
 
-A copy is the state of all tasks as of one committed checkpoint. Its manifest is written last and has the size and the
-checksum of every file: a copy without one, or with other files than it says, counts for nothing. No stream ever waits
-for a copy, nor for the place being there.
+A copy is the state of all tasks as of one committed checkpoint, cut into pieces. Its manifest is written last and has
+the checksum of every piece: a copy without one, or with other pieces than it says, counts for nothing. A copy sends
+only the pieces that the last but one doesn't have, in the same of two shelves: the two newest copies share nothing, so
+what is damaged in one place spoils one of them. No stream ever waits for a copy, nor for the place being there.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 import tempfile
@@ -26,10 +28,12 @@ from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.sealed import seal, unseal
 from penstock.tasks.state_copy import copy_states
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""2 cuts states into pieces; copies of format 1, with one file per task, are read."""
 COPIES_KEPT = 2
+PIECE_BYTES = 1024 * 1024
+_SHELVES = 2
 _MANIFEST = "MANIFEST"
-_PIECE_BYTES = 8 * 1024 * 1024
 
 _log = logger(__name__)
 
@@ -44,25 +48,42 @@ class BackupInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class _Manifest:
-    """`files`: (task, bytes, checksum)."""
+class _File:
+    """The state of a task: its pieces by checksum (SHA-256), or, in format 1, the CRC32C of the whole."""
 
+    task: str
+    size: int
+    pieces: tuple[str, ...] = ()
+    checksum: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Manifest:
     record: CommitRecord
-    files: tuple[tuple[str, int, int], ...]
+    shelf: int
+    files: tuple[_File, ...]
+
+    @property
+    def pieces(self) -> frozenset[str]:
+        return frozenset(piece for file in self.files for piece in file.pieces)
 
     def encode(self) -> bytes:
         return seal(json.dumps({
-            "format": FORMAT_VERSION, "record": self.record.encode().decode(), "files": [list(f) for f in self.files],
+            "format": FORMAT_VERSION, "record": self.record.encode().decode(), "shelf": self.shelf,
+            "files": [[file.task, file.size, list(file.pieces)] for file in self.files],
         }, sort_keys=True).encode())
 
     @classmethod
     def decode(cls, data: bytes, origin: str) -> _Manifest:
         """Raises CorruptionError if it isn't exactly as written."""
         body = json.loads(unseal(data, f"{origin}: the manifest"))
-        if body["format"] != FORMAT_VERSION:
+        if not 1 <= body["format"] <= FORMAT_VERSION:
             raise CorruptionError(f"{origin}: format {body['format']} of backups is unknown")
-        files = tuple((task, size, crc) for task, size, crc in body["files"])
-        return cls(CommitRecord.decode(body["record"].encode(), origin), files)
+        if body["format"] == 1:
+            files = tuple(_File(task, size, checksum=crc) for task, size, crc in body["files"])
+        else:
+            files = tuple(_File(task, size, tuple(pieces)) for task, size, pieces in body["files"])
+        return cls(CommitRecord.decode(body["record"].encode(), origin), body.get("shelf", 0), files)
 
 
 class Backups:
@@ -216,12 +237,32 @@ class Backups:
                 target.mkdir()
                 pairs.append((self._paths.state(record.stream_id, part.task), target))
             copy_states(record.checkpoint_id, pairs)
+            before = self._manifests(store, record.stream_id)
+            shelf = (before[0].shelf + 1) % _SHELVES if before else 0
+            # Only what a whole copy names is there for certain; other pieces may be half of themselves.
+            there = {piece for manifest in before if manifest.shelf == shelf for piece in manifest.pieces}
             files = []
             for part, (_, target) in zip(record.tasks, pairs, strict=True):
-                size, checksum = _measured(target / "data.mdb")
-                store.put(target / "data.mdb", f"{name}/{part.task}.mdb")
-                files.append((part.task, size, checksum))
-        store.write(f"{name}/{_MANIFEST}", _Manifest(record, tuple(files)).encode())
+                pieces = []
+                for data in _pieces(target / "data.mdb"):
+                    piece = hashlib.sha256(data).hexdigest()
+                    if piece not in there:
+                        store.write(f"{_shelf(record.stream_id, shelf)}/{piece}", data)
+                        there.add(piece)
+                    pieces.append(piece)
+                files.append(_File(part.task, (target / "data.mdb").stat().st_size, tuple(pieces)))
+        store.write(f"{name}/{_MANIFEST}", _Manifest(record, shelf, tuple(files)).encode())
+
+    def _manifests(self, store: BackupStore, stream_id: int) -> list[_Manifest]:
+        """Returns those of a stream's copies that can be read, newest first."""
+        found = []
+        for checkpoint_id in self._copies(store, stream_id):
+            name = f"{stream_id:x}/{checkpoint_id}"
+            try:
+                found.append(_Manifest.decode(store.read(f"{name}/{_MANIFEST}"), f"backup {name}"))
+            except (CorruptionError, FileNotFoundError) as error:
+                _log.info("backup %s is not complete: %s", name, error)
+        return found
 
     def _copies(self, store: BackupStore, stream_id: int) -> list[int]:
         return sorted((int(name) for name in store.names(f"{stream_id:x}") if name.isdigit()), reverse=True)
@@ -230,6 +271,11 @@ class Backups:
         try:
             for checkpoint_id in self._copies(store, stream_id)[COPIES_KEPT:]:
                 store.remove(f"{stream_id:x}/{checkpoint_id}")
+            kept = self._manifests(store, stream_id)
+            for shelf in range(_SHELVES):
+                wanted = {piece for manifest in kept if manifest.shelf == shelf for piece in manifest.pieces}
+                for piece in set(store.names(_shelf(stream_id, shelf))) - wanted:
+                    store.remove_file(f"{_shelf(stream_id, shelf)}/{piece}")
         except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
             _log.warning("an old backup of stream %x stays: %s", stream_id, _text_of(error))
 
@@ -249,38 +295,49 @@ class Backups:
         with tempfile.TemporaryDirectory(prefix="restore-", dir=self._paths.scratch) as temporary:
             try:
                 manifest = _Manifest.decode(store.read(f"{name}/{_MANIFEST}"), f"backup {name}")
-                for task, size, checksum in manifest.files:
-                    local = Path(temporary) / task / "data.mdb"
+                for file in manifest.files:
+                    local = Path(temporary) / file.task / "data.mdb"
                     local.parent.mkdir()
-                    store.get(f"{name}/{task}.mdb", local)
-                    if _measured(local) != (size, checksum):
-                        raise CorruptionError(f"backup {name}: the state of {task} fails its checksum")
+                    if not _fetch(store, name, stream_id, manifest, file, local):
+                        raise CorruptionError(f"backup {name}: the state of {file.task} fails its checksum")
             except (CorruptionError, FileNotFoundError) as error:
                 _log.warning("a backup is passed over: %s", error)
                 self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is damaged and passed over: {error}")
                 return False
             shutil.rmtree(self._paths.stream(stream_id), ignore_errors=True)
-            for task, _, _ in manifest.files:
-                directory = self._paths.state(stream_id, task)
+            for file in manifest.files:
+                directory = self._paths.state(stream_id, file.task)
                 directory.parent.mkdir(parents=True, exist_ok=True)
-                (Path(temporary) / task).rename(directory)
+                (Path(temporary) / file.task).rename(directory)
         self._records.forget(stream_id)
         self._records.write(manifest.record)
         return True
 
 
-def _measured(path: Path) -> tuple[int, int]:
-    """Returns the size and the checksum of a file."""
-    size, checksum = 0, 0
-    for piece in _pieces(path):
-        size += len(piece)
-        checksum = google_crc32c.extend(checksum, piece)
-    return size, checksum
+def _shelf(stream_id: int, shelf: int) -> str:
+    return f"{stream_id:x}/pieces-{shelf}"
+
+
+def _fetch(store: BackupStore, name: str, stream_id: int, manifest: _Manifest, file: _File, local: Path) -> bool:
+    """Copies a task's state from a backup to `local`; returns whether it is what was copied there."""
+    if file.checksum is not None:
+        store.get(f"{name}/{file.task}.mdb", local)
+        checksum = 0
+        for data in _pieces(local):
+            checksum = google_crc32c.extend(checksum, data)
+        return (local.stat().st_size, checksum) == (file.size, file.checksum)
+    with local.open("wb") as target:
+        for piece in file.pieces:
+            data = store.read(f"{_shelf(stream_id, manifest.shelf)}/{piece}")
+            if hashlib.sha256(data).hexdigest() != piece:
+                return False
+            target.write(data)
+        return target.tell() == file.size
 
 
 def _pieces(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        while piece := file.read(_PIECE_BYTES):
+        while piece := file.read(PIECE_BYTES):
             yield piece
 
 

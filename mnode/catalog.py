@@ -123,6 +123,10 @@ def physical_name(name: str, taken: Iterable[str]) -> str:
     return f"{name}_{number}"
 
 
+#: `Table.replaces` of the result table of a stream that isn't created yet
+NO_TABLE = 0
+
+
 class Catalog:
     """Implements `penstock.sql.schema.CatalogView`; safe for many threads.
 
@@ -246,6 +250,12 @@ class Catalog:
         namespace = self._namespaces.get(database)
         return namespace.children.get(name) if namespace is not None else None
 
+    def children_beside(self, parent: Table) -> Mapping[str, tuple[int, ChildTable]]:
+        """Returns what `child` finds where this super table has its children: by name, as it is at any time."""
+        if parent.replaces is None and parent.database not in self._namespaces:
+            return {}
+        return self._namespace_of(parent).children
+
     def child_of(self, parent: Table, name: str) -> ChildTable | None:
         """Returns the child table of this name that a super table has."""
         found = self._namespace_of(parent).children.get(name)
@@ -345,11 +355,12 @@ class Catalog:
     ) -> Table:
         """Returns the new super or normal table; the `physical` names given are ignored and assigned here.
 
-        With `replaces`, the uid of the table of this name, the new one has no name until `replace_stream`.
+        With `replaces`, the uid of the table of this name, the new one has no name until `replace_stream`; with
+        NO_TABLE until `create_stream`.
         """
         with self._transaction() as write:
             owner = self._require_database(database)
-            if replaces is None:
+            if not replaces:
                 self._require_free(database, name)
             uid = self._next_id
             used: list[str] = []
@@ -394,16 +405,9 @@ class Catalog:
             table = self._tables.get(uid)
             if table is None:
                 raise NotFoundError("the table does not exist", code=0x2603)
-            write.delete(_TABLES, codec.key(uid))
-            children = self._children.get(uid, {})
-            for child in children:
-                write.delete(_CHILDREN, codec.key(uid, child))
+            self._delete_table(write, table)
             write.commit()
-            namespace = self._namespace_of(table)
-            del namespace.tables[table.name]
-            for known in children.values():
-                del namespace.children[known.name]
-            self._forget_table(uid)
+            self._forget_named(table)
             return table
 
     # --- child tables ------------------------------------------------------------------------------------------
@@ -468,15 +472,24 @@ class Catalog:
     # --- streams and snodes ------------------------------------------------------------------------------------
 
     def create_stream(self, record: StreamRecord) -> StreamRecord:
-        """Stores a stream; its `id` is assigned here."""
+        """Stores a stream, and gives the result table that was made for it its name; its `id` is assigned here."""
         with self._transaction() as write:
             if self.stream(record.name) is not None:
                 raise AlreadyExistsError(f"stream {record.name} already exists", code=0x03F0)
+            target = self._tables.get(record.target_uid)
+            named = None
+            if target is not None and target.replaces == NO_TABLE:
+                self._require_free(target.database, target.name)
+                named = replace(target, replaces=None)
+                write.put(_TABLES, codec.key(named.uid), codec.table_to_json(named, self._used_names[named.uid]))
             stored = replace(record, id=self._next_id)
             write.put(_META, b"next_id", stored.id + 1)
             write.put(_STREAMS, codec.key(stored.id), codec.dataclass_to_json(stored))
             write.commit()
             self._next_id = stored.id + 1
+            if named is not None:
+                del self._staged[named.uid]
+                self._remember_table(named, self._used_names[named.uid])
             self._streams[stored.id] = stored
             return stored
 
@@ -497,11 +510,17 @@ class Catalog:
     def set_last_checkpoint(self, stream_id: int, checkpoint_id: int) -> StreamRecord:
         return self._update_stream(stream_id, last_checkpoint_id=checkpoint_id)
 
-    def drop_stream(self, stream_id: int) -> StreamRecord:
+    def drop_stream(self, stream_id: int, table_uid: int | None = None) -> StreamRecord:
+        """Removes a stream and, in the same step, a table with its children; the caller removes their data."""
         with self._transaction() as write:
             record = self._require_stream(stream_id)
+            table = None if table_uid is None else self._tables[table_uid]
             write.delete(_STREAMS, codec.key(stream_id))
+            if table is not None:
+                self._delete_table(write, table)
             write.commit()
+            if table is not None:
+                self._forget_named(table)
             return self._streams.pop(record.id)
 
     def replace_stream(self, stream_id: int) -> tuple[StreamRecord, Table]:
@@ -642,6 +661,18 @@ class Catalog:
         self._namespace_of(table).tables[table.name] = table.uid
         if table.kind == "super":
             self._children.setdefault(table.uid, {})
+
+    def _delete_table(self, write: _Write, table: Table) -> None:
+        write.delete(_TABLES, codec.key(table.uid))
+        for child in self._children.get(table.uid, ()):
+            write.delete(_CHILDREN, codec.key(table.uid, child))
+
+    def _forget_named(self, table: Table) -> None:
+        namespace = self._namespace_of(table)
+        del namespace.tables[table.name]
+        for child in self._children.get(table.uid, {}).values():
+            del namespace.children[child.name]
+        self._forget_table(table.uid)
 
     def _forget_table(self, uid: int) -> None:
         for cache in (self._tables, self._used_names, self._children, self._children_lists, self._staged):

@@ -103,7 +103,7 @@ class Ddl:
         self._children = children
         self._clock = clock
         self._drop_stream = drop_stream
-        self._schema_changed = schema_changed
+        self.schema_changed = schema_changed
         self._children_changed = children_changed
 
     # --- databases ---------------------------------------------------------------------------------------------
@@ -148,7 +148,7 @@ class Ddl:
             self._drop_stream(stream)
         self._catalog.drop_database(database.name)
         self._storage.drop_database(database)
-        self._schema_changed()
+        self.schema_changed()
         if session.database == database.name:
             session.database = None
         return Result()
@@ -214,7 +214,7 @@ class Ddl:
         except PenstockError:
             self._catalog.drop_table(table.uid)
             raise
-        self._schema_changed()
+        self.schema_changed()
         return table
 
     def discard_table(self, uid: int) -> None:
@@ -292,7 +292,7 @@ class Ddl:
         database = require_database(table.database, self._catalog)
         self._catalog.drop_table(table.uid)
         self._storage.drop_table(database, table)
-        self._schema_changed()
+        self.schema_changed()
 
     def _drop_children(self, super_uid: int, members: Sequence[Table]) -> None:
         parent = self._catalog.table_by_uid(super_uid)
@@ -497,7 +497,7 @@ class Ddl:
             self._catalog.replace_table(before, tags_before)
             raise
         finally:
-            self._schema_changed()
+            self.schema_changed()
 
     def _new_column(self, table: Table, name: str, kind: DataType) -> Column:
         physical = physical_name(name, self._catalog.used_physical_names(table.uid))

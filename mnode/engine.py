@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock import __version__
+from penstock.common.access import check_access
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config
 from penstock.common.errors import NotSupportedError, UnavailableError
@@ -146,6 +147,7 @@ class Engine:
         with ExitStack() as undo:
             self._lock = lock_data_directory(self.paths)
             undo.callback(self._lock.release)
+            check_access(self.paths.needed)
             ensure_format(self.fs, self.paths)
             self._log_handler = configure_file_logging(config, path)
             undo.callback(stop_logging, self._log_handler)

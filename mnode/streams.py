@@ -30,7 +30,7 @@ from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
-from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
@@ -239,7 +239,7 @@ class Streams:
             target_database = require_database(plan.sink.database, self._catalog)
             target_uid = ddl.create_table_of(
                 target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
-                replaces=None if replaced is None else replaced.target_uid).uid
+                replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
         try:
             record = self._catalog.create_stream(StreamRecord(
                 id=0,
@@ -263,14 +263,14 @@ class Streams:
             if plan.sink.create:
                 ddl.discard_table(target_uid)
             raise
+        ddl.schema_changed()
         try:
             plan = self._aimed(plan, target_uid)
             self._note_plan(record, plan)
             self._run(record, plan)
         except PenstockError:
-            self.drop_record(record)
-            if record.created_target:
-                ddl.discard_table(target_uid)
+            self.drop_record(record, with_target=record.created_target)
+            ddl.schema_changed()
             raise
         return Result()
 
@@ -281,18 +281,20 @@ class Streams:
             self.drop_record(stream)
         return Result()
 
-    def drop_record(self, stream: StreamRecord) -> None:
-        """Ends a stream and forgets it, and with it a stream that was to replace it."""
+    def drop_record(self, stream: StreamRecord, *, with_target: bool = False) -> None:
+        """Ends a stream and forgets it, and with it a stream that was to replace it.
+
+        The result table goes too if no name leads to it yet, or `with_target`.
+        """
         if self._catalog.stream_by_id(stream.id) is None:
             return  # went with the stream that it was to replace
         for pending in self._replacements_of(stream):
             self.drop_record(pending)
         self._results.forget(stream.id)
-        self._catalog.drop_stream(stream.id)
+        target = self._catalog.table_by_uid(stream.target_uid) if with_target or stream.replaces is not None else None
+        self._catalog.drop_stream(stream.id, None if target is None else target.uid)
         self.end_for_good(stream)
-        target = self._catalog.table_by_uid(stream.target_uid)
-        if stream.replaces is not None and target is not None:
-            self._catalog.drop_table(target.uid)
+        if target is not None:
             self._storage.drop_table(require_database(target.database, self._catalog), target)
 
     def _replacements_of(self, stream: StreamRecord) -> list[StreamRecord]:

@@ -464,7 +464,7 @@ def watermark_row(
     return (
         stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision),
         _to_ms(status.upper_bound, precision), status.idle, report.lag,
-        status.late_rows, status.late_kept + sum(agg.late_kept for agg in aggs if agg.task.index == index),
+        status.late_rows, sum(dict(each.late_kept).get(index, 0) for each in (status, *aggs)),
         status.future_rows, status.error_rows, status.idle_since_ms, holds, status.processed_version,
         _to_ms(min(marks), precision) if marks else None, suggestion(status.lateness, per_second),
         histogram_text(status.lateness, per_second),

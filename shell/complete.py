@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
+from typing import Any
 
 import pyarrow as pa
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion, PathCompleter
@@ -20,6 +21,10 @@ _WORD = re.compile(r"[A-Za-z0-9_.`]*$")
 _FILE_COMMAND = re.compile(r"\s*(?:source|\.read|\.output)\s+(\S*)$", re.IGNORECASE)
 _MODE_COMMAND = re.compile(r"\s*\.mode\s+(\w*)$")
 _AFTER_TABLE_WORD = re.compile(r"\b(from|join|into|table|stable|describe|desc|update)\s+[\w.`]*$", re.IGNORECASE)
+_SAVEPOINT_OF_STREAM = re.compile(
+    r"\bstart\s+stream\s+(?:if\s+exists\s+)?`?(\w+)`?\s+from\s+savepoint\s+('[^']*)?$", re.IGNORECASE)
+_SAVEPOINT_TO_DROP = re.compile(r"\bdrop\s+savepoint\s+(?:if\s+exists\s+)?()('[^']*)?$", re.IGNORECASE)
+_SAVEPOINTS = "SELECT savepoint, stream_name FROM information_schema.ins_stream_savepoints"
 _NAME_QUERIES: tuple[tuple[str, str], ...] = (
     ("database", "SELECT name FROM information_schema.ins_databases"),
     ("super table", "SELECT stable_name, db_name FROM information_schema.ins_stables"),
@@ -53,6 +58,10 @@ class ShellCompleter(Completer):
         if (mode := _MODE_COMMAND.match(line)) is not None:
             yield from (Completion(name, -len(mode[1])) for name in MODES if name.startswith(mode[1]))
             return
+        savepoint = _SAVEPOINT_OF_STREAM.search(line) or _SAVEPOINT_TO_DROP.search(line)
+        if savepoint is not None:
+            yield from self._savepoints(stream=savepoint[1], typed=savepoint[2] or "")
+            return
         word = _typed_word(line)
         if not word and not _AFTER_TABLE_WORD.search(line):
             return
@@ -72,21 +81,28 @@ class ShellCompleter(Completer):
         functions = ((name, "function") for name in _function_names())
         return chain(self._catalog_names(), keywords, functions, pseudo_columns)
 
+    def _savepoints(self, stream: str, typed: str) -> Iterator[Completion]:
+        """Suggests quoted names of savepoints, of one stream or, for "", of all."""
+        for name, owner in sorted(set(self._rows(_SAVEPOINTS))):
+            quoted = "'" + name.replace("'", "''") + "'"
+            if stream in ("", owner) and quoted.startswith(typed):
+                yield Completion(quoted, start_position=-len(typed), display_meta=f"savepoint of {owner}")
+
     def _catalog_names(self) -> list[Candidate]:
         if self._names is None:
             self._names = list(chain.from_iterable(self._read_names(*source) for source in _NAME_QUERIES))
         return self._names
 
-    def _read_names(self, kind: str, statement: str) -> Iterator[Candidate]:
+    def _rows(self, statement: str) -> list[tuple[Any, ...]]:
         try:
             table = self._query(statement)
         except PenstockError:  # an engine that cannot answer now must not disturb typing
-            return
-        if table is None:
-            return
-        columns = [column.to_pylist() for column in table.columns]
+            return []
+        return [] if table is None else list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+
+    def _read_names(self, kind: str, statement: str) -> Iterator[Candidate]:
         current = self._current_database()
-        for name, *database in zip(*columns, strict=True):
+        for name, *database in self._rows(statement):
             if not database or database[0] == current:
                 yield name, kind
             if database and kind != "column":

@@ -63,7 +63,7 @@ class Table:
     `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:
     `storage_uid` equals `uid`. For a child table `storage_uid` is the super table's uid.
     `vgroup_id` is None for super and system tables. `replaces`: the uid of the table whose place this one is going to
-    take; until then no name leads to it.
+    take, or 0 if its stream is only being created; until then no name leads to it.
     """
 
     uid: int

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import duckdb
 import pyarrow as pa
 
-from penstock.common.errors import InternalError, InvalidValueError
+from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
 from penstock.planner.stream import Field
 from penstock.sql.types import DataType, Kind
 from penstock.tasks.user_functions import UserFunctions
@@ -52,8 +52,10 @@ class Computer:
 
 
 def classify(error: duckdb.Error, sql: str) -> Exception:
-    """Returns the PenstockError for an error of DuckDB: a value's fault, or a defect of compiled SQL."""
+    """Returns the PenstockError for an error of DuckDB: a value's fault, no memory, or a defect of compiled SQL."""
     text = str(error).splitlines()[0]
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return OutOfMemoryError.of(text)
     if isinstance(error, (duckdb.OutOfRangeException, duckdb.ConversionException, duckdb.InvalidInputException)):
         return InvalidValueError(f"a row cannot be computed: {text}")
     return InternalError(f"compiled SQL failed: {text}; the SQL is: {sql}")

@@ -294,8 +294,9 @@ class TaskStatus:
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error. `upper_bound`: the greatest event time that rows have or writers have noted. `late_rows`: came too late and
-    are left out; `late_kept`: came after their window had closed and changed its result; `future_rows`: too far in the
-    future; `error_rows`: could not be computed. `left_out`: the last of those left out (None: as in the status before).
+    are left out; `late_kept`: per vnode, by its place, those that came after their window had closed and changed its
+    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
+    left out (None: as in the status before).
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
     Of the `elapsed_s` seconds of this attempt the task was `busy_s` in its steps, `udf_s` of them in users' functions,
     most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
@@ -328,7 +329,7 @@ class TaskStatus:
     late_rows: int = 0
     future_rows: int = 0
     error_rows: int = 0
-    late_kept: int = 0
+    late_kept: tuple[tuple[int, int], ...] = ()
     lateness: Lateness = Lateness()
     left_out: tuple[LeftOutRow, ...] | None = ()
     held_back_by: tuple[int, ...] = ()

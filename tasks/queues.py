@@ -25,6 +25,7 @@ class ChannelQueue(Generic[K]):
     """
 
     def __init__(self, capacity_bytes: int, channels: Sequence[K], on_change: Callable[[], None]) -> None:
+        """`on_change` is called when an item was put, and when one was taken after a block had been refused."""
         if not channels:
             raise InternalError("a queue needs at least one channel")
         self.capacity_bytes = capacity_bytes
@@ -33,6 +34,7 @@ class ChannelQueue(Generic[K]):
         self._items: dict[K, deque[Item]] = {channel: deque() for channel in channels}
         self._bytes: dict[K, int] = dict.fromkeys(channels, 0)
         self._total = 0
+        self._refused = False
         self._on_change = on_change
         self._lock = threading.Lock()
 
@@ -54,6 +56,7 @@ class ChannelQueue(Generic[K]):
             if isinstance(item, Block):
                 nbytes = item.nbytes
                 if not self.fits(channel, nbytes):
+                    self._refused = True
                     return False
                 self._bytes[channel] += nbytes
                 self._total += nbytes
@@ -84,7 +87,9 @@ class ChannelQueue(Generic[K]):
                 nbytes = item.nbytes
                 self._bytes[channel] -= nbytes
                 self._total -= nbytes
-        self._on_change()
+            awaited, self._refused = self._refused, False
+        if awaited:
+            self._on_change()
         return item
 
     def is_empty(self) -> bool:

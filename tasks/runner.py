@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from penstock.common.clock import Clock
+from penstock.common.errors import OutOfMemoryError
 from penstock.common.logging import logger
 from penstock.tasks.control import concerns
 from penstock.tasks.messages import TaskEvent, TaskId, TaskStatus
@@ -289,4 +290,4 @@ class StreamRunner:
     def _fail(self, task: TaskId | None, error: BaseException) -> None:
         if not self._failed:
             self._failed = True
-            self._on_failure(task, error)
+            self._on_failure(task, OutOfMemoryError.of(error) if isinstance(error, MemoryError) else error)

@@ -364,9 +364,8 @@ class SegmentTable(SlotTable):
     def _stretches(self, voids: pa.RecordBatch) -> list[tuple[int, int, int]]:
         """Returns (group, first, last) of partials without rows; groups that never had any are left out."""
         groups = self.groups.numbers(voids.column(GROUP.name).to_numpy()).tolist()
-        columns = (voids.column(name).to_pylist() for name in (WINDOW_START.name, LAST_ROW))
-        stretches = zip(groups, *columns, strict=True)
-        return [(group, first, last) for group, first, last in stretches if group >= 0]
+        firsts, lasts = (voids.column(name).to_pylist() for name in (WINDOW_START.name, LAST_ROW))
+        return [stretch for stretch in zip(groups, firsts, lasts, strict=True) if stretch[0] >= 0]
 
     def _remove(self, input: int, group: int, first: int, last: int, withdrawn: set[tuple[int, int]]) -> None:
         """Removes the segments that start in a stretch; those whose result is out go to `withdrawn`."""

@@ -109,7 +109,8 @@ class SourceTask(BaseSourceTask):
         # Rows of the DLQ that are tried once more, and the records that are processed now.
         self._retries: dict[RowKey, DeadRow] = {}
         self._block: Sequence[RowsRecord] = ()
-        self._doubts_stored_rows = False
+        # While rows that are read back are tried as well: the keys that the block writes, else None.
+        self._rewritten: frozenset[RowKey] | None = None
         self._bytes_in = 0
         self._history = None if plan.history is None else HistoryReader(
             plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
@@ -209,7 +210,7 @@ class SourceTask(BaseSourceTask):
             upper_bound=self._max_ts if self._writers is None else self._writers.upper,
             idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
-            error_rows=self._ledger.count("error"), late_kept=self._ledger.late_kept,
+            error_rows=self._ledger.count("error"), late_kept=((self.id.index, self._ledger.late_kept),),
             lateness=self._ledger.lateness(), left_out=self._ledger.sample,
             history=None if self._history is None else self._history.progress())
 
@@ -301,7 +302,7 @@ class SourceTask(BaseSourceTask):
             self._bury(rows, message)
 
     def _bury(self, rows: Sequence[LeftOutRow], message: str) -> None:
-        """Hands rows to the DLQ; those of history, whose records are gone, have no content there."""
+        """Hands rows to the DLQ; of those that are read back only the key is known there."""
         assert self._dead is not None
         assert self._plan.dlq is not None
         new = {record.version for record in self._block}
@@ -319,10 +320,10 @@ class SourceTask(BaseSourceTask):
             if self._emitted_whole(judged, deletes, before, after):
                 return
             # Rows that are read back may have come before the stream: nobody has tried them.
-            self._doubts_stored_rows = True
+            self._rewritten = frozenset(() if judged is None else keys_of(judged.rows, self._source))
             failing = {} if judged is None else failing_rows(judged.rows, self._error_of)
         self._emit_without(failing, judged, deletes, before, after)
-        self._doubts_stored_rows = False
+        self._rewritten = None
 
     def _emitted_whole(
         self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int
@@ -372,11 +373,17 @@ class SourceTask(BaseSourceTask):
             self._functions.failure = None
         return None
 
-    def _computable(self, rows: pa.Table) -> pa.Table:
-        """Returns stored rows without those that can't be computed, which are left out as those of the WAL are."""
+    def _computable(self, rows: pa.Table, rewritten: frozenset[RowKey] = frozenset()) -> pa.Table:
+        """Returns stored rows without those that can't be computed, which are left out as those of the WAL are.
+
+        What stands for `rewritten` keys is over with the block.
+        """
         failing = failing_rows(rows, self._error_of)
-        for message in dict.fromkeys(failing.values()):
-            found = rows.take([row for row, text in failing.items() if text == message])
+        numbers = np.array(list(failing), np.int64)
+        lasting = [row for row, key in zip(failing, keys_of(rows.take(numbers), self._source), strict=True)
+                   if key not in rewritten]
+        for message in dict.fromkeys(failing[row] for row in lasting):
+            found = rows.take([row for row in lasting if failing[row] == message])
             left_out = left_out_rows(never_late(found, self._plan, _UNKNOWN_VERSION), range(found.num_rows), "error",
                                      self._plan, found.num_rows)
             self._leave_out("error", left_out, message)
@@ -578,7 +585,7 @@ class SourceTask(BaseSourceTask):
         rows = self._stored(tuids, first_ts, last_ts, as_of)
         held = self._quarantine.holds(rows, as_of)
         rows = rows.filter(pa.array(~held)) if held.any() else rows
-        return self._computable(rows) if self._doubts_stored_rows else rows
+        return rows if self._rewritten is None else self._computable(rows, self._rewritten)
 
     def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         if self._source.keep_tuid is not None:
@@ -621,8 +628,7 @@ class SourceTask(BaseSourceTask):
             self._outbox.send(channels[0], batch)
             return
         place = batch.column(GROUP.name).to_numpy() % np.uint64(len(channels))
-        for n, channel in enumerate(channels):
-            self._outbox.send(channel, batch.filter(pa.array(place == n)))
+        self._outbox.spread(place.astype(np.int64), batch)
 
     def _watermark(self) -> int | None:
         if self._writers is not None:

@@ -1,7 +1,7 @@
 """Copies the state of tasks while they work. A program of its own, since LMDB opens an environment once per process.
 
 `copy_states` starts it: it reads JSON from standard input, a checkpoint's id and pairs of directories, and copies each
-environment as of one moment, compacted, if the copy has the checkpoint whole.
+environment as of one moment, page by page, if the copy has the checkpoint whole.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> int:
         for source, target in pairs:
             environment = lmdb.open(source, readonly=True, max_dbs=0)
             try:
-                environment.copy(target, compact=True)
+                environment.copy(target)  # pages keep their places, so that copies of later checkpoints resemble it
             finally:
                 environment.close()
             store = StateStore(Path(target), environment_size(Path(target)))

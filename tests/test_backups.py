@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import pytest
 from sandboxes import T0, TestBed
 
 from penstock.common.errors import CheckpointDamagedError, ConfigError
+from penstock.mnode import backups
 from penstock.mnode.backup_store import DirectoryStore, open_backup_store
+from penstock.mnode.sealed import seal, unseal
 from penstock.tasks.state_copy import copy_states
 from penstock.tasks.state_store import StateStore
 
@@ -50,7 +54,13 @@ def events(bed: TestBed) -> list[str]:
 
 def copies(backup: Path) -> list[str]:
     (stream,) = backup.iterdir()
-    return sorted(path.name for path in stream.iterdir())
+    return sorted(path.name for path in stream.iterdir() if path.name.isdigit())
+
+
+def pieces(backup: Path) -> dict[str, set[str]]:
+    """Returns the names of the pieces on each shelf."""
+    (stream,) = backup.iterdir()
+    return {shelf.name: {piece.name for piece in shelf.iterdir()} for shelf in sorted(stream.glob("pieces-*"))}
 
 
 def test_a_stream_goes_on_from_a_backup_where_its_state_is_gone(tmp_path: Path) -> None:
@@ -88,7 +98,9 @@ def test_copies_that_are_not_whole_count_for_nothing(tmp_path: Path, damage: str
             bed.execute("CHECKPOINT STREAM s")
         insert(bed, 20)
     newest = next(backup.iterdir()) / "3"
-    state = next(newest.glob("*-agg-0.mdb"))
+    manifest = json.loads(newest.joinpath("MANIFEST").read_bytes().partition(b"\n")[2])
+    task = next(file for file in manifest["files"] if "-agg-0" in file[0])
+    state = newest.parent / f"pieces-{manifest['shelf']}" / task[2][0]
     match damage:
         case "no manifest":
             (newest / "MANIFEST").unlink()
@@ -156,6 +168,67 @@ def test_copies_keep_their_distance_and_the_log_behind_them(tmp_path: Path) -> N
         insert(bed, 6)
         bed.execute("CHECKPOINT STREAM s")
         assert [row[1] for row in bed.rows("SHOW CHECKPOINTS")] == [5, 6]
+
+
+def test_a_copy_sends_what_the_last_but_one_does_not_have(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pieces that haven't changed aren't written again; the two copies share none; what no copy names is removed."""
+    monkeypatch.setattr(backups, "PIECE_BYTES", 4096)
+    written: list[str] = []
+    write = DirectoryStore.write
+
+    def note(self: DirectoryStore, name: str, data: bytes) -> None:
+        written.append(name.rpartition("/")[2])
+        write(self, name, data)
+
+    monkeypatch.setattr(DirectoryStore, "write", note)
+    backup = tmp_path / "backup"
+    with make(tmp_path / "data", backup) as bed:
+        insert(bed, *range(0, 4000, 100))
+        sent = []
+        for second in range(4000, 4006):
+            insert(bed, second)
+            written.clear()
+            bed.execute("CHECKPOINT STREAM s")
+            sent.append(len(written))
+            shelves = pieces(backup)
+            named = {piece for path in backup.glob("*/*/MANIFEST")
+                     for file in json.loads(path.read_bytes().partition(b"\n")[2])["files"] for piece in file[2]}
+            assert set().union(*shelves.values()) == named
+        assert len(shelves) == 2
+        assert max(sent[2:]) < max(len(shelf) for shelf in shelves.values())
+    shutil.rmtree(tmp_path / "data" / "streams")
+    with open_bed(tmp_path / "data", backup) as bed:
+        bed.run()
+        assert events(bed)[-1] == "its state is taken from the backup of checkpoint 6"
+        assert is_right(bed)
+
+
+def test_copies_of_format_1_are_read(tmp_path: Path) -> None:
+    """A copy with one file per task, as older versions made them, is taken, and the next one is cut into pieces."""
+    backup = tmp_path / "backup"
+    with make(tmp_path / "data", backup) as bed:
+        insert(bed, 1, 2, 13)
+        bed.execute("CHECKPOINT STREAM s")
+    copy = next(backup.glob("*/1"))
+    body = json.loads(unseal((copy / "MANIFEST").read_bytes(), "the copy"))
+    files = []
+    for task, size, names in body["files"]:
+        data = b"".join((copy.parent / f"pieces-{body['shelf']}" / name).read_bytes() for name in names)
+        (copy / f"{task}.mdb").write_bytes(data)
+        files.append([task, size, google_crc32c.value(data)])
+    (copy / "MANIFEST").write_bytes(seal(json.dumps(
+        {"format": 1, "record": body["record"], "files": files}, sort_keys=True).encode()))
+    shutil.rmtree(next(backup.glob("*/pieces-0")))
+    shutil.rmtree(tmp_path / "data" / "streams")
+    with open_bed(tmp_path / "data", backup) as bed:
+        bed.run()
+        assert events(bed) == ["its state is taken from the backup of checkpoint 1"]
+        insert(bed, 20)
+        bed.execute("CHECKPOINT STREAM s")
+        assert is_right(bed)
+        assert list(pieces(backup)) == ["pieces-1"]
 
 
 def test_state_is_copied_while_it_is_open(tmp_path: Path) -> None:

@@ -64,6 +64,8 @@ def query(statement: str) -> pa.Table:
         return pa.table({"stable_name": ["meters", "elsewhere"], "db_name": ["power", "other"]})
     if "ins_columns" in statement:
         return pa.table({"col_name": ["current", "voltage"], "db_name": ["power", "power"]})
+    if "ins_stream_savepoints" in statement:
+        return pa.table({"savepoint": ["before", "it's", "other"], "stream_name": ["hourly", "hourly", "daily"]})
     if "ins_streams" in statement:
         return pa.table({"stream_name": ["hourly"]})
     if "ins_databases" in statement:
@@ -91,6 +93,25 @@ def test_completion(line: str, expected: str) -> None:
     completer = ShellCompleter(query, lambda: "power")
     found = [each.text for each in completer.get_completions(Document(line), CompleteEvent())]
     assert expected in found
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("start stream hourly from savepoint ", ["'before'", "'it''s'"]),
+        ("START STREAM hourly FROM SAVEPOINT 'b", ["'before'"]),
+        ("start stream daily from savepoint '", ["'other'"]),
+        ("DROP SAVEPOINT ", ["'before'", "'it''s'", "'other'"]),
+        ("drop savepoint if exists 'o", ["'other'"]),
+        ("stop stream hourly with savepoint '", []),
+    ],
+)
+def test_savepoints_are_completed(line: str, expected: list[str]) -> None:
+    """Where a savepoint must exist, the names of those of the stream are offered, in quotes."""
+    completer = ShellCompleter(query, lambda: "power")
+    found = list(completer.get_completions(Document(line), CompleteEvent()))
+    assert [each.text for each in found] == expected
+    assert all(line[:len(line) + each.start_position].endswith(" ") for each in found)
 
 
 def test_completion_offers_tables_after_from() -> None:

@@ -115,14 +115,11 @@ def partials(rows: list[tuple[int, int, int]], kept: str, schema: pa.Schema) -> 
 
 def contents(table: WindowTable) -> dict[tuple[int, int], tuple[int, int]]:
     """(group, window) to rows and the greatest value."""
-    found = {}
-    for start in table.starts():
-        members = table.members(start)
-        if not len(members):
-            continue
-        state = table.state(np.full(len(members), start), members).table()
-        assert state.column("k0").to_pylist() == [f"g{gid - 7}" for gid in state.column("_gid").to_pylist()]
-        assert state.column("p0").to_pylist() == state.column("_rows").to_pylist()
-        for gid, rows, value in zip(*(state.column(name).to_pylist() for name in ("_gid", "_rows", "p1")), strict=True):
-            found[gid - 7, start // WIDTH] = rows, max(value) if isinstance(value, list) else int(value)
-    return found
+    starts = np.array(table.starts(), np.int64)
+    places, members = table.members(starts.tolist())
+    state = table.state(starts[places], members).table()
+    assert state.column("k0").to_pylist() == [f"g{gid - 7}" for gid in state.column("_gid").to_pylist()]
+    assert state.column("p0").to_pylist() == state.column("_rows").to_pylist()
+    columns = [state.column(name).to_pylist() for name in ("_gid", "_wstart", "_rows", "p1")]
+    return {(gid - 7, start // WIDTH): (rows, max(value) if isinstance(value, list) else int(value))
+            for gid, start, rows, value in zip(*columns, strict=True)}

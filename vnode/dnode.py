@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from penstock.common.access import check_access
 from penstock.common.clock import Clock
 from penstock.common.errors import DataDirectoryInUseError, NotFoundError, PenstockError, StorageError
 from penstock.common.fs import Fs
@@ -34,9 +35,11 @@ def lock_data_directory(paths: DataPaths) -> DirectoryLock:
     """Locks a data directory, creating it when missing. Raises DataDirectoryInUseError naming the holder."""
     try:
         paths.root.mkdir(parents=True, exist_ok=True)
+        check_access([paths.lock])
         file = open(paths.lock, "a+b")  # noqa: SIM115 - the lock lives as long as the file is open
     except OSError as error:
-        raise StorageError(f"cannot open {paths.lock}: {error.strerror}") from error
+        raise StorageError(f"cannot open {paths.lock}: {error.strerror}",
+                           hint="start Penstock as the user who owns the directory") from error
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

@@ -346,10 +346,8 @@ class Run:
     def _create(self, stream: StreamKind) -> None:
         host = self._host()
         catalog, out = host.engine.catalog, f"out_{stream.name}"
-        # A crash in the middle of CREATE STREAM may leave its empty result table.
-        left_over = catalog.stream(stream.name) is None and catalog.table("d", out) is not None
-        if left_over and not self._do(f"DROP TABLE d.{out}"):
-            return
+        if catalog.stream(stream.name) is None and catalog.table("d", out) is not None:
+            raise SimulationError(f"table {out} is there without its stream")
         text = (f"CREATE STREAM {stream.name} {stream.options} FILL_HISTORY 1 INTO d.out_{stream.name} {stream.into} "
                 f"AS {stream.query}")
         if self._do(text):
