@@ -384,9 +384,11 @@ class StreamController:
             try:
                 self._surroundings.result(future, max(0.0, deadline - self._clock.monotonic()))
             except FutureTimeoutError:
-                _log.warning("stream %x is closed without a last checkpoint: it took too long", stream_id)
+                _log.warning("stream %x is closed without a last checkpoint: it took too long", stream_id,
+                             extra=about(stream=self._name(stream_id)))
             except UnavailableError as error:
-                _log.warning("stream %x is closed without a last checkpoint: %s", stream_id, error)
+                _log.warning("stream %x is closed without a last checkpoint: %s", stream_id, error,
+                             extra=about(stream=self._name(stream_id)))
 
     # --- the loop ----------------------------------------------------------------------------------------------
 
@@ -717,7 +719,7 @@ class StreamController:
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
             return
         except Exception as error:  # noqa: BLE001
-            _log.exception("stream %s could not be prepared", stream.name)
+            _log.exception("stream %s could not be prepared", stream.name, extra=about(stream=stream.name))
             reason = f"{type(error).__name__}: {error}"
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
             return
@@ -852,7 +854,8 @@ class StreamController:
         except PenstockError as error:
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))
         except Exception as error:  # noqa: BLE001
-            _log.exception("a commit record could not be written")
+            _log.exception("a commit record could not be written",
+                           extra=about(stream=entry.stream.name, attempt=record.attempt))
             text = f"{type(error).__name__}: {error}"
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, text)
         event = outcome
@@ -879,7 +882,8 @@ class StreamController:
             self._on_checkpoint(record.stream_id, self._records.oldest_versions(record.stream_id))
         except Exception:  # noqa: BLE001
             # WAL is kept for longer than needed; the next checkpoint tries again.
-            _log.exception("the WAL pins of stream %x could not be moved", record.stream_id)
+            _log.exception("the WAL pins of stream %x could not be moved", record.stream_id,
+                           extra=about(stream=self._name(record.stream_id), attempt=record.attempt))
 
     def _finished(self, finished: checkpoints.Finished) -> None:
         entry = self._entries.get(finished.stream_id)

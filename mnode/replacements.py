@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError, UnavailableError
-from penstock.common.logging import logger
+from penstock.common.logging import about, logger
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.lookup import require_database
 from penstock.mnode.results import ResultStore
@@ -102,7 +102,8 @@ class Replacements:
                 if self._has_caught_up(stream):
                     self._replace(stream)
             except PenstockError as error:
-                _log.warning("stream %s cannot take its place yet: %s", stream.name, error)
+                _log.warning("stream %s cannot take its place yet: %s", stream.name, error,
+                             extra=about(stream=stream.name))
         now = self._clock.monotonic()
         for retired in [one for one in self._retired if one.until <= now]:
             self._retired.remove(retired)
@@ -140,7 +141,8 @@ class Replacements:
             # Sinks acknowledge a checkpoint when everything before its barriers is written.
             self._streams.checkpoint(stream, _CHECKPOINT_TIMEOUT_S)
         except UnavailableError as error:
-            _log.info("stream %s has caught up and waits for a checkpoint: %s", stream.name, error)
+            _log.info("stream %s has caught up and waits for a checkpoint: %s", stream.name, error,
+                      extra=about(stream=stream.name))
             return False
         return True
 

@@ -26,7 +26,7 @@ from penstock.common.errors import (
     PenstockError,
     UnavailableError,
 )
-from penstock.common.logging import logger
+from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
@@ -348,7 +348,8 @@ class Streams:
             try:
                 self._storage.vnode(vgroup_id).release_pin(_pin(stream.id))
             except PenstockError as error:
-                _log.warning("the WAL pin of stream %s stays in vnode %d: %s", stream.name, vgroup_id, error)
+                _log.warning("the WAL pin of stream %s stays in vnode %d: %s", stream.name, vgroup_id, error,
+                             extra=about(stream=stream.name))
 
     def _end_tasks(self, stream: StreamRecord, timeout_s: float) -> bool:
         """Returns whether no task of the stream is left."""
@@ -357,7 +358,7 @@ class Streams:
         try:
             self._controller.stop(stream.id, timeout_s)
         except UnavailableError as error:
-            _log.warning("stream %s is dropped, but %s", stream.name, error)
+            _log.warning("stream %s is dropped, but %s", stream.name, error, extra=about(stream=stream.name))
             return False
         return True
 
@@ -490,7 +491,8 @@ class Streams:
                 if stream.wanted != "paused":
                     controller.resume(stream.id)
                 raise
-            _log.warning("stream %s is stopped at its last checkpoint: %s", stream.name, error)
+            _log.warning("stream %s is stopped at its last checkpoint: %s", stream.name, error,
+                         extra=about(stream=stream.name))
         controller.stop(stream.id)
         # What a worker that hangs may still try to write must not come in between.
         self._results.forget(stream.id)
@@ -504,7 +506,7 @@ class Streams:
             if stream.wanted != "stopped" and not self._config.disable_stream:
                 self._run(stream, plan)
         except PenstockError as error:
-            _log.error("stream %s cannot be started: %s", stream.name, error)
+            _log.error("stream %s cannot be started: %s", stream.name, error, extra=about(stream=stream.name))
             self._failed[stream.id] = (error, self._clock.now_ms())
 
     def plan_again(self, stream: StreamRecord) -> StreamPlan:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,28 @@ def test_commands_check_their_arguments(shell: Shell) -> None:
     assert "usage: .read FILE" in shell.errors.getvalue()
     assert not shell.session.run_text(".timer maybe")
     assert "expected on or off" in shell.errors.getvalue()
+
+
+def test_a_measurement_tells_how_long_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar of EXPLAIN ANALYZE STREAM knows its end; other statements, and wrong ones, have none."""
+    shell = make_shell()
+    told: list[float | None] = []
+    shown = threading.Semaphore(0)
+
+    @contextmanager
+    def progress(text: str, seconds: float | None = None) -> Iterator[None]:
+        told.append(seconds)
+        shown.release()
+        yield
+
+    execute = shell.session._execute_now
+    monkeypatch.setattr(shell.session, "_execute_now", lambda text: (shown.acquire(), execute(text))[1])
+    monkeypatch.setattr(shell.session.screen, "progress", progress)
+    monkeypatch.setattr("penstock.shell.session.PROGRESS_AFTER_S", 0.0)
+    for statement in ("explain analyze stream s for 7s", "EXPLAIN ANALYZE STREAM s", "explain analyze stream s for 7d",
+                      "explain select 1", "select 1"):
+        assert shell.session.run_text(statement)
+    assert told == [7.0, 10.0, None, None, None]
 
 
 def test_top_wants_a_terminal(shell: Shell) -> None:
