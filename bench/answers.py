@@ -47,6 +47,15 @@ def expected(query: Query, shape: Shape, trigger: Trigger, hold_ms: int = 0) -> 
         return batch_answer(connection, query, shape, trigger, hold_ms)
 
 
+def open_windows(query: Query, shape: Shape) -> int:
+    """Returns how many windows of the batch answer are not closed once all rows are in."""
+    with duckdb.connect() as connection:
+        source_relation(connection, shape)
+        everything, closed = (batch_answer(connection, query, shape, trigger).num_rows
+                              for trigger in ("AT_ONCE", "WINDOW_CLOSE"))
+        return everything - closed
+
+
 def check(query: Query, found: pa.Table, wanted: pa.Table) -> None:
     """Raises WrongAnswerError unless both tables hold the same rows, whatever their order.
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bench.load import Schedule
-from bench.queries import QUERIES, Query, Trigger
+from bench.queries import ACCOUNTS, OPEN, Q1, QUERIES, Query, Trigger
 from bench.rows import Shape
 
 DEFAULT_SINK_RATE = {"streamSinkDataRate": 2}
+# More than one per tick of the sender: the default of 50 evenly spaced calls would be most of the latency.
+MANY_SINK_CALLS = {"sinkCallsPerSecond": 1000}
 _TDENGINE_TABLES, _TDENGINE_ROWS_EACH = 10_000, 100_000
 _LATE_LATENCY_TICK_MS = 100  # peers take files; more of them a second would cost them more than it helps
 
@@ -26,7 +28,7 @@ class Options:
     vgroups: int = 2
     batch_rows: int = 20_000
     accounts: int = 100_000
-    streams: Sequence[int] = (10, 50)
+    growth: float = 1.0
     rates: Sequence[int] = (20_000, 200_000)
     seconds: int = 12
     scale: float = 0.002
@@ -41,6 +43,7 @@ class Job:
     title: str
     measurement: Callable[..., dict[str, Any]]
     arguments: Mapping[str, Any]
+    about: Mapping[str, Any] = field(default_factory=dict)  # goes into the measurement as it is
 
 
 def throughput(options: Options) -> Iterator[Job]:
@@ -67,15 +70,40 @@ def variants(options: Options) -> Iterator[Job]:
                 "batch_rows": options.batch_rows})
 
 
-def streams(options: Options) -> Iterator[Job]:
-    """Catching up of many equal streams at once, over fewer rows each."""
+def growth(options: Options) -> Iterator[Job]:
+    """What memory and processors cost as vnodes, groups, streams and open windows become more: series that are drawn.
+
+    `--growth` is the part of the greatest sizes: 1 goes up to a million groups and ten million open windows.
+    """
     from bench.throughput import catch_up
 
-    query = QUERIES["q1"]
-    for count in options.streams if "q1" in options.queries else ():
-        shape = replace(_shape(options), rows=max(options.tables * 60, options.rows // count))
-        yield Job("streams", f"{count} streams", catch_up, {
-            "query": query, "shape": shape, "vgroups": 1, "batch_rows": options.batch_rows, "streams": count})
+    def job(series: str, size: int, query: Query, shape: Shape, **arguments: Any) -> Job:
+        return Job("growth", f"{series} {size}", catch_up, {
+            "query": query, "shape": query.of(shape), "batch_rows": options.batch_rows, **arguments},
+            {"series": series, "size": size})
+
+    shape = _shape(options)
+    for vgroups in (1, 2, 4, 8):
+        yield job("vnodes", vgroups, Q1, shape, vgroups=vgroups)
+    for streams in (1, 5, 10, 25, 50):
+        rows = max(options.tables * 60, options.rows // streams)
+        yield job("streams", streams, Q1, replace(shape, rows=rows), vgroups=1, streams=streams)
+    for share in (1_000, 100, 10, 1):
+        groups = max(10, round(1_000_000 * options.growth / share))
+        yield job("groups", groups, ACCOUNTS, replace(shape, accounts=groups), vgroups=options.vgroups)
+    for share in (100, 10, 1):
+        # As many rows per account, and as many per window, whatever the number of accounts is.
+        accounts = max(1_000, round(1_000_000 * options.growth / share))
+        yield job("open windows", 10 * accounts, OPEN, Shape(accounts // 1_000, 10 * accounts, accounts=accounts),
+                  vgroups=options.vgroups, count_open=True)
+
+
+def starts(options: Options) -> Iterator[Job]:
+    """How soon a stream runs when others run already, and how soon its first result is there."""
+    from bench.starts import started
+
+    if "q1" in options.queries:
+        yield Job("starts", "a stream beside another", started, {"query": Q1, "shape": Shape(1, 1)})
 
 
 def history(options: Options) -> Iterator[Job]:
@@ -91,16 +119,17 @@ def history(options: Options) -> Iterator[Job]:
 
 
 def latency(options: Options) -> Iterator[Job]:
-    """From arrival to result, at fixed rates, for Q1 and Q2 and both triggers."""
+    """From arrival to result, at fixed rates, for Q1 and Q2 and both triggers; at the lowest with default sinks too."""
     from bench.latency import live
 
     triggers: tuple[Trigger, ...] = ("WINDOW_CLOSE", "AT_ONCE")
     for query in _chosen(options, "q1", "q2"):
         for trigger in triggers:
             for rate in options.rates:
-                yield Job("latency", f"{query.name} {trigger} {rate} rows/s", live, {
-                    "query": query, "shape": _of_rate(options, rate, options.seconds), "schedule": Schedule(rate),
-                    "trigger": trigger, "vgroups": options.vgroups})
+                for config in (MANY_SINK_CALLS, {}) if rate == min(options.rates) else (MANY_SINK_CALLS,):
+                    yield Job("latency", f"{query.name} {trigger} {rate} rows/s {config}", live, {
+                        "query": query, "shape": _of_rate(options, rate, options.seconds), "schedule": Schedule(rate),
+                        "trigger": trigger, "vgroups": options.vgroups, "config": config})
 
 
 def checkpoints(options: Options) -> Iterator[Job]:
@@ -176,7 +205,7 @@ def flink(options: Options) -> Iterator[Job]:
 
 PARTS: Mapping[str, Callable[[Options], Iterator[Job]]] = {
     part.__name__: part
-    for part in (throughput, variants, streams, history, latency, checkpoints, recovery, duckdb, spark, flink)}
+    for part in (throughput, variants, growth, starts, history, latency, checkpoints, recovery, duckdb, spark, flink)}
 
 
 def _chosen(options: Options, *names: str) -> list[Query]:

@@ -1,9 +1,10 @@
 """Kills real processes under load, again and again: `python -m bench.kills --kills 300`.
 
-Each round inserts flights while the engine (SIGKILL), Spark's Java (SIGKILL) or a Python worker (SIGKILL, or SIGSTOP
-for 30 s) is hit, at a random moment or when a file shows that something is under way: a state being written, a commit
-record, a Parquet part, a log segment. Then all streams must equal the batch answer, and all acknowledged rows be there.
-Prints per victim how long it took until results flowed again, and until all rows were in.
+Each round inserts flights, a batch every 100 ms, while the engine (SIGKILL), Spark's Java (SIGKILL) or a Python worker
+that hosts tasks (SIGKILL, or SIGSTOP for 30 s) is hit, at a random moment or when a file shows that something is under
+way: a state being written, a commit record, a Parquet part, a log segment. Then all streams must equal the batch
+answer, and all acknowledged rows be there. Prints per victim how long it took until results flowed again, and until
+all rows were in.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import itertools
 import json
 import os
 import random
+import shutil
 import signal
 import statistics
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -34,8 +36,11 @@ from rich.console import Console  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
 STOPPED_S = 30.0
-_POINT_S = 3.0
-_BATCHES = 12
+_POINT_S = 1.5
+_BATCHES = 24
+_PAUSE_MS = 100
+_AFTER = 2
+_PATIENCE_S = 170
 
 #: What shows that something is under way: files below the data directory.
 POINTS: dict[str, str] = {
@@ -48,11 +53,14 @@ POINTS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Kill:
-    """One round. `flow_s`: from the kill to the first results of a later attempt; `right_s`: to the batch answer."""
+    """One round. `flow_s`: from the kill to the first results of a later attempt; `right_s`: to the batch answer.
+
+    Results are noticed with a heartbeat; `flow_s` is `right_s` where the answer was right before the next one.
+    """
 
     victim: str
     point: str
-    flow_s: float | None
+    flow_s: float
     right_s: float
 
 
@@ -87,10 +95,10 @@ class Killed(EngineProcess):
         return next((at for at, flow in self.flow if at > moment
                      and any(attempt > before.get(name, 0) for name, attempt in flow.items())), None)
 
-    def java(self) -> psutil.Process | None:
+    def java(self) -> psutil.Process:
         """Returns Spark's Java, which is driver and executor here."""
-        return next((process for process in psutil.Process(self.process.pid).children(recursive=True)
-                     if "java" in process.name()), None)
+        return next(process for process in psutil.Process(self.process.pid).children(recursive=True)
+                    if "java" in process.name())
 
 
 def main() -> int:
@@ -104,14 +112,18 @@ def main() -> int:
     console = Console(stderr=True)
     console.print(f"seed {options.seed}", highlight=False)
     kills: list[Kill] = []
-    place = tempfile.TemporaryDirectory(prefix="penstock-kills-", ignore_cleanup_errors=True)
-    with place as name, Progress(console=console) as progress:
-        rounds = Rounds(Path(name) / "data", chance)
+    signal.signal(signal.SIGTERM, _interrupt)
+    with Progress(console=console) as progress:
+        bar = progress.add_task("kills", total=options.kills)
         try:
-            for _ in progress.track(range(options.kills), description="kills"):
-                kills.append(rounds.one())
-        finally:
-            rounds.engine.end()
+            while len(kills) < options.kills:
+                for kill in _rounds(chance, options.kills - len(kills)):
+                    kills.append(kill)
+                    progress.advance(bar)
+                    if not console.is_terminal:
+                        console.print(f"{len(kills)} of {options.kills}: {kill}", markup=False, highlight=False)
+        except KeyboardInterrupt:
+            console.print(f"ended after {len(kills)} of {options.kills} kills")
     print(summary(kills))
     if options.report is not None:
         text = json.dumps({"seed": options.seed, "kills": [asdict(kill) for kill in kills]}, indent=1)
@@ -119,8 +131,33 @@ def main() -> int:
     return 0
 
 
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _rounds(chance: random.Random, count: int) -> Iterator[Kill]:
+    """Yields rounds on one data directory: up to `count`, or until there are no more rows to insert.
+
+    Of a round that goes wrong the directory is left for whoever looks into it.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="penstock-kills-"))
+    rounds = Rounds(folder / "data", chance)
+    wrong = False
+    try:
+        while count and rounds.more:
+            yield rounds.one()
+            count -= 1
+    except SystemExit as error:
+        wrong = True
+        raise SystemExit(f"{error}\nthe data is in {folder}") from error
+    finally:
+        rounds.engine.end()
+        if not wrong:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
 class Rounds:
-    """The engine over all rounds: it is started again whenever it was killed."""
+    """The engine over the rounds on one data directory: it is started again whenever it was killed."""
 
     def __init__(self, data: Path, chance: random.Random) -> None:
         self._data = data
@@ -132,13 +169,19 @@ class Rounds:
         self.engine.expect("inserted")
         self._right()
 
+    @property
+    def more(self) -> bool:
+        """Whether there are rows left for a whole round, which may begin its load anew."""
+        return self.engine.acked + 2 * _BATCHES + _AFTER < len(self._arrived) - 1
+
     def one(self) -> Kill:
         """Kills once; returns when the streams equal the batch answer again. Ends the program if they don't."""
         victim = self._chance.choice(["engine", "java", "worker", "worker stopped"])
         point = self._chance.choice(["random", *POINTS])
         engine = self.engine
-        before = engine.flow[-1][1]
-        engine.tell(f"insert {_BATCHES}")
+        engine.tell("tasks")
+        tasks = json.loads(engine.expect("tasks ").removeprefix("tasks "))
+        engine.tell(f"insert {_BATCHES} {_PAUSE_MS}")
         self._await_point(point)
         killed_at = time.monotonic()
         if victim == "engine":
@@ -146,22 +189,22 @@ class Rounds:
                 if line.startswith("acked "):
                     engine.acked = int(line.split()[1])
             self.engine = engine = Killed(self._data, engine.acked + 1)
-            engine.tell(f"insert {_BATCHES}")
-            before = {}
+            engine.tell(f"insert {_BATCHES} {_PAUSE_MS}")
         else:
-            self._hit(victim)
+            self._hit(victim, [psutil.Process(pid) for pid in tasks["pids"]])
         while (line := engine.next()) != "inserted":
             if line == ENDED:
                 raise SystemExit(f"the engine ended after {victim} was hit at {point}")
         # What came before may have been processed before the kill: these rows can only be by a later attempt.
-        engine.tell("insert 2")
+        engine.tell(f"insert {_AFTER}")
         engine.expect("inserted")
         self._right()
-        flows_at = engine.flows_since(killed_at, before)
-        return Kill(victim, point, None if flows_at is None else flows_at - killed_at, time.monotonic() - killed_at)
+        right_at = time.monotonic()
+        flows_at = engine.flows_since(killed_at, tasks["attempts"]) or right_at
+        return Kill(victim, point, flows_at - killed_at, right_at - killed_at)
 
     def _right(self) -> None:
-        self.engine.tell("check")
+        self.engine.tell(f"check {_PATIENCE_S}")
         verdict = self.engine.expect("")
         if not verdict.startswith("equal"):
             raise SystemExit(f"wrong: {verdict}")
@@ -169,14 +212,9 @@ class Rounds:
         if rows < self._arrived[self.engine.acked + 1]:
             raise SystemExit(f"{self._arrived[self.engine.acked + 1]} rows were acknowledged, but {rows} are there")
 
-    def _hit(self, victim: str) -> None:
+    def _hit(self, victim: str, workers: list[psutil.Process]) -> None:
         if victim == "java":
-            java = self.engine.java()
-            if java is not None:
-                java.kill()
-            return
-        workers = self.engine.workers()
-        if not workers:
+            self.engine.java().kill()
             return
         worker = self._chance.choice(workers)
         if victim == "worker":
@@ -219,15 +257,11 @@ def summary(kills: list[Kill]) -> str:
     lines = [f"{'victim':16}{'kills':>6}{'flow median':>13}{'worst':>8}{'right median':>14}{'worst':>8}"]
     for victim in sorted({kill.victim for kill in kills}):
         mine = [kill for kill in kills if kill.victim == victim]
-        flow = [kill.flow_s for kill in mine if kill.flow_s is not None]
+        flow = [kill.flow_s for kill in mine]
         right = [kill.right_s for kill in mine]
-        lines.append(f"{victim:16}{len(mine):>6}{_figure(statistics.median, flow):>13}{_figure(max, flow):>8}"
-                     f"{_figure(statistics.median, right):>14}{_figure(max, right):>8}")
+        lines.append(f"{victim:16}{len(mine):>6}{statistics.median(flow):>13.2f}{max(flow):>8.2f}"
+                     f"{statistics.median(right):>14.2f}{max(right):>8.2f}")
     return "\n".join(lines)
-
-
-def _figure(fold: Callable[[list[float]], float], values: list[float]) -> str:
-    return f"{fold(values):.2f}" if values else "-"
 
 
 if __name__ == "__main__":

@@ -155,5 +155,15 @@ ACCOUNTS = Query(
     "any_value(ts - ts % 10000) + 10000 ended FROM source GROUP BY 1, 2",
     ("k", "ts"), ("c", "s"), source="accounts")
 
+# Each row lies in ten windows, and nearly all windows that rows of the last 10,000 s lie in are open at the end.
+OPEN = Query(
+    "open", "per value of a column with many, 10,000 s sliding by 1,000 s",
+    "SELECT _wstart ts, count(*) c, sum(amount) s FROM accounts PARTITION BY account k INTERVAL(10000s) SLIDING(1000s)",
+    "k INT",
+    "SELECT account k, ts - ts % 1000000 - step * 1000000 ts, count(*) c, sum(amount)::BIGINT s, "
+    "any_value(ts - ts % 1000000 - step * 1000000) + 10000000 ended "
+    "FROM source, (SELECT unnest(range(10)) step) GROUP BY 1, 2",
+    ("k", "ts"), ("c", "s"), source="accounts")
+
 QUERIES: Mapping[str, Query] = {
     query.name: query for query in (Q1, Q2, Q3, Q4, Q5, YSB, COUNT, STATE, EVENT, ACCOUNTS)}

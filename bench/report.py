@@ -19,7 +19,8 @@ BEGIN, END = "<!-- bench.report begins -->", "<!-- bench.report ends -->"
 _DOCS = Path(__file__).parent.parent / "docs" / "performance.md"
 _OWN, _LIMIT = "penstock", "duckdb-batch"
 _NAMED = ("part", "measure", "engine", "query", "trigger", "streams", "vgroups", "tables", "late", "updated", "groups",
-          "killed", "streamSinkDataRate", "checkpointInterval", "follow", "rows_per_record")
+          "killed", "series", "size", "streamSinkDataRate", "sinkCallsPerSecond", "checkpointInterval", "follow",
+          "rows_per_record")
 _RATE_OF = ("latency", "recovery")
 _BUSY_FACTOR = 2.0
 
@@ -59,7 +60,7 @@ def report(measurements: Iterable[Measurement]) -> str:
             distinct[(*(each.get(name) for name in _NAMED), rate)] = each
     known = list(distinct.values())
     sections = [_conditions(known, failed), _peers(known), _own(known), _latency(known), _recovery(known),
-                _profiles(known)]
+                _starts(known), _growth(known), _profiles(known)]
     return "\n".join(section for section in sections if section)
 
 
@@ -80,7 +81,7 @@ def _peers(known: Sequence[Measurement]) -> str:
     """Throughput of each query beside the peers' and DuckDB's batch, with the ratio to the best streaming peer."""
     base = [each for each in known if each["measure"] == "throughput" and not each.get("late")
             and not each.get("updated") and each.get("streams", 1) == 1 and "streamSinkDataRate" not in each
-            and "checkpointInterval" not in each]
+            and "checkpointInterval" not in each and "series" not in each]
     peers = sorted({each["engine"] for each in base} - {_OWN, _LIMIT})
     engines = [engine for engine in (_OWN, *peers, _LIMIT) if any(each["engine"] == engine for each in base)]
     if not base:
@@ -104,7 +105,8 @@ def _peers(known: Sequence[Measurement]) -> str:
 
 def _own(known: Sequence[Measurement]) -> str:
     """Every throughput of ours, with what was special about it."""
-    chosen = [each for each in known if each["measure"] in ("throughput", "history") and each["engine"] == _OWN]
+    chosen = [each for each in known if each["measure"] in ("throughput", "history") and each["engine"] == _OWN
+              and "series" not in each]
     if not chosen:
         return ""
     heads = ["query", "special", "rows", "results", "rows/s", "rows/CPU-s", "first result s", "checkpoint s", "PSS MiB"]
@@ -135,6 +137,43 @@ def _recovery(known: Sequence[Measurement]) -> str:
         [each["killed"], each["query"], _count(each["rows_per_second"]), f"{each['seconds']:.2f}"] for each in chosen])
 
 
+def _starts(known: Sequence[Measurement]) -> str:
+    chosen = [each for each in known if each["measure"] == "start"]
+    if not chosen:
+        return ""
+    heads = ["streams", "CREATE STREAM until it runs, s", "slowest", "INSERT until its result, ms", "slowest"]
+    return "### From CREATE STREAM to results, medians\n\n" + _table(heads, [
+        [str(each["times"]), f"{each['start_seconds']:.2f}", f"{each['start_seconds_max']:.2f}",
+         f"{1000 * each['result_seconds']:.1f}", f"{1000 * each['result_seconds_max']:.1f}"] for each in chosen])
+
+
+def _growth(known: Sequence[Measurement]) -> str:
+    """A table and a picture of memory per series: what more streams, groups, windows or vnodes cost."""
+    chosen = [each for each in known if "series" in each]
+    sections = []
+    for series in dict.fromkeys(each["series"] for each in chosen):
+        points = sorted((each for each in chosen if each["series"] == series), key=lambda each: each["size"])
+        heads = [series, "query", "rows of each stream", "results", "rows/s", "rows/CPU-s", "checkpoint s", "PSS MiB"]
+        table = _table(heads, [
+            [_count(each.get("open_windows", each["size"])), each["query"], _count(each["rows"] / each["streams"]),
+             _count(each["result_rows"]), _count(each["rows_per_second"]), _count(each["rows_per_cpu_second"]),
+             f"{each['checkpoint_seconds']:.2f}", str(each["memory_mib"]["pss"])] for each in points])
+        sizes = [_count(each["size"]) for each in points]
+        sections.append("\n".join([
+            table, _drawn(f"Memory by {series}", "MiB", sizes, [each["memory_mib"]["pss"] for each in points]),
+            _drawn(f"Cost by {series}", "CPU-s per million rows", sizes,
+                   [round(1e6 / each["rows_per_cpu_second"], 3) for each in points])]))
+    return "### Growth\n\n" + "\n".join(sections) if sections else ""
+
+
+def _drawn(title: str, unit: str, sizes: Sequence[str], values: Sequence[float]) -> str:
+    """Returns a bar chart for Markdown that knows Mermaid."""
+    names = ", ".join(f'"{size}"' for size in sizes)
+    return "\n".join(["```mermaid", "xychart-beta", f'    title "{title}"', f"    x-axis [{names}]",
+                      f'    y-axis "{unit}" 0 --> {max(values) * 1.1:.4g}',
+                      f"    bar [{', '.join(f'{value:g}' for value in values)}]", "```", ""])
+
+
 def _profiles(known: Sequence[Measurement]) -> str:
     chosen = [each for each in known if each["measure"] == "profile"]
     if not chosen:
@@ -154,6 +193,7 @@ _SPECIALS: Mapping[str, Callable[[Any], str]] = {
     "streams": lambda value: f"{value} streams" if value > 1 else "",
     "groups": lambda value: f"{_count(value)} groups",
     "streamSinkDataRate": lambda value: f"sinks at {value} MB/s",
+    "sinkCallsPerSecond": lambda value: f"{value} calls/s of a sink",
     "follow": lambda value: "follows its rows" if value else "",
     "checkpointInterval": lambda value: f"checkpoint every {value}",
 }

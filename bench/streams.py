@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--vgroups", type=int, help="2 by default, 1 with --profile")
     parser.add_argument("--batch-rows", type=int, default=20_000, help="rows per INSERT")
     parser.add_argument("--accounts", type=int, default=100_000, help="groups of the query `accounts`")
-    parser.add_argument("--streams", type=_numbers, default=[10, 50], help="how many at once, in the part `streams`")
+    parser.add_argument("--growth", type=float, default=1.0, help="part of the greatest sizes, in `growth`")
     parser.add_argument("--rates", type=_numbers, default=[20_000, 200_000], help="rows/s of the part `latency`")
     parser.add_argument("--seconds", type=int, default=12, help="how long each latency is measured")
     parser.add_argument("--scale", type=float, default=0.002, help="part of 10,000 x 100,000 rows, in `history`")
@@ -74,7 +74,7 @@ def _measurements(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     chosen = Options(
         queries=options.queries or list(QUERIES), rows=options.rows or 3_000_000, tables=options.tables,
         vgroups=options.vgroups or 2, batch_rows=options.batch_rows, accounts=options.accounts,
-        streams=options.streams, rates=options.rates, seconds=options.seconds, scale=options.scale,
+        growth=options.growth, rates=options.rates, seconds=options.seconds, scale=options.scale,
         flink_python=options.flink_python)
     for part in options.parts:
         for job in PARTS[part](chosen):
@@ -88,7 +88,7 @@ def _of_job(job: Job, directory: Path | None) -> dict[str, Any]:
     except MeasurementFailedError as error:
         sys.stderr.write(f"{error}\n")
         measurement = {"title": job.title, "failed": str(error).strip().splitlines()[-1]}
-    return {"part": job.part, **measurement}
+    return {"part": job.part, **job.about, **measurement}
 
 
 def _profiles(options: argparse.Namespace) -> Iterator[dict[str, Any]]:

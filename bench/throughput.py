@@ -16,7 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from bench.answers import check, expected
+from bench.answers import check, expected, open_windows
 from bench.figures import rates
 from bench.isolated import Phase
 from bench.node import Node
@@ -30,9 +30,12 @@ _TIMEOUT_S = 900.0
 
 def catch_up(
     folder: Path, phase: Phase, query: Query, shape: Shape, trigger: Trigger = "WINDOW_CLOSE", *, vgroups: int = 2,
-    batch_rows: int = 20_000, streams: int = 1, config: Mapping[str, Any] | None = None,
+    batch_rows: int = 20_000, streams: int = 1, config: Mapping[str, Any] | None = None, count_open: bool = False,
 ) -> dict[str, Any]:
-    """Returns the measurement of `streams` equal streams over the rows of a shape. Raises WrongAnswerError."""
+    """Returns the measurement of `streams` equal streams over the rows of a shape. Raises WrongAnswerError.
+
+    `count_open`: also says how many (group, window) pairs are open at the end.
+    """
     with Node(folder / "data", config) as node:
         create_tables(node.execute, shape, vgroups)
         created = time.monotonic_ns()
@@ -54,6 +57,7 @@ def catch_up(
             "ready_seconds": round((ready - created) / 1e9, 3), "streams": streams, "vgroups": vgroups,
             "rows_per_record": batch_rows, **_described(shape), **(config or {}),
             **_finish(node, phase, query, shape, trigger, rows, streams, ends, started, cpu_before),
+            **({"open_windows": open_windows(query, shape)} if count_open else {}),
         }
 
 

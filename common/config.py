@@ -106,11 +106,16 @@ class Config:
     worker_idle_timeout: float = field(metadata=_key("workers", "duration", 0, DAY))
     heartbeat_interval: float = field(metadata=_key("workers", "duration", 0.01, MINUTE))
     heartbeat_timeout: float = field(metadata=_key("workers", "duration", 0.1, HOUR))
+    stall_timeout: float = field(metadata=_key("workers", "duration", 1, DAY))
     worker_start_timeout: float = field(metadata=_key("workers", "duration", 1, HOUR))
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))
 
+    metrics_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))
+    ui_port: int = field(metadata=_key("monitoring", "integer", 1, 65_535, or_zero=True))
+
     log_level: str = field(metadata=_key("log", "choice", choices=("debug", "info", "warning", "error")))
+    log_format: str = field(metadata=_key("log", "choice", choices=("text", "json")))
     log_dir: Path = field(metadata=_key("log", "path"))
     log_file_size: int = field(metadata=_key("log", "size", 64 * KIB, GIB))
     log_files_kept: int = field(metadata=_key("log", "integer", 0, 1000))

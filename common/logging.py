@@ -1,11 +1,17 @@
-"""Log files: one line per event below the data directory, rotated by size. The console is the shell's."""
+"""Log files: one line per event below the data directory, rotated by size. The console is the shell's.
+
+A line says which stream, task and attempt it is about: `extra=about(...)` of a call, else `speak_about` of its thread.
+"""
 
 from __future__ import annotations
 
+import json
 import logging
 import logging.handlers
 import sys
 import time
+from collections.abc import Mapping
+from contextvars import ContextVar
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,11 +21,68 @@ if TYPE_CHECKING:
 ROOT_NAME = "penstock"
 FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(process)d %(name)s: %(message)s"
 DATE_FORMAT = "%Y-%m-%dT%H:%M:%S"
+_NOTHING: Mapping[str, str] = {}
+_subject: ContextVar[Mapping[str, str]] = ContextVar("subject", default=_NOTHING)
 
 
 def logger(name: str) -> logging.Logger:
     """Returns the logger of a module: call it with `__name__`."""
     return logging.getLogger(name)
+
+
+def about(*, stream: str | None = None, task: object = None, attempt: int | None = None) -> dict[str, object]:
+    """Returns what a log call takes as `extra`, to say what its line is about."""
+    return {"about": _fields(stream, task, attempt)}
+
+
+def speak_about(*, stream: str, attempt: int) -> None:
+    """Says what the lines of this thread are about from now on, where a call doesn't say it."""
+    _subject.set(_fields(stream, None, attempt))
+
+
+def _fields(stream: str | None, task: object, attempt: int | None) -> dict[str, str]:
+    given = {"stream": stream, "task": task, "attempt": attempt}
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def _subject_of(record: logging.LogRecord) -> Mapping[str, str]:
+    return {**_subject.get(), **getattr(record, "about", _NOTHING)}
+
+
+class TextFormatter(logging.Formatter):
+    """A readable line, with `key=value` for what it is about at its end."""
+
+    def __init__(self) -> None:
+        super().__init__(FORMAT, DATE_FORMAT)
+        self.converter = time.gmtime
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        pairs = "".join(f" {name}={_quoted(value)}" for name, value in _subject_of(record).items())
+        return super().formatMessage(record) + pairs
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object per line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.converter = time.gmtime
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, object] = {
+            "time": f"{self.formatTime(record, DATE_FORMAT)}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(), "process": record.process, "logger": record.name,
+            "message": record.getMessage(), **_subject_of(record)}
+        if record.exc_info:
+            fields["trace"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
+
+
+_FORMATTERS = {"text": TextFormatter, "json": JsonFormatter}
+
+
+def _quoted(value: str) -> str:
+    return value if value and not any(each.isspace() or each in "\"=" for each in value) else json.dumps(value)
 
 
 def configure_file_logging(
@@ -38,12 +101,12 @@ def configure_file_logging(
         encoding="utf-8",
         delay=True,
     )
-    return _attach(handler, config.log_level)
+    return _attach(handler, config.log_level, config.log_format)
 
 
-def configure_stderr_logging(level: str) -> logging.Handler:
+def configure_stderr_logging(level: str, format: str) -> logging.Handler:
     """Sends Penstock's log lines to standard error, where Spark collects a worker's output."""
-    return _attach(logging.StreamHandler(sys.stderr), level)
+    return _attach(logging.StreamHandler(sys.stderr), level, format)
 
 
 def stop_logging(handler: logging.Handler) -> None:
@@ -52,10 +115,8 @@ def stop_logging(handler: logging.Handler) -> None:
     handler.close()
 
 
-def _attach(handler: logging.Handler, level: str) -> logging.Handler:
-    formatter = logging.Formatter(FORMAT, DATE_FORMAT)
-    formatter.converter = time.gmtime
-    handler.setFormatter(formatter)
+def _attach(handler: logging.Handler, level: str, format: str) -> logging.Handler:
+    handler.setFormatter(_FORMATTERS[format]())
     root = logging.getLogger(ROOT_NAME)
     root.setLevel(level.upper())
     root.propagate = False

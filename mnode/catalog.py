@@ -250,6 +250,12 @@ class Catalog:
         namespace = self._namespaces.get(database)
         return namespace.children.get(name) if namespace is not None else None
 
+    def children_beside(self, parent: Table) -> Mapping[str, tuple[int, ChildTable]]:
+        """Returns what `child` finds where this super table has its children: by name, as it is at any time."""
+        if parent.replaces is None and parent.database not in self._namespaces:
+            return {}
+        return self._namespace_of(parent).children
+
     def child_of(self, parent: Table, name: str) -> ChildTable | None:
         """Returns the child table of this name that a super table has."""
         found = self._namespace_of(parent).children.get(name)

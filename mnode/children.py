@@ -13,6 +13,8 @@ from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.storage import Storage
 from penstock.sql.schema import ChildTable, Table, TagValue
 
+_NOBODY: tuple[int, None] = (0, None)
+
 
 class Children:
     """Creates child tables; safe for many threads, and fast for those that exist."""
@@ -47,10 +49,14 @@ class Children:
 
     def known(self, parent: Table, names: Iterable[str]) -> dict[str, ChildTable] | None:
         """Returns the child tables of these names if all of them exist and are announced, else None."""
+        children, unannounced, uid = self._catalog.children_beside(parent), self._unannounced, parent.uid
         found: dict[str, ChildTable] = {}
         for name in names:
-            child = self._find(parent, name)
-            if child is None or name in self._unannounced:
+            super_uid, child = children.get(name, _NOBODY)
+            if child is None or super_uid != uid:
+                self._find(parent, name)  # raises if the name is another table's
+                return None
+            if name in unannounced:
                 return None
             found[name] = child
         return found

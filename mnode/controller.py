@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InternalError, NotFoundError, PenstockError, UnavailableError
-from penstock.common.logging import logger
+from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
@@ -88,6 +88,7 @@ class ControllerSettings:
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     log_level: str = "warning"
+    log_format: str = "text"
     host: str = "127.0.0.1"
 
     @classmethod
@@ -104,7 +105,9 @@ class ControllerSettings:
             heartbeat_interval_s=config.heartbeat_interval,
             heartbeat_timeout_s=config.heartbeat_timeout,
             wal_poll_interval_s=config.wal_poll_interval,
+            stall_timeout_s=config.stall_timeout,
             log_level=config.log_level,
+            log_format=config.log_format,
             host=config.host,
         )
 
@@ -606,7 +609,8 @@ class StreamController:
             self._handle_deployed(message, connection.index)
         elif isinstance(message, control.Failed):
             where = f"task {message.task}" if message.task else f"worker {connection.index}"
-            _log.error("stream %x, %s: %s\n%s", message.stream_id, where, message.error, message.trace)
+            _log.error("stream %x, %s: %s\n%s", message.stream_id, where, message.error, message.trace,
+                       extra=about(stream=self._name(message.stream_id), task=message.task, attempt=message.attempt))
             reason = f"{where}: {message.error}"
             if message.damaged:
                 self._note_damage(message)
@@ -683,6 +687,7 @@ class StreamController:
             self._settings.heartbeat_interval_s,
             self._settings.wal_poll_interval_s,
             self._settings.log_level,
+            self._settings.log_format,
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"
@@ -801,8 +806,14 @@ class StreamController:
         if stream is not None and stream.state is StreamState.RUNNING:
             self._send(stream.group.name, control.PostEvent(stream_id, stream.attempt, event))
 
+    def _name(self, stream_id: int) -> str:
+        entry = self._entries.get(stream_id)
+        return f"0x{stream_id:x}" if entry is None else entry.stream.name
+
     def _tell(self, stream_id: int, text: str) -> None:
-        _log.info("stream %x: %s", stream_id, text)
+        deployment = self._entries[stream_id].deployment if stream_id in self._entries else None
+        _log.info("stream %x: %s", stream_id, text, extra=about(
+            stream=self._name(stream_id), attempt=None if deployment is None else deployment.attempt))
         self._events.append(StreamEvent(self._clock.now_ms(), stream_id, text))
 
     # --- checkpoints: performing -------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,6 @@ from penstock.sql.schema import Session, Table
 from penstock.sql.statements import ReplayDlq
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.messages import DeadRow, LeftOutRow
-
-_NUMBERS = (1 << 24) - 1
 
 
 class Replays:
@@ -64,10 +63,11 @@ class Replays:
         origin = self._catalog.table_by_uid(uid)
         child = None if origin is None else self._catalog.child(origin.database, row["table_name"])
         per_ms = UNITS_PER_SECOND[precision] // 1_000
+        key_column = None if origin is None else origin.key_column
+        key = None if key_column is None else json.loads(row["content"])[key_column.name]
         left_out = LeftOutRow(uid if child is None else child[1].uid, row["event_time"], 0,
-                              row["reason"], row["version"], row["ts"] // per_ms)
-        return DeadRow(left_out, row["id"] & _NUMBERS, row["table_name"], row["message"], row["content"] or "",
-                       row["attempts"])
+                              row["reason"], row["version"], row["ts"] // per_ms, key)
+        return DeadRow(left_out, row["id"], row["table_name"], row["message"], row["content"], row["attempts"])
 
     def _mark(self, table: Table, rows: pa.Table) -> None:
         """Writes the rows once more, as replayed."""

@@ -49,7 +49,9 @@ _Line = tuple[str, str | None, int | None, str]
 class DryRun:
     """Executes DRY RUN statements; `plan` checks a stream as CREATE STREAM would."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, plan: Planner) -> None:
+    def __init__(self, catalog: Catalog, storage: Storage, plan: Planner, functions_directory: Path) -> None:
+        """`functions_directory` is where users' functions are."""
+        self._functions_directory = functions_directory
         self._catalog = catalog
         self._storage = storage
         self._plan = plan
@@ -64,7 +66,10 @@ class DryRun:
         database = self._catalog.database(plan.source_database)
         assert table is not None
         assert database is not None
-        with Sandbox(session.time_zone, session.now_ms) as sandbox:
+        config = {"udfDir": str(self._functions_directory)}
+        with Sandbox(session.time_zone, session.now_ms, config) as sandbox:
+            for function in {call.function for call in plan.functions}:
+                sandbox.engine.catalog.create_function(function, replacing=False)
             copy = _Copy(sandbox, self._catalog, database, table)
             target = find_table(statement.stream.target.name, session, self._catalog, statement.stream.text)
             if target is not None and target.database == database.name:

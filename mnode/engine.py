@@ -30,11 +30,13 @@ from penstock.mnode.cuts import Cuts
 from penstock.mnode.ddl import Ddl
 from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
+from penstock.mnode.doors import open_doors
 from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.lookup import require_database
+from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
@@ -48,6 +50,7 @@ from penstock.mnode.show import Shower
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
+from penstock.mnode.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
@@ -57,6 +60,7 @@ from penstock.sql.statements import (
     AlterDatabase,
     AlterStream,
     AlterTable,
+    AnalyzeStream,
     CheckpointStream,
     CreateChildTables,
     CreateDatabase,
@@ -171,6 +175,8 @@ class Engine:
                 self.backups.watch()
             self._streams.start_all()
             self._watch_replacements()
+            for door in open_doors(config, self.overview):
+                undo.callback(door.close)
             self._undo = undo.pop_all()
 
     def _connect_parts(self) -> None:
@@ -231,10 +237,15 @@ class Engine:
                 return self._show.describe(statement, session)
             case Explain():
                 return self._explain(statement, session)
+            case AnalyzeStream():
+                if self._controller_factory is not None:
+                    raise NotSupportedError("nothing is to be measured here: streams rest between statements")
+                return self._streams.analyze(statement)
             case DryRunStream():
                 from penstock.mnode.dry_run import DryRun
 
-                return DryRun(self.catalog, self.storage, self._streams.plan).run(statement, session)
+                return DryRun(self.catalog, self.storage, self._streams.plan,
+                              functions_directory(self.config, self.paths)).run(statement, session)
             case UseDatabase():
                 return self._ddl.use_database(statement, state)
             case FlushDatabase():
@@ -328,6 +339,11 @@ class Engine:
         self._check_open()
         with self.activity.statement(state.connection_id, f"line protocol into {database} ({len(data)} bytes)"):
             return self._schemaless.ingest_lines(data, database, precision, first_line)
+
+    def overview(self) -> Overview:
+        """Returns everything that is known of the streams."""
+        return overview(
+            lambda name: self.system_tables.read(INFORMATION_SCHEMA, name), self.clock.now_ms(), __version__)
 
     @property
     def streams(self) -> Streams:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -132,9 +133,7 @@ class Ingest:
         return self._write([self._rows(database, target, columns, batch, {}, block.first_line - 1)])
 
     def _named_table(self, name: str, session: Session) -> Table:
-        described = parse_one(f"DESCRIBE {name}")
-        assert isinstance(described, Describe)
-        return self._writable_table(described.name, session)
+        return self._writable_table(_parsed_name(name), session)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -304,17 +303,20 @@ class Ingest:
         names = _plain_codes(batch.column(columns.index(TBNAME)))
         if names.indices.null_count:
             check_child_name(None)
-        first_rows = _first_rows(names.indices.to_numpy(), len(names.dictionary))
+        kept = batch.select([column.physical for column in columns if column in table.columns])
+        texts = names.dictionary.to_pylist()
+        if self._children.known(table, texts) is not None:
+            return Rows(database, table, kept, names=names)
+        first_rows = _first_rows(names.indices.to_numpy(), len(texts))
         tags: dict[str, tuple[TagValue, ...]] = {}
         tag_columns = {tag.name: batch.column(tag.physical) for tag in table.tags if tag in columns}
-        for text, row in zip(names.dictionary.to_pylist(), first_rows.tolist(), strict=True):
+        for text, row in zip(texts, first_rows.tolist(), strict=True):
             name = check_child_name(text)
             if self._catalog.child(database.name, name) is not None:
                 tags[name] = ()
                 continue
             tags[name] = tuple(_tag_value(tag_columns.get(tag.name), row) for tag in table.tags)
-        kept = [column.physical for column in columns if column in table.columns]
-        return Rows(database, table, batch.select(kept), names=names, tags=tags)
+        return Rows(database, table, kept, names=names, tags=tags)
 
     def _check_times(self, database: Database, table: Table, batch: pa.RecordBatch, first_row: int) -> None:
         times = batch.column(table.time_column.physical)
@@ -374,14 +376,23 @@ class Ingest:
         if rows.uid is not None:
             assert rows.vgroup_id is not None
             return [(rows.vgroup_id, _with_tuid(batch, pa.repeat(pa.scalar(rows.uid, pa.uint64()), batch.num_rows)))]
-        children = self._children.ensure(rows.storage, rows.tags)
-        return place(batch, rows.names, children)
+        assert rows.names is not None
+        tags = rows.tags or dict.fromkeys(rows.names.dictionary.to_pylist(), ())
+        return place(batch, rows.names, self._children.ensure(rows.storage, tags))
 
     def _write_vgroup(self, vgroup_id: int, tables: dict[int, list[pa.RecordBatch]]) -> None:
         for table_uid, batches in tables.items():
             for batch in _joined(batches):
                 for start in range(0, batch.num_rows, _RECORD_ROWS):
                     self._storage.write(vgroup_id, table_uid, batch.slice(start, _RECORD_ROWS))
+
+
+@lru_cache(maxsize=1024)
+def _parsed_name(text: str) -> Name:
+    """Returns the name that `[database.]table` is; programs write to the same few tables again and again."""
+    described = parse_one(f"DESCRIBE {text}")
+    assert isinstance(described, Describe)
+    return described.name
 
 
 def place(

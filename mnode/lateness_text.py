@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from penstock.common.durations import duration_text
 from penstock.tasks.messages import Lateness
 
 SHARE = 0.999
-_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"), (0.001, "ms"), (1e-6, "us"), (1e-9, "ns"))
 
 
 def suggestion(lateness: Lateness, units_per_second: int) -> str | None:
@@ -26,12 +26,3 @@ def histogram_text(lateness: Lateness, units_per_second: int) -> str | None:
     parts = [f"in time: {lateness.rows - sum(octaves.values())}"]
     parts += [f"<= {duration_text(edge, units_per_second)}: {count}" for edge, count in sorted(octaves.items())]
     return ", ".join(parts)
-
-
-def duration_text(units: int, units_per_second: int) -> str:
-    """Returns a duration in the largest unit that it has one of, with two digits behind the point at most."""
-    seconds = units / units_per_second
-    if not units:
-        return "0s"
-    factor, name = next(((factor, name) for factor, name in _UNITS if seconds >= factor), _UNITS[-1])
-    return f"{seconds / factor:.2f}".rstrip("0").rstrip(".") + name

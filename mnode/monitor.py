@@ -17,7 +17,8 @@ class TaskReport:
     """A task's latest status and what follows from the last few. Rates are per second over the last seconds.
 
     `lag` is in WAL records. `silent_s` is set once the task has been silent for longer than the timeout, `stalled_s`
-    once it has had something to do for longer than the stall timeout without getting anywhere.
+    once it has had something to do for longer than the stall timeout without getting anywhere. `busy`, `blocked` (of
+    that `limited`, by a rate limit) and `udf` are shares of the last seconds, None before anything is known.
     """
 
     status: TaskStatus
@@ -28,6 +29,15 @@ class TaskReport:
     lag: int | None
     silent_s: float | None
     stalled_s: float | None
+    busy: float | None = None
+    blocked: float | None = None
+    limited: float | None = None
+    udf: float | None = None
+
+    @property
+    def starved(self) -> float | None:
+        """The share in which the task neither worked nor was blocked: it had no input, or not its turn."""
+        return None if self.busy is None else max(0.0, 1.0 - self.busy - (self.blocked or 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +47,11 @@ class _Sample:
     rows_out: int
     bytes_in: int
     bytes_out: int
+    elapsed_s: float
+    busy_s: float
+    blocked_s: float
+    limited_s: float
+    udf_s: float
 
 
 class _Track:
@@ -50,8 +65,11 @@ class _Track:
         self.progress_at = 0.0
 
     def add(self, status: TaskStatus, now: float) -> None:
-        sample = _Sample(now, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out)
-        if self.samples and sample.rows_in < self.samples[-1].rows_in:
+        sample = _Sample(
+            now, status.rows_in, status.rows_out, status.bytes_in, status.bytes_out, status.elapsed_s, status.busy_s,
+            status.blocked_s, status.limited_s, status.udf_s)
+        if self.samples and (
+                sample.rows_in < self.samples[-1].rows_in or sample.elapsed_s < self.samples[-1].elapsed_s):
             self.samples.clear()  # another attempt counts from zero
         self.samples.append(sample)
         while len(self.samples) > 2 and now - self.samples[1].at >= RATE_WINDOW_S:
@@ -113,6 +131,13 @@ class Monitor:
                 return 0.0
             return float(getattr(last, name) - getattr(first, name)) / seconds
 
+        measured_s = last.elapsed_s - first.elapsed_s
+
+        def share(name: str) -> float | None:
+            if measured_s > 0:
+                return min(1.0, max(0.0, float(getattr(last, name) - getattr(first, name)) / measured_s))
+            return min(1.0, float(getattr(last, name)) / last.elapsed_s) if last.elapsed_s > 0 else None
+
         stalled_s = now - track.progress_at
         silent, stalled = silent_s > self._silence_after_s, stalled_s > self._stall_after_s
         if silent:
@@ -130,4 +155,8 @@ class Monitor:
             _lag(status),
             silent_s if silent else None,
             stalled_s if stalled else None,
+            share("busy_s"),
+            share("blocked_s"),
+            share("limited_s"),
+            share("udf_s"),
         )

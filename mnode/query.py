@@ -9,6 +9,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.clock import SystemClock
 from penstock.common.errors import InternalError, InvalidValueError, PenstockError, UnavailableError
 from penstock.planner.plan import BatchPlan, ResultColumn, Scan
 from penstock.sql.types import Kind
@@ -47,7 +48,7 @@ def run_query(
     """
     if not plan.functions:
         return _run(plan, provider, connection.cursor())
-    functions = UserFunctions(plan.functions, functions_directory, strict=True)
+    functions = UserFunctions(plan.functions, functions_directory, SystemClock(), strict=True)
     own = duckdb.connect(":memory:")
     functions.register(own)
     try:

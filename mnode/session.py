@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 
@@ -44,6 +46,20 @@ class Result:
     @property
     def has_rows(self) -> bool:
         return self.table is not None
+
+
+def rows_result(columns: Sequence[tuple[str, DataType]], rows: Sequence[Sequence[object]]) -> Result:
+    """Returns rows of plain values; timestamps are given in ms."""
+    arrays = [make_array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(columns)]
+    table = pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
+    return Result(tuple(ResultColumn(name, kind) for name, kind in columns), table)
+
+
+def make_array(values: list[Any], kind: DataType) -> pa.Array:
+    """Returns values of a system table's column as Arrow; timestamps are given in ms."""
+    if kind.kind is Kind.TIMESTAMP:
+        return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
+    return pa.array(values, kind.arrow())
 
 
 def text_result(name: str, lines: list[str]) -> Result:

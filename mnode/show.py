@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
@@ -19,10 +18,10 @@ from penstock.mnode.lookup import (
     table_missing,
 )
 from penstock.mnode.options import effective_options
-from penstock.mnode.session import Result
+from penstock.mnode.session import Result, rows_result
 from penstock.mnode.storage import Storage
 from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMANCE_SCHEMA, SCHEMAS
-from penstock.mnode.system_tables import SystemTables, make_array, tag_rows, tag_text
+from penstock.mnode.system_tables import SystemTables, tag_rows, tag_text
 from penstock.planner.plan import ResultColumn
 from penstock.planner.stream_time import TimeDefaults, kept_defaults
 from penstock.sql.cursor import RESERVED
@@ -58,18 +57,19 @@ _WHOLE: dict[str, tuple[str, str]] = {
 }
 
 _STREAM_LINE = (
-    "stream_name", "state", "reason", "since", "source_db", "target_db", "target_table", "trigger", "guarantee",
-    "delivery", "rows_in", "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id", "checkpoint_time",
-    "blocked_by", "attempt", "restarts", "history", "create_time", "status", "sql",
+    "stream_name", "state", "verdict", "reason", "since", "source_db", "target_db", "target_table", "trigger",
+    "guarantee", "delivery", "rows_in", "rows_out", "late_rows", "lag", "event_time_watermark", "checkpoint_id",
+    "checkpoint_time", "blocked_by", "attempt", "restarts", "history", "create_time", "status", "sql",
 )
 _TASK_LINE = (
-    "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "rows_in", "rows_out",
+    "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "starved_percent",
+    "busy_percent", "blocked_percent", "blocked_seconds", "rows_in", "rows_out",
     "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "status",
     "history",
 )
 _QUEUE_LINE = (
-    "stream_name", "task_id", "state", "blocked_by", "input_bytes", "input_capacity", "input_peak", "output_bytes",
-    "output_capacity", "output_peak",
+    "stream_name", "task_id", "state", "blocked_by", "blocked_seconds", "blocked_percent",
+    "input_bytes", "input_capacity", "input_peak", "output_bytes", "output_capacity", "output_peak",
 )
 
 
@@ -121,7 +121,7 @@ class Shower:
         for column in (*table.columns, *table.tags):
             note = "TAG" if column in table.tags else "PRIMARY KEY" if column.primary_key else ""
             rows.append((column.name, str(column.type.kind), column.type.width(), note, column.comment or ""))
-        return _result((("field", _TEXT), ("type", _TEXT), ("length", _INTEGER), ("note", _TEXT),
+        return rows_result((("field", _TEXT), ("type", _TEXT), ("length", _INTEGER), ("note", _TEXT),
                         ("comment", _TEXT)), rows)
 
     # --- lists -------------------------------------------------------------------------------------------------
@@ -149,7 +149,7 @@ class Shower:
 
     def _databases(self, show: Show, system: tuple[str, ...], *, users: bool) -> Result:
         names = [*system, *((database.name for database in self._catalog.databases()) if users else ())]
-        return _like(_result((("name", _TEXT),), [(name,) for name in names]), show.like)
+        return _like(rows_result((("name", _TEXT),), [(name,) for name in names]), show.like)
 
     def _database_name(self, show: Show, session: Session) -> str:
         name = show.database or session.database
@@ -162,7 +162,7 @@ class Shower:
         rows = [(table.name, table.create_time_ms, len(table.columns), len(table.tags),
                  self._catalog.child_count(table.uid), table.comment)
                 for table in self._catalog.tables(database, "super")]
-        return _like(_result((("stable_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
+        return _like(rows_result((("stable_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
                               ("tags", _INTEGER), ("ntables", _LONG), ("table_comment", _TEXT)), rows), show.like)
 
     def _table_list(self, show: Show, session: Session) -> Result:
@@ -178,7 +178,7 @@ class Shower:
         if show.what != "child tables":
             rows += [(table.name, table.create_time_ms, len(table.columns), None, table.vgroup_id, "NORMAL_TABLE")
                      for table in self._catalog.tables(database, "normal")]
-        return _like(_result((("table_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
+        return _like(rows_result((("table_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
                               ("stable_name", _TEXT), ("vgroup_id", _INTEGER), ("type", _TEXT)), rows), show.like)
 
     def _vgroups(self, show: Show, session: Session) -> Result:
@@ -194,7 +194,7 @@ class Shower:
         """Returns the stream cut of now: what BETWEEN CUT takes."""
         name = self._database_name(show, session)
         database = require_database(name, self._catalog)
-        return _result((("database", _TEXT), ("cut", _TEXT)),
+        return rows_result((("database", _TEXT), ("cut", _TEXT)),
                        [(name, cut_text(self._storage.acknowledged(database.vgroup_ids)))])
 
     # --- tags --------------------------------------------------------------------------------------------------
@@ -215,13 +215,13 @@ class Shower:
         if parent is None or child is None:
             raise table_missing(name, session, self._catalog)
         columns = SCHEMAS[INFORMATION_SCHEMA]["ins_tags"]
-        return _result(columns, list(tag_rows(database, parent, child)))
+        return rows_result(columns, list(tag_rows(database, parent, child)))
 
     def _table_tags(self, show: Show, session: Session) -> Result:
         name, table = self._named(show, session)
         require_super(table, name)
         rows = [(child.name, *child.tag_values) for child in self._catalog.children(table.uid)]
-        return _result((("tbname", _TEXT), *((tag.name, tag.type) for tag in table.tags)), rows)
+        return rows_result((("tbname", _TEXT), *((tag.name, tag.type) for tag in table.tags)), rows)
 
     def _indexes(self, show: Show, session: Session) -> Result:
         self._named(show, session)
@@ -239,7 +239,7 @@ class Shower:
             if child.vgroup_id in counts:
                 counts[child.vgroup_id] += 1
         rows = [(vgroup, counts[vgroup], self._storage.row_estimate(vgroup, table.storage_uid)) for vgroup in vgroups]
-        return _result((("vgroup_id", _INTEGER), ("tables", _LONG), ("rows", _LONG)), rows)
+        return rows_result((("vgroup_id", _INTEGER), ("tables", _LONG), ("rows", _LONG)), rows)
 
     # --- SHOW CREATE -------------------------------------------------------------------------------------------
 
@@ -249,7 +249,7 @@ class Shower:
         parts = [f"{option} {quote_string(value) if option in quoted else value}"
                  for option, value in effective_options(database.options).items() if value]
         statement = f"CREATE DATABASE {_name(database.name)} {' '.join(parts)}"
-        return _result((("Database", _TEXT), ("Create Database", _TEXT)), [(database.name, statement)])
+        return rows_result((("Database", _TEXT), ("Create Database", _TEXT)), [(database.name, statement)])
 
     def _create_table(self, show: Show, session: Session) -> Result:
         name, table = self._named(show, session)
@@ -258,7 +258,7 @@ class Shower:
         if table.kind == "system":
             raise InvalidStatementError(f"{name} is a system table")
         statement = create_statement(table)
-        return _result((("Table", _TEXT), ("Create Table", _TEXT)), [(table.name, statement)])
+        return rows_result((("Table", _TEXT), ("Create Table", _TEXT)), [(table.name, statement)])
 
     def _create_stream(self, show: Show, session: Session) -> Result:
         assert show.table is not None
@@ -270,7 +270,7 @@ class Shower:
         assert isinstance(statement, CreateStream)
         kept = kept_defaults(statement, TimeDefaults(**stream.defaults))
         text = altered(statement, kept) if given(kept) else stream.text
-        return _result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, text)])
+        return rows_result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, text)])
 
 
 def create_statement(table: Table) -> str:
@@ -310,12 +310,6 @@ def _tag_literal(value: TagValue, tag: Column) -> str:
 
 _TEXT, _INTEGER, _LONG = DataType(Kind.VARCHAR), DataType(Kind.INT), DataType(Kind.BIGINT)
 _TIME = DataType(Kind.TIMESTAMP)
-
-
-def _result(columns: Sequence[tuple[str, DataType]], rows: Sequence[Sequence[object]]) -> Result:
-    arrays = [make_array([row[place] for row in rows], kind) for place, (_, kind) in enumerate(columns)]
-    table = pa.Table.from_arrays(arrays, names=[name for name, _ in columns])
-    return Result(tuple(ResultColumn(name, kind) for name, kind in columns), table)
 
 
 def _like(result: Result, pattern: str | None) -> Result:

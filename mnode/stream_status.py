@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.mnode.monitor import TaskReport
 from penstock.sql.statements import Guarantee
+from penstock.tasks.messages import TaskId
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +16,7 @@ class StreamInfo:
     """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM.
 
     `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `sink_rate` (MB/s) None: those of all.
-    `backup` says what is copied elsewhere.
+    `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line.
     """
 
     state: str
@@ -28,6 +29,7 @@ class StreamInfo:
     checkpoint_interval_s: float | None = None
     sink_rate: float | None = None
     backup: str = "none"
+    verdict: str = ""
 
 
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
@@ -100,48 +102,11 @@ class EventInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamsSnapshot:
-    """How all streams are, at one moment, by stream id."""
+    """How all streams are, at one moment, by stream id. `downstream`: whom each task of theirs sends to."""
 
     infos: Mapping[int, StreamInfo] = field(default_factory=dict)
     tasks: Mapping[int, Sequence[TaskReport]] = field(default_factory=dict)
     checkpoints: Mapping[int, Sequence[CheckpointInfo]] = field(default_factory=dict)
     events: Sequence[EventInfo] = ()
     workers: Sequence[WorkerInfo] = ()
-
-
-def judged(info: StreamInfo, reports: Sequence[TaskReport]) -> StreamInfo:
-    """Returns what a running stream's tasks make of its state: STALLED if one is, and who holds the others up."""
-    if info.state != "RUNNING" or info.reason:
-        return info
-    stalled = next((report for report in reports if report.stalled_s is not None), None)
-    if stalled is not None:
-        return replace(info, state="STALLED", reason=f"{stalled.status.task} {stalled_reason(stalled)}")
-    silent = next((report for report in reports if report.silent_s is not None), None)
-    if silent is not None:
-        return replace(info, reason=f"{silent.status.task}: {silent.status.reason}")
-    bottleneck = _bottleneck(reports)
-    return replace(info, reason=bottleneck) if bottleneck else info
-
-
-def stalled_reason(report: TaskReport) -> str:
-    """Returns why a task counts as stalled."""
-    return f"has work to do and made no progress for {report.stalled_s or 0:.0f} s; was {report.status.state}"
-
-
-def _bottleneck(reports: Sequence[TaskReport]) -> str:
-    """Follows who blocks whom to the task at the end, which is what everybody waits for."""
-    by_name = {str(report.status.task): report.status for report in reports}
-    start = next((status for status in by_name.values() if status.blocked_by), None)
-    if start is None:
-        return ""
-    seen = {str(start.task)}
-    name = start.blocked_by
-    while name in by_name and name not in seen:
-        seen.add(name)
-        following = by_name[name].blocked_by
-        if not following:
-            break
-        name = following
-    last = by_name.get(name or "")
-    why = f": {last.state}" + (f", {last.reason}" if last.reason else "") if last is not None else ""
-    return f"{name} is the bottleneck{why}"
+    downstream: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)

@@ -28,6 +28,7 @@ from penstock.common.errors import (
 )
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
@@ -43,15 +44,18 @@ from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
-from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, judged
+from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import StreamDefaults, plan_stream
 from penstock.planner.stream_time import TimeDefaults
+from penstock.planner.windows import count_between
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table, UserFunction
 from penstock.sql.statements import (
+    AnalyzeStream,
     CreateStream,
     DropStream,
     PauseStream,
@@ -60,13 +64,15 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.build import task_edges
+from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
-from penstock.vnode.keys import TS_MAX
+from penstock.vnode.keys import TS_MAX, TS_MIN
 
 MAX_STREAMS_PER_DATABASE = 61
 """TDengine refuses when there are more than 60 already."""
+
+MAX_HISTORY_WINDOWS = 20_000_000
 
 _EXISTS, _MISSING, _TOO_MANY, _TARGET_TAKEN = 0x03F0, 0x03F1, 0x03F6, 0x03F7
 _STOP_TIMEOUT_S = 1.5
@@ -78,7 +84,6 @@ REPLACEMENT_SUFFIX = "#new"
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
-_REPLAY = "REPLAY DLQ"
 
 
 class Streams:
@@ -137,6 +142,7 @@ class Streams:
             raise InvalidStreamError(
                 f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
         self._refuse_cycle(plan)
+        self._refuse_long_history(plan, source_database)
         if plan.dlq is not None:
             check_name(plan.dlq.table, "table")
         if plan.sink.create:
@@ -175,6 +181,24 @@ class Streams:
             if not further:
                 return
             reached |= further
+
+    def _refuse_long_history(self, plan: StreamPlan, database: Database) -> None:
+        """Refuses FILL_HISTORY over more windows than TDengine takes, from the oldest row to the newest."""
+        if plan.history is None or plan.agg is None or plan.agg.window is None:
+            return
+        first = TS_MIN if plan.history.first_ts is None else plan.history.first_ts
+        last = TS_MAX if plan.history.last_ts is None else plan.history.last_ts
+        snapshots = [self._storage.snapshot(vgroup_id, plan.source.storage_uid) for vgroup_id in database.vgroup_ids]
+        spans = [span for snapshot in snapshots if first <= last and (span := snapshot.span(first, last)) is not None]
+        if not spans:
+            return
+        count = count_between(min(span.first_ts for span in spans), max(span.last_ts for span in spans),
+                              plan.agg.window, plan.agg.precision, plan.agg.time_zone)
+        if count > MAX_HISTORY_WINDOWS:
+            raise InvalidStreamError(
+                f"the history of {plan.source_database}.{plan.source_table} spans {count} windows, at most "
+                f"{MAX_HISTORY_WINDOWS} are filled",
+                hint=f"take longer windows, or bound the primary timestamp {plan.source.time_column} in WHERE")
 
     def create(self, statement: CreateStream, session: Session, ddl: Ddl) -> Result:
         """Creates a stream and returns at once; its tasks start in the background."""
@@ -402,7 +426,7 @@ class Streams:
         """Raises unless the stream runs and can compute single windows again."""
         stream = self.find(name, if_exists=False)
         assert stream is not None
-        self._check_recalculates(stream, _REPLAY)
+        self._check_recalculates(stream, "REPLAY DLQ")
 
     def replay(self, name: str, rows: Sequence[tuple[int, DeadRow]]) -> None:
         """Orders rows of a stream's DLQ, each with its vnode, to be tried again; as sure as `recalculate`."""
@@ -419,9 +443,6 @@ class Streams:
         if plan.force is not None or plan.time.clock != "event":
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
                                     "computed once")
-        if statement == _REPLAY and plan.source.row_window is not None:
-            raise NotSupportedError(f"{statement} works for INTERVAL windows only, and for streams without windows",
-                                    hint="RECALCULATE STREAM the range that the rows are in")
         return plan
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
@@ -562,6 +583,20 @@ class Streams:
         _log.info("stream %x: %s", stream_id, text)
         self._events.append(EventInfo(self._clock.now_ms(), stream_id, text))
 
+    def analyze(self, statement: AnalyzeStream) -> Result:
+        """Watches a running stream for a while; returns what its tasks did meanwhile. Raises UnavailableError."""
+        stream = self.find(statement.name, if_exists=False)
+        assert stream is not None
+        before = self.snapshot()
+        info, plan = before.infos[stream.id], self._plans.get(stream.id)
+        if plan is None or info.state not in ("RUNNING", "STALLED", "PAUSED"):
+            raise UnavailableError(f"stream {stream.name} isn't running: {info.verdict or info.state}")
+        self._clock.wait(self._closing, statement.seconds)
+        after = self.snapshot()
+        names = self._names(stream)
+        return analysis(plan, names, before.tasks.get(stream.id, ()), after.tasks.get(stream.id, ()),
+                        after.infos.get(stream.id, info))
+
     # --- what is shown -----------------------------------------------------------------------------------------
 
     def snapshot(self) -> StreamsSnapshot:
@@ -569,7 +604,7 @@ class Streams:
         if self._controller is None:
             streams = self._catalog.streams()
             return StreamsSnapshot(
-                {stream.id: self._idle_info(stream) for stream in streams},
+                {stream.id: self._judged(stream, self._idle_info(stream)) for stream in streams},
                 checkpoints={stream.id: checkpoint_infos(self._records.all(stream.id), None, None)
                              for stream in streams})
         states = self._controller.stream_states()
@@ -581,32 +616,44 @@ class Streams:
         for stream in self._catalog.streams():
             state = states.get(stream.id)
             if state is None:
-                infos[stream.id] = self._idle_info(stream)
+                infos[stream.id] = self._judged(stream, self._idle_info(stream))
                 checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
                            restarts=state.restarts)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
-            infos[stream.id] = judged(info, tasks[stream.id])
+            infos[stream.id] = self._judged(stream, info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
-        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers())
+        downstream = {edges.task: edges.downstream
+                      for stream in self._catalog.streams() for edges in self._edges(stream)}
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream)
+
+    def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
+        return judged(info, reports, self._names(stream))
+
+    def _edges(self, stream: StreamRecord) -> tuple[TaskEdges, ...]:
+        """Returns the task DAG of a stream, nothing if it isn't planned."""
+        plan = self._plans.get(stream.id)
+        database = None if plan is None else self._catalog.database(plan.source_database)
+        return () if plan is None or database is None else task_edges(plan, stream.id, len(database.vgroup_ids))
+
+    def _names(self, stream: StreamRecord) -> Names:
+        plan = self._plans.get(stream.id)
+        source = None if plan is None else self._catalog.database(plan.source_database)
+        return Names(stream.name, source.vgroup_ids if source is not None else ())
 
     def _with_silent_tasks(
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]
     ) -> list[TaskReport]:
         """Returns the reports with one for each task that has not sent a heartbeat yet: it is shown as starting."""
-        plan = self._plans.get(stream.id)
-        database = None if plan is None else self._catalog.database(plan.source_database)
-        if plan is None or database is None:
-            return reports
         heard = {report.status.task for report in reports}
         silent = [
             TaskReport(TaskStatus(edges.task, "STARTING", info.reason, info.since_ms or 0),
                        0, 0, 0, 0, None, None, None)
-            for edges in task_edges(plan, stream.id, len(database.vgroup_ids)) if edges.task not in heard
+            for edges in self._edges(stream) if edges.task not in heard
         ]
         return reports + silent
 

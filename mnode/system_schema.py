@@ -90,6 +90,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("restarts", _BIG), ("rows_in", _BIG), ("rows_out", _BIG), ("late_rows", _BIG), ("lag", _BIG),
             ("event_time_watermark", _TIME), ("checkpoint_id", _BIG), ("checkpoint_time", _TIME),
             ("blocked_by", _text(64)), ("history", _text(128)), ("guarantee", _text(20)), ("delivery", _text(64)),
+            ("verdict", _LINE),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -105,7 +106,10 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("bytes_in", _BIG), ("bytes_out", _BIG), ("processed_version", _BIG), ("wal_version", _BIG),
             ("lag", _BIG), ("event_time_watermark", _TIME), ("max_event_time", _TIME), ("idle", _BOOL),
             ("late_rows", _BIG), ("windows_open", _BIG), ("state_bytes", _BIG), ("history", _text(128)),
-            ("udf_errors", _BIG),
+            ("udf_errors", _BIG), ("starved_percent", _DOUBLE), ("busy_percent", _DOUBLE),
+            ("blocked_percent", _DOUBLE), ("blocked_seconds", _DOUBLE), ("udf_percent", _DOUBLE),
+            ("state_capacity", _BIG), ("busy_total_seconds", _DOUBLE), ("blocked_total_seconds", _DOUBLE),
+            ("udf_total_seconds", _DOUBLE), ("downstream", _LINE),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),

@@ -21,10 +21,13 @@ from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
-from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot, stalled_reason
+from penstock.mnode.session import make_array
+from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
+from penstock.mnode.verdict import stalled_reason
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
+from penstock.tasks.messages import TaskId
 
 Row = tuple[Any, ...]
 
@@ -292,6 +295,7 @@ class SystemTables:
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
                 history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
+                info.verdict or None,
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -305,7 +309,8 @@ class SystemTables:
             for report in now.tasks.get(stream.id, ()):
                 checkpoint = next(
                     (c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
-                yield _task_row(stream, report, vgroups, starts, precision, checkpoint)
+                yield _task_row(stream, report, vgroups, starts, precision, checkpoint,
+                                now.downstream.get(report.status.task, ()))
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
@@ -380,13 +385,6 @@ def tag_rows(database: Database, table: Table, child: ChildTable) -> Iterator[Ro
         yield (child.name, database.name, table.name, tag.name, tag.type.sql(), tag_text(value, tag.type))
 
 
-def make_array(values: list[Any], kind: DataType) -> pa.Array:
-    """Returns values of a system table's column as Arrow; timestamps are given in ms."""
-    if kind.kind is Kind.TIMESTAMP:
-        return pa.array(values, pa.int64()).cast(pa.timestamp("ms"))
-    return pa.array(values, kind.arrow())
-
-
 def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:
     for column in table.columns:
         kind = column.type
@@ -396,7 +394,7 @@ def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:
 
 def _task_row(
     stream: StreamRecord, report: TaskReport, vgroups: Sequence[int], starts: dict[int, int], precision: Precision,
-    checkpoint: CheckpointInfo | None,
+    checkpoint: CheckpointInfo | None, downstream: Sequence[TaskId],
 ) -> Row:
     status = report.status
     index, level = status.task.index, status.task.level
@@ -434,7 +432,14 @@ def _task_row(
         status.processed_version, status.wal_version, report.lag, _to_ms(status.watermark, precision),
         _to_ms(status.max_event_time, precision), status.idle, status.late_rows, status.windows_open,
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
+        _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
+        _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
+        ", ".join(map(str, downstream)) or None,
     )
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100.0 * share, 1)
 
 
 def _versions(versions: Sequence[tuple[int, int]]) -> str | None:
@@ -459,7 +464,7 @@ def watermark_row(
     return (
         stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision),
         _to_ms(status.upper_bound, precision), status.idle, report.lag,
-        status.late_rows, sum(agg.late_kept for agg in aggs if agg.task.index == index),
+        status.late_rows, sum(dict(each.late_kept).get(index, 0) for each in (status, *aggs)),
         status.future_rows, status.error_rows, status.idle_since_ms, holds, status.processed_version,
         _to_ms(min(marks), precision) if marks else None, suggestion(status.lateness, per_second),
         histogram_text(status.lateness, per_second),

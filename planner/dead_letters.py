@@ -10,11 +10,10 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
-from penstock.planner.stream import DlqPlan, OnError, SourceColumn
+from penstock.planner.stream import DlqPlan, OnError, SourceColumn, TimeClock
 from penstock.sql.schema import CatalogView, Column, Session, Table
 from penstock.sql.statements import (
     CreateStream,
-    IntervalWindow,
     ReplayDlq,
     Select,
     SelectItem,
@@ -63,23 +62,21 @@ def late_choice(options: StreamOptions) -> bool | None:
     return options.late != "recalc"
 
 
-def plan_errors(statement: CreateStream, trigger: str, default: OnError) -> OnError:
-    """Returns what becomes of rows that can't be computed; raises InvalidStreamError where rows can't be told apart.
+def plan_errors(statement: CreateStream, trigger: str, clock: TimeClock, default: OnError) -> OnError:
+    """Returns what becomes of rows that can't be computed; raises InvalidStreamError where they don't go by event time.
 
-    The default is for streams that can tell their rows apart; the others have TDengine's way.
+    The default is for streams by event time; the others have TDengine's way.
     """
-    options, window = statement.options, statement.query.window
-    by_row = trigger != "force_window_close" and options.time in (None, "event") and (
-        window is None or isinstance(window, IntervalWindow))
-    if not by_row:
-        if options.on_error is not None:
-            raise InvalidStreamError("ON_ERROR is for streams by event time with INTERVAL windows or without windows")
-        if options.late == "dlq" and (trigger == "force_window_close" or options.time not in (None, "event")):
-            raise InvalidStreamError("LATE is for windows by event time")
-        return "null"
-    if options.late is not None and window is None:
+    options = statement.options
+    by_event_time = trigger != "force_window_close" and clock == "event"
+    if options.late is not None and (not by_event_time or statement.query.window is None):
         raise InvalidStreamError("LATE is for windows by event time")
-    return options.on_error or default
+    if by_event_time:
+        return options.on_error or default
+    if options.on_error is not None:
+        raise InvalidStreamError("ON_ERROR is for streams by event time",
+                                 hint="what goes by the clock is computed once: a row couldn't be tried again")
+    return "null"
 
 
 def plan_dlq(

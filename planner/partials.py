@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.planner.plan import SqlExpr
-from penstock.planner.stream import Accumulator, Field
+from penstock.planner.scalar_cast import to_double
+from penstock.planner.stream import Accumulator, AccumulatorKind, Field
 from penstock.sql.types import BIGINT, DOUBLE, UBIGINT, DataType, Kind
 
 TS = DataType(Kind.TIMESTAMP)
@@ -86,6 +87,16 @@ def split(name: str, arguments: list[SqlExpr], result: DataType, row: RowKey, fr
                 None,
                 f"CASE WHEN {count} > 0 THEN {final} END",
             )
+        case "apercentile" if value is not None:
+            percent = arguments[1].constant
+            assert isinstance(percent, int | float)
+            field = fresh()
+            return _listed("values", f"list({to_double(value)})", value, Field(field, DOUBLE, many=True),
+                           f"list_aggregate({field}, 'quantile_cont', {percent / 100!r})")
+        case "hyperloglog" if value is not None:
+            field = fresh()
+            return _listed("distinct", f"list(DISTINCT {value.sql})", value, Field(field, value.type, many=True),
+                           f"coalesce(list_unique({field}), 0)::BIGINT")
         case _:
             return None
 
@@ -134,6 +145,10 @@ def picked(
         f"{function}(struct_pack({packed}), {rank}){condition}",
         chosen.name,
     )
+
+
+def _listed(kind: AccumulatorKind, aggregate: str, value: SqlExpr, field: Field, final: str) -> Partial:
+    return Partial((Accumulator(kind, (field,)),), (f"{aggregate} FILTER ({value.sql} IS NOT NULL)",), None, final)
 
 
 def _added(sql: str, type_: DataType, fresh: Names) -> Partial:

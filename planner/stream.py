@@ -17,10 +17,18 @@ Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", 
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """A column of a block: its name there and its type. TIMESTAMP values travel as int64."""
+    """A column of a block: its name there and its type. TIMESTAMP values travel as int64.
+
+    `many`: each row has a list of values of the type.
+    """
 
     name: str
     type: DataType
+    many: bool = False
+
+    def duckdb(self) -> str:
+        """Returns the column's DuckDB type in compiled SQL."""
+        return self.type.duckdb() + ("[]" if self.many else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +40,7 @@ class SourceColumn:
     type: DataType
 
 
-AccumulatorKind = Literal["add", "pick", "moments", "udaf"]
+AccumulatorKind = Literal["add", "pick", "moments", "values", "distinct", "udaf"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,7 @@ class Accumulator:
     pick: the candidate with the best order wins as a whole: `order` lists positions in `fields` with True for
     smallest-first; a candidate whose first order field is NULL never wins. The other fields are carried along.
     moments: `fields` are count, mean and sum of squared deviations (Chan's parallel update).
+    values: `fields` has one list, of all values; distinct: of the different ones. No bound: it grows with the window.
     udaf: `fields` has one column with states of the user's aggregate `function`, which merges them.
     """
 
@@ -81,6 +90,7 @@ class SourcePlan:
     rows that cannot be late), and leaves out what is expired; `expired_sql` yields the `_row` of those all of whose
     windows are. Both are None if late rows are never dropped.
     `keep_tuid`: the `_tuid` of the only child table that counts, or None. `group_is_table`: `_gid` is the `_tuid`.
+    `key_column`: that of the second part of the source's primary key, or None.
     With `row_window`, `rows_sql` yields the rows that count, sorted by group and time, with `#group`, `#ts` and the
     marks of its kind (`#state`; `#opens` and `#ends`); `sql` then reads `windowed`: those rows with the
     `_wstart` of their window. There is no `late_sql`: each row is judged by its own time.
@@ -101,6 +111,7 @@ class SourcePlan:
     row_window: RowWindow | None = None
     rows_sql: str = ""
     kernel: SourceKernel | None = None
+    key_column: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +291,17 @@ class StreamPlan:
     on_error: OnError = "null"
     dlq: DlqPlan | None = None
     guarantee: Guarantee = "exactly_once"
+
+    @property
+    def leaves_out_errors(self) -> bool:
+        """Whether rows that can't be computed are left out, so that the others are computed."""
+        return self.on_error in ("skip", "dlq")
+
+    @property
+    def counts_updates(self) -> bool:
+        """Whether a row that is written anew takes the place of what it was; other rows can't be told apart there."""
+        row_window = self.source.row_window
+        return not self.ignore_update or (row_window is not None and row_window.kind != "session")
 
     @property
     def closing_delay(self) -> int:

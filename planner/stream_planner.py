@@ -176,7 +176,7 @@ class _Planner:
         rows = RowScope(self)
         condition = compile_condition(query.where, rows) if query.where is not None else None
         time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
-        on_error = plan_errors(self.statement, trigger.mode, self.defaults.time.on_error)
+        on_error = plan_errors(self.statement, trigger.mode, time.clock, self.defaults.time.on_error)
         if trigger.mode == "force_window_close":
             return plan_force(self, condition)
         if window is None:
@@ -205,6 +205,7 @@ class _Planner:
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
         if time.clock != "event":
             trigger = replace(trigger, ignore_expired=False, ignore_update=True)
+        self.row_key()  # source tasks tell rows by it
         source = self._source_plan(marks or window, condition, casts, time, trigger.ignore_expired)
         agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
@@ -246,6 +247,12 @@ class _Planner:
         for clause, message, hint in refused:
             if clause:
                 raise InvalidStreamError(message, hint=hint)
+        for expression in (*(item.expression for item in query.items), *([query.where] if query.where else [])):
+            for node in expression.find_all(exp.Column):
+                spec = lookup(node.name) if self.table.column(node.name) is None else None
+                if spec is not None and not spec.in_stream:
+                    raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=0x265A,
+                                             position=self.position(node))
 
     def _trigger(self) -> TriggerPlan:
         defaults = self.defaults
@@ -398,8 +405,18 @@ class _Planner:
             partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
             if partial is None:
                 raise NotSupportedError(f"{name} is not supported in streams yet", position=self.position(node))
-            self.partials[key] = (name, partial)
+            self.partials[key] = (name, self._shared(partial, name, compiled, whole.type))
         return SqlExpr(f"({self.partials[key][1].final})", whole.type)
+
+    def _shared(self, partial: Partial, name: str, arguments: list[SqlExpr], result: DataType) -> Partial:
+        """Returns the partial, without accumulators of its own if another call's hold the same."""
+        for _, other in self.partials.values():
+            if other.columns == partial.columns and _kinds(other) == _kinds(partial):
+                names = (field.name for accumulator in other.accumulators for field in accumulator.fields)
+                same = split(name, arguments, result, self.row_key(), names.__next__)
+                assert same is not None
+                return Partial((), (), None, same.final)
+        return partial
 
     def row_key(self) -> RowKey:
         key = self.table.key_column
@@ -700,11 +717,11 @@ class _Planner:
             fields = [field for accumulator in partial.accumulators for field in accumulator.fields]
             if partial.struct is not None:
                 inner.append(f"{partial.struct} AS s{structs}")
-                outer += [f"s{structs}.{field.name}::{field.type.duckdb()} AS {field.name}" for field in fields]
+                outer += [f"s{structs}.{field.name}::{field.duckdb()} AS {field.name}" for field in fields]
                 structs += 1
             else:
                 for field, column in zip(fields, partial.columns, strict=True):
-                    inner.append(f"({column})::{field.type.duckdb()} AS {field.name}")
+                    inner.append(f"({column})::{field.duckdb()} AS {field.name}")
                     outer.append(field.name)
         # Texts in expressions may have braces of their own.
         computed = ", ".join(inner).replace("{", "{{").replace("}", "}}")
@@ -722,6 +739,7 @@ class _Planner:
             precision=self.precision, columns=tuple(self.used.values()),
             tags=tuple(Field(tag.name, tag.type) for tag in self.table.tags),
             needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql, kernel=kernel,
+            key_column=None if self.table.key_column is None else self.table.key_column.name,
         )
 
     def _agg_plan(self, window: Window | WindowMarks | None, casts: list[str]) -> AggPlan:
@@ -738,7 +756,8 @@ class _Planner:
         interval = window if isinstance(window, IntervalWindow) else None
         types = {"_rows": Kind.BIGINT, "_gid": Kind.UBIGINT, "_wstart": Kind.BIGINT,
                  **{key.field.name: key.field.type.kind for key in self.keys},
-                 **{field.name: field.type.kind for accumulator in accumulators for field in accumulator.fields}}
+                 **{field.name: field.type.kind for accumulator in accumulators for field in accumulator.fields
+                    if not field.many}}
         end_kernel = expression_kernel(end, types)
         results = expression_kernels(casts, types if end_kernel is None else {**types, "_wend": Kind.BIGINT})
         nothing = expression_kernel(self._nothing(), types)
@@ -852,6 +871,8 @@ class ResultScope:
                 if key is None:
                     raise InvalidStreamError("tbname needs PARTITION BY tbname", position=self.planner.position(node))
                 return SqlExpr(key.field.name, key.field.type)
+            case "_rowts" | "_c0":
+                return self.column(self.planner.table.time_column.name, None, node)
             case _:
                 return self.rows.pseudo(name, node)
 
@@ -970,6 +991,10 @@ def _renamed(partial: Partial, old: str, new: str) -> Partial:
     assert partial.struct is not None
     return Partial((replace(accumulator, fields=fields),), tuple(field.name for field in fields),
                    partial.struct.replace(f"{old} := ", f"{new} := "), new)
+
+
+def _kinds(partial: Partial) -> list[str]:
+    return [accumulator.kind for accumulator in partial.accumulators]
 
 
 def _column_name(node: exp.Expression) -> tuple[str, ...]:

@@ -87,13 +87,15 @@ def kept_defaults(statement: CreateStream, defaults: TimeDefaults) -> StreamOpti
     Only those that differ from what is shipped, since these mean the same in every engine.
     """
     options, window, shipped = statement.options, statement.query.window, TimeDefaults()
-    if window is None or options.trigger == "force_window_close":
+    if options.trigger == "force_window_close":
         return StreamOptions()
-    clock = options.time or defaults.clock
+    clock = options.time or defaults.clock if window is not None else shipped.clock
     kept: dict[str, Any] = {}
+    if clock == "event" and defaults.on_error != shipped.on_error:
+        kept["on_error"] = defaults.on_error
     if clock != shipped.clock:
         kept["time"] = clock
-    else:
+    elif window is not None:
         if defaults.allowed_lateness_s != shipped.allowed_lateness_s:
             kept["allowed_lateness"] = _seconds(defaults.allowed_lateness_s)
         if defaults.close_when_idle != shipped.close_when_idle:
@@ -104,8 +106,6 @@ def kept_defaults(statement: CreateStream, defaults: TimeDefaults) -> StreamOpti
             kept["writer_timeout"] = _seconds(defaults.writer_timeout_s)
         if defaults.late != shipped.late and options.ignore_expired is None:
             kept["late"] = defaults.late
-        if defaults.on_error != shipped.on_error and isinstance(window, IntervalWindow):
-            kept["on_error"] = defaults.on_error
     return StreamOptions(**{name: value for name, value in kept.items() if getattr(options, name) is None})
 
 

@@ -117,10 +117,17 @@ def _samples(spec: FunctionSpec) -> list[tuple[DataType, object]]:
     return samples
 
 
+def allowed_in_streams(spec: FunctionSpec) -> str:
+    """Returns whether streams may use a function, in words."""
+    if spec.only_force_window_close:
+        return "with FORCE_WINDOW_CLOSE only"
+    return "yes" if spec.in_stream else "no"
+
+
 def _in_streams(spec: FunctionSpec) -> str:
+    allowed = allowed_in_streams(spec)
     if not spec.in_stream:
-        return "no"
-    allowed = "with FORCE_WINDOW_CLOSE only" if spec.only_force_window_close else "yes"
+        return allowed
     if spec.category not in ("aggregate", "selection"):
         return allowed
     samples = _samples(spec)
@@ -130,7 +137,7 @@ def _in_streams(spec: FunctionSpec) -> str:
     result = check_call(spec, [type_ for type_, _ in samples], [constant for _, constant in samples])
     partial = split(spec.name, arguments, result, RowKey("ts"), lambda: f"p{next(numbers)}")
     if partial is None:
-        return allowed if spec.only_force_window_close else "not yet: nothing splits it into partial values"
+        return allowed
     made = partial.struct or ", ".join(partial.columns)
     combined = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
                          for accumulator in partial.accumulators)

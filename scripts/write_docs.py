@@ -13,7 +13,7 @@ from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
-from function_reference import long_reference
+from function_reference import allowed_in_streams, long_reference
 
 from penstock.common.config import CONF_DIRECTORY, describe_values, environment_variable, keys
 from penstock.sql.functions import FUNCTIONS
@@ -50,7 +50,7 @@ def function_reference() -> str:
         lines += [f"### {category.replace('_', ' ').capitalize()}", ""]
         lines += ["| call | meaning | in streams |", "|---|---|---|"]
         for spec in members:
-            lines.append(f"| `{spec.signature}` | {spec.summary} | {'yes' if spec.in_stream else 'no'} |")
+            lines.append(f"| `{spec.signature}` | {spec.summary} | {allowed_in_streams(spec)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -22,6 +22,7 @@ COMMANDS: dict[str, Usage] = {
     "schema": Usage(".schema [TABLE]", "the CREATE statements of one or all tables", 0, 1),
     "streams": Usage(".streams", "all streams and how they are"),
     "tasks": Usage(".tasks [STREAM]", "the tasks of streams: state, queue, rate, watermark", 0, 1),
+    "top": Usage(".top [SECONDS]", "streams and tasks live, with keys to pause and resume", 0, 1),
     "mode": Usage(".mode [MODE]", "how results are shown: box, csv, json, jsonlines, line, markdown", 0, 1),
     "width": Usage(".width N", "characters of a text that tables show; also SET MAX_BINARY_DISPLAY_WIDTH N", 1, 1),
     "output": Usage(".output [FILE]", "send results to a file, or back to the screen", 0, 1),

@@ -200,12 +200,31 @@ def _run_fsck(options: argparse.Namespace) -> int:
     return run_fsck(options)
 
 
+def _add_top_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--url", metavar="URL", help="the page of an engine that runs elsewhere (its uiPort)")
+    parser.add_argument("--interval", metavar="SECONDS", type=_positive, default=1.0, help="time between two looks (1)")
+
+
+def _positive(text: str) -> float:
+    if float(text) <= 0:
+        raise argparse.ArgumentTypeError("more than 0 is expected")
+    return float(text)
+
+
+def _run_top(options: argparse.Namespace) -> int:
+    from penstock.shell.top_command import show_top
+
+    show_top(options, _config(options))
+    return DONE
+
+
 SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("views", "Write views.sql and views.duckdb, which let any DuckDB read the tables.", _no_options,
                _run_views),
     SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
     SubCommand("import", "Bring CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
                _run_import),
+    SubCommand("top", "Watch streams and tasks live; keys pause, resume and look closer.", _add_top_options, _run_top),
     SubCommand("fsck", "Check a data directory, and mend it with --repair.", add_fsck_options, _run_fsck),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),
 )

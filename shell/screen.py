@@ -60,15 +60,21 @@ class Screen:
             self.write("\x1b[2J\x1b[H")
 
     @contextmanager
-    def progress(self, text: str) -> Iterator[None]:
-        """Shows that something is going on while the block runs; nothing where there is no terminal."""
+    def progress(self, text: str, seconds: float | None = None) -> Iterator[None]:
+        """Shows that something is going on while the block runs; nothing where there is no terminal.
+
+        `seconds`: how long it takes, if that is known; a bar fills up meanwhile.
+        """
         if not (self._errors.isatty() and self._standard.isatty()):
             yield
             return
         from rich.console import Console
         from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        from penstock.shell.elapsed_bar import ElapsedBar
+
+        moving = SpinnerColumn() if seconds is None else ElapsedBar()
+        columns = (moving, TextColumn("{task.description}"), TimeElapsedColumn())
         with Progress(*columns, console=Console(file=self._errors), transient=True) as progress:
-            progress.add_task(text, total=None)
+            progress.add_task(text, total=seconds)
             yield

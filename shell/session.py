@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.common.errors import InvalidStatementError, NotFoundError
+from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
 from penstock.shell.error_text import error_text
 from penstock.shell.format import MODES, Mode, Style, format_table
 from penstock.shell.help_text import COMMANDS, HELP
 from penstock.shell.screen import Screen
 from penstock.shell.script import Piece, ShellCommand, SqlText, may_complete, split, split_all
+from penstock.sql.parser import parse_one
+from penstock.sql.statements import AnalyzeStream
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
@@ -172,7 +174,7 @@ class ShellSession:
 
         threading.Thread(target=work, name="penstock-statement", daemon=True).start()
         if not done.wait(PROGRESS_AFTER_S):
-            with self.screen.progress("working; Ctrl+C stops waiting"):
+            with self.screen.progress("working; Ctrl+C stops waiting", _measured_seconds(statement)):
                 done.wait()
         outcome = answer[0]
         if isinstance(outcome, BaseException):
@@ -268,16 +270,26 @@ class ShellSession:
 
     def _command_streams(self) -> bool:
         return self.run_text(
-            "SELECT stream_name, state, reason, target_table, rows_in, rows_out, late_rows, lag, event_time_watermark "
+            "SELECT stream_name, state, verdict, target_table, rows_in, rows_out, late_rows, lag, event_time_watermark "
             "FROM information_schema.ins_streams ORDER BY stream_name"
         )
 
     def _command_tasks(self, stream: str | None = None) -> bool:
         where = f" WHERE stream_name = '{_quoted(stream)}'" if stream else ""
         return self.run_text(
-            "SELECT stream_name, level, node_id, state, reason, blocked_by, in_queue, rows_in, rows_out, "
+            "SELECT stream_name, level, node_id, state, reason, blocked_by, starved_percent, busy_percent, "
+            "blocked_percent, in_queue, rows_in, rows_out, "
             f"event_time_watermark FROM information_schema.ins_stream_tasks{where} ORDER BY stream_name, task_id"
         )
+
+    def _command_top(self, seconds: str = "1") -> None:
+        if not (self._interactive and self.screen.is_terminal):
+            raise InvalidStatementError(".top needs a terminal", hint=".streams and .tasks work everywhere")
+        if not seconds.replace(".", "", 1).isdigit() or not float(seconds):
+            raise InvalidStatementError(f"expected a number of seconds, not {seconds}")
+        from penstock.shell.top_command import top_of
+
+        top_of(self.connection, float(seconds))
 
     def _command_schema(self, name: str | None = None) -> None:
         for statement in self._schema_statements(name):
@@ -312,6 +324,17 @@ def _summary(statement: str, affected: int) -> str:
     if word not in ("Insert", "Delete", "Create", "Drop", "Alter"):
         word = "Query"
     return f"{word} OK, {max(affected, 0)} row(s) affected"
+
+
+def _measured_seconds(statement: str) -> float | None:
+    """Returns how long a statement takes that takes as long as it is told to."""
+    if statement.split(None, 1)[0].upper() != "EXPLAIN":
+        return None
+    try:
+        parsed = parse_one(statement)
+    except PenstockError:
+        return None
+    return parsed.seconds - PROGRESS_AFTER_S if isinstance(parsed, AnalyzeStream) else None
 
 
 def _switch(value: str) -> bool:

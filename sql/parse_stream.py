@@ -16,6 +16,7 @@ from penstock.sql.parse_expression import parse_expression
 from penstock.sql.parse_query import at_query, parse_query
 from penstock.sql.statements import (
     AlterStream,
+    AnalyzeStream,
     CheckpointStream,
     ColumnDefinition,
     CreateSnode,
@@ -46,6 +47,7 @@ _LATE_FATES = ("DROP", "RECALC", "DLQ")
 _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
 _FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
+ANALYZE_MIN_S, ANALYZE_MAX_S = 1, 600
 _SINK_RATE_RANGE = (0.1, 5.0)
 _GUARANTEES = ("EXACTLY_ONCE", "AT_LEAST_ONCE")
 _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONTINUOUS_WINDOW_CLOSE")
@@ -301,6 +303,18 @@ def _savepoint(cursor: Cursor) -> str:
     if not name.strip() or not name.isprintable() or len(name.encode()) > MAX_SAVEPOINT_BYTES:
         raise cursor.fail(f"the name of a savepoint has 1 to {MAX_SAVEPOINT_BYTES} bytes, all printable", token)
     return name
+
+
+def parse_analyze_stream(cursor: Cursor) -> Statement:
+    """Parses what follows EXPLAIN ANALYZE STREAM."""
+    name = cursor.name("a stream name")
+    if not cursor.take("FOR"):
+        return AnalyzeStream(name)
+    token = cursor.token
+    seconds = _fixed_duration(cursor, "how long to measure").in_units("ms") / 1000
+    if not ANALYZE_MIN_S <= seconds <= ANALYZE_MAX_S:
+        raise cursor.fail(f"FOR takes {ANALYZE_MIN_S} to {ANALYZE_MAX_S} seconds", token)
+    return AnalyzeStream(name, seconds)
 
 
 def parse_pause(cursor: Cursor) -> Statement:

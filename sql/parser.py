@@ -25,6 +25,7 @@ from penstock.sql.parse_query import at_query, parse_query
 from penstock.sql.parse_show import parse_describe, parse_show
 from penstock.sql.parse_stream import (
     parse_alter_stream,
+    parse_analyze_stream,
     parse_checkpoint_stream,
     parse_create_snode,
     parse_create_stream,
@@ -110,11 +111,13 @@ def _expected_after(cursor: Cursor) -> str:
 
 def _parse_explain(cursor: Cursor, _: int) -> Statement:
     analyze = cursor.take("ANALYZE")
+    if analyze and cursor.take("STREAM"):
+        return parse_analyze_stream(cursor)
     if cursor.take("VERBOSE") and cursor.take_any("TRUE", "FALSE") is None:
         raise cursor.fail("TRUE or FALSE is expected")
     stream = cursor.at("CREATE", "STREAM") or cursor.at("CREATE", "OR", "REPLACE", "STREAM")
     if not at_query(cursor) and not stream:
-        raise cursor.fail("EXPLAIN takes a query or CREATE STREAM")
+        raise cursor.fail("EXPLAIN takes a query or CREATE STREAM, EXPLAIN ANALYZE also STREAM and its name")
     return Explain(_parse_statement(cursor), analyze)
 
 

@@ -232,6 +232,14 @@ class Explain(Statement):
     analyze: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class AnalyzeStream(Statement):
+    """EXPLAIN ANALYZE STREAM: measures a running stream for `seconds`."""
+
+    name: str
+    seconds: float = 10.0
+
+
 # --- databases and tables -------------------------------------------------------------------------------------
 
 

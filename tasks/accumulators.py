@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,20 +11,27 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.stream import Accumulator, Field
-from penstock.tasks.compute import block_type
+from penstock.tasks.compute import field_type
 from penstock.tasks.user_functions import Merge, UserFunctions
 
 Slots = npt.NDArray[np.int64]
 
+_ARRAY_BYTES = sys.getsizeof(np.zeros(0))
+
 
 class Values:
-    """One nullable column over slots. Values of invalid slots are zero (None for objects)."""
+    """One nullable column over slots. Values of invalid slots are zero (None for objects).
+
+    Those of a list type are arrays, which are never changed in place. `held`: bytes of values whose size has no bound.
+    """
 
     def __init__(self, type_: pa.DataType, capacity: int) -> None:
         self.type = type_
         self.dtype = numpy_type(type_)
         self.data: npt.NDArray[Any] = _empty(self.dtype, capacity)
         self.valid: npt.NDArray[np.bool_] = np.zeros(capacity, bool)
+        self.held = 0
+        self._unbounded = pa.types.is_list(type_) or pa.types.is_binary(type_)
 
     @classmethod
     def of(cls, array: pa.Array) -> Values:
@@ -36,6 +44,10 @@ class Values:
             if values.dtype != np.dtype(object):
                 array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
         data = array.to_numpy(zero_copy_only=False)
+        if pa.types.is_list(array.type):
+            # Parts of one buffer, all of which each of them would keep.
+            for place in np.flatnonzero(values.valid).tolist():
+                data[place] = data[place].copy()
         values.data = data if data.dtype == values.dtype else data.astype(values.dtype)
         return values
 
@@ -46,12 +58,20 @@ class Values:
         self.data, self.valid = data, valid
 
     def clear(self, slots: Slots) -> None:
+        if self._unbounded:
+            self.held -= _size(self.data[slots])
         self.data[slots] = _zero(self.dtype)
         self.valid[slots] = False
 
     def set(self, slots: Slots, source: Values, rows: Slots | slice) -> None:
-        self.data[slots] = source.data[rows]
-        self.valid[slots] = source.valid[rows]
+        self.fill(slots, source.data[rows], source.valid[rows])
+
+    def fill(self, slots: Slots, data: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> None:
+        """Puts values into slots, which must be distinct."""
+        if self._unbounded:
+            self.held += _size(data) - _size(self.data[slots])
+        self.data[slots] = data
+        self.valid[slots] = valid
 
     def take(self, slots: Slots) -> Values:
         taken = Values(self.type, 0)
@@ -73,7 +93,7 @@ def numpy_type(type_: pa.DataType) -> np.dtype[Any]:
 
 def columns_for(fields: Sequence[Field], capacity: int) -> list[Values]:
     """Returns an empty column per field."""
-    return [Values(block_type(field.type), capacity) for field in fields]
+    return [Values(field_type(field), capacity) for field in fields]
 
 
 def merges_of(accumulators: Sequence[Accumulator], functions: UserFunctions | None) -> list[Merge | None]:
@@ -97,6 +117,10 @@ def combine(
             _pick(accumulator.order, target, slots, source, rows)
         case "moments":
             _moments(target, slots, source, rows)
+        case "values":
+            _merge(_all_values, target[0], slots, source[0], rows)
+        case "distinct":
+            _merge(np.union1d, target[0], slots, source[0], rows)
         case "udaf":
             assert merge is not None
             _merge(merge, target[0], slots, source[0], rows)
@@ -164,11 +188,31 @@ def _moments(target: Sequence[Values], slots: Slots, source: Sequence[Values], r
         column.valid[slots] = True
 
 
-def _merge(merge: Merge, target: Values, slots: Slots, source: Values, rows: Slots | slice) -> None:
+def _merge(
+    merge: Callable[[Any, Any], Any], target: Values, slots: Slots, source: Values, rows: Slots | slice
+) -> None:
     valid = source.valid[rows]
-    for slot, state in zip(slots[valid].tolist(), source.data[rows][valid].tolist(), strict=True):
-        target.data[slot] = merge(target.data[slot], state) if target.valid[slot] else state
-    target.valid[slots] |= valid
+    slots, states = slots[valid], source.data[rows][valid]
+    known = target.valid[slots]
+    for n in np.flatnonzero(known).tolist():
+        states[n] = merge(target.data[slots[n]], states[n])
+    target.fill(slots, states, np.ones(len(slots), bool))
+
+
+def _all_values(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    return np.concatenate((left, right))
+
+
+def _size(values: npt.NDArray[Any]) -> int:
+    """Returns about how many bytes lists or states take."""
+    return sum(_value_size(value) for value in values if value is not None)
+
+
+def _value_size(value: npt.NDArray[Any] | bytes) -> int:
+    if isinstance(value, bytes):
+        return sys.getsizeof(value)
+    content = sum(map(sys.getsizeof, value)) if value.dtype == np.dtype(object) else 0
+    return _ARRAY_BYTES + value.nbytes + content
 
 
 def _zero(dtype: np.dtype[Any]) -> Any:

@@ -69,7 +69,7 @@ class AggTask(BaseTask):
         self._quiet_since: dict[int, float] = {}
         self._ahead: frozenset[TaskId] = frozenset()
         self._delayed = Delayed(plan.period_ms / 1000)
-        self._late_kept = 0
+        self._late_kept = dict.fromkeys((task.index for task in upstream), 0)
         self._rows_in = 0
         self._bytes_in = 0
         self._set_up(len(upstream), deployment)
@@ -79,7 +79,7 @@ class AggTask(BaseTask):
             # How long the engine was down isn't known: quiet vnodes are quiet from now on.
             self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
             self._hold_back()
-            self._late_kept = meta.get("late_kept", 0)
+            self._late_kept.update(meta.get("late_rows_kept", ()))  # checkpoints of older versions have none
             self._restore(meta)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
@@ -112,10 +112,8 @@ class AggTask(BaseTask):
         channel, item = taken
         self._tracker.enter("RUNNING")
         match item:
-            case Block(data=data):
-                self._rows_in += data.num_rows
-                self._bytes_in += data.nbytes
-                self._merge(data, self._inputs[channel])
+            case Block() as block:
+                self._take_blocks(channel, block)
             case Watermark() as watermark:
                 self._hear_time(self._inputs[channel], watermark)
             case Barrier(checkpoint_id) as barrier:
@@ -137,10 +135,33 @@ class AggTask(BaseTask):
     def status(self) -> TaskStatus:
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
-            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current, late_kept=self._late_kept,
+            bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
+            late_kept=tuple(self._late_kept.items()),
             held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
             if len(self._upstream) > 1 else (),
             windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes)
+
+    def _take_blocks(self, channel: TaskId, block: Block) -> None:
+        """Merges a block and one of each other channel that has one, and shows at once what they changed.
+
+        Mostly the new times of their senders stand right behind them, and are heard in the same step.
+        """
+        channels: list[TaskId] = []
+        taken: tuple[TaskId, Block] | None = channel, block
+        while taken is not None:
+            channel, block = taken
+            channels.append(channel)
+            self._rows_in += block.data.num_rows
+            self._bytes_in += block.nbytes
+            self._merge(block.data, self._inputs[channel])
+            taken = self._inbox.next_block(self._ahead, channels)
+        self._show_merged()
+        for channel in channels:
+            if not self._outbox.flush() or self._go_on():
+                return
+            behind = self._inbox.time_behind(channel)
+            if behind is not None:
+                self._hear_time(self._inputs[channel], behind)
 
     # -- time ------------------------------------------------------------------------------------------------
 
@@ -204,6 +225,9 @@ class AggTask(BaseTask):
         """Takes a block of partials."""
         raise NotImplementedError
 
+    def _show_merged(self) -> None:
+        """Emits what was merged since the last call, as the trigger says; subclasses may do so in `_merge` instead."""
+
     def _close_windows(self) -> None:
         """The watermark has moved on."""
         raise NotImplementedError
@@ -231,12 +255,11 @@ class AggTask(BaseTask):
         if len(channels) == 1:
             self._outbox.send(channels[0], results)
             return
-        sinks = self._destinations.sinks_of(self._destinations.learn(results), len(channels))
-        for n, channel in enumerate(channels):
-            self._outbox.send(channel, results.filter(pa.array(sinks == n)))
+        self._outbox.spread(self._destinations.sinks_of(self._destinations.learn(results), len(channels)), results)
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)
 
     def _state(self) -> Mapping[str, Any]:
-        return {"table": self._table.save(), "watermarks": self._watermarks.save(), "late_kept": self._late_kept}
+        return {"table": self._table.save(), "watermarks": self._watermarks.save(),
+                "late_rows_kept": list(self._late_kept.items())}

@@ -49,7 +49,7 @@ class BaseTask:
         self._store = StateStore(environment.state_directory(task), settings.state_map_bytes)
         # Only source tasks can tell which row a function failed for.
         strict = plan.on_error != "null" and task.level == "source"
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, strict=strict)
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
         self._computer = Computer(self._functions)
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()
@@ -124,12 +124,16 @@ class BaseTask:
             more |= {"output_bytes": output.used_bytes, "output_capacity": output.capacity_bytes,
                      "output_peak": output.peak_bytes}
         more.setdefault("state_bytes", self._store.used_bytes)
+        blocked = self._tracker.blocked()
         return TaskStatus(
             task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
             input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
             input_peak=self.input.peak_bytes, checkpoint_id=self._checkpoint_id,
             checkpoint_time_ms=self._checkpoint_time_ms, udf_errors=self._functions.errors,
-            udf_report=self._functions.report, rows_total=self._rows_total, **more)
+            udf_report=self._functions.report, rows_total=self._rows_total,
+            blocked_s=blocked.total_s, blocked_now_s=blocked.now_s, limited_s=blocked.limited_s, limit=blocked.limit,
+            udf_s=self._functions.seconds, slowest_udf=self._functions.slowest,
+            state_capacity=self._settings.state_map_bytes, **more)
 
 
 class BaseSourceTask(BaseTask):

@@ -73,13 +73,23 @@ def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def block_type(type_: DataType) -> pa.DataType:
-    """Returns the Arrow type that values of this type have in blocks: as in the WAL, but timestamps are int64."""
+    """Returns the Arrow type that values of this type have in blocks: as in the WAL, but timestamps are int64.
+
+    What is only ever NULL is int32, as in compiled SQL.
+    """
+    if type_.kind is Kind.NULL:
+        return pa.int32()
     return pa.int64() if type_.kind is Kind.TIMESTAMP else type_.arrow()
+
+
+def field_type(field: Field) -> pa.DataType:
+    """Returns the Arrow type of a block column."""
+    return pa.list_(block_type(field.type)) if field.many else block_type(field.type)
 
 
 def fields_schema(fields: Sequence[Field]) -> list[pa.Field]:
     """Returns the Arrow fields of block columns."""
-    return [pa.field(field.name, block_type(field.type)) for field in fields]
+    return [pa.field(field.name, field_type(field)) for field in fields]
 
 
 OPERATION = pa.field("_op", pa.uint8())

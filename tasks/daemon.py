@@ -5,6 +5,7 @@ Starts neither threads nor gRPC: neither survives a fork. Workers share these pa
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 import duckdb
@@ -21,14 +22,33 @@ import penstock.tasks.worker
 #: Imported for the workers; named here so that no tool takes the imports for leftovers.
 PRELOADED = (duckdb, lmdb, numpy, pyarrow, pyspark.worker, penstock.tasks.build, penstock.tasks.worker)
 
+# Of glibc's <malloc.h>; the sizes are bytes.
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = 128 << 20, 32 << 20
+
+_COLLECTED_AFTER = 50_000
+
 
 def main() -> None:
     """Serves fork requests on Spark's terms until Spark closes standard input."""
     from pyspark.daemon import manager
 
-    # What exists now lives as long as the process: the collector needn't touch, and so copy, its pages.
+    # What exists now lives as long as the process: the collector needn't touch, and so copy, its pages. Tasks make no
+    # cycles to speak of, but thousands of small objects per block: it needn't look at them after every few hundred.
     gc.freeze()
+    gc.set_threshold(_COLLECTED_AFTER)
+    _keep_freed_memory()
     manager()
+
+
+def _keep_freed_memory() -> None:
+    """Has malloc, where it is glibc's, reuse what a block's columns took for the next block's, in this process and in
+    those that it forks: pages that go back to the system cost more to get again than most columns to compute.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD)
+        mallopt(_M_TRIM_THRESHOLD, _TRIM_THRESHOLD)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -63,7 +64,7 @@ class DeadLetters:
         return True
 
     def _batch(self, rows: Sequence[DeadRow]) -> pa.RecordBatch:
-        values = [(row.row.ingest_time_ms * self._per_ms, row_id(row), row.row.ts, row.table, row.row.reason,
+        values = [(row.row.ingest_time_ms * self._per_ms, row.id, row.row.ts, row.table, row.row.reason,
                    row.message.encode()[:MESSAGE_BYTES].decode(errors="ignore"), row.row.version, row.attempts, "dead",
                    row.content) for row in rows]
         arrays = [pa.array(column, pa.int64()).cast(kind) if pa.types.is_timestamp(kind) else pa.array(column, kind)
@@ -73,11 +74,6 @@ class DeadLetters:
         return pa.RecordBatch.from_arrays(
             [pa.array(np.zeros(count, np.int32)), pa.array(np.zeros(count, np.uint8)), *arrays],
             names=["_child", "_op", *(column.name for column in self._columns)])
-
-
-def row_id(row: DeadRow) -> int:
-    """Returns what a row is called for good: by its log record and its place there."""
-    return row.row.version << _NUMBER_BITS | row.number
 
 
 def retried(row: DeadRow, message: str) -> DeadRow:
@@ -98,23 +94,50 @@ def dead_rows(
 ) -> list[DeadRow]:
     """Returns rows with their content, which is looked up in the records that they came with.
 
-    Rows of no record, from before the stream, are told apart by their place in `rows`; their content is in the source.
+    Of rows of no record, such as those from before the stream, only the key is known.
     """
     assert plan.dlq is not None
     by_version = {record.version: record.batch for record in records}
     found = []
-    for place, row in enumerate(rows):
+    for row in rows:
         table = names.get(row.tuid, plan.source_table)
         batch = by_version.get(row.version)
         if batch is None:
-            found.append(DeadRow(row, place, table, message, ""))
+            found.append(DeadRow(row, _id_of_key(row), table, message, _content_of_key(row, plan.dlq)))
             continue
-        tuids, times = batch.column("_tuid").to_numpy(), batch.column(1).view(pa.int64()).to_numpy()
-        number = int(np.flatnonzero((tuids == row.tuid) & (times == row.ts))[0])
-        content = json.dumps(_content(batch, number, plan.dlq), default=str, ensure_ascii=False)
-        content = content.encode()[:CONTENT_BYTES].decode(errors="ignore")
-        found.append(DeadRow(row, number, table, message, content))
+        number = _place(row, batch, plan)
+        content = _json(_content(batch, number, plan.dlq))
+        found.append(DeadRow(row, row.version << _NUMBER_BITS | number, table, message, content))
     return found
+
+
+def _place(row: LeftOutRow, batch: pa.RecordBatch, plan: StreamPlan) -> int:
+    """Returns the number of a row in the record that it came with."""
+    tuids, times = batch.column("_tuid").to_numpy(), batch.column(1).view(pa.int64()).to_numpy()
+    places = np.flatnonzero((tuids == row.tuid) & (times == row.ts)).tolist()
+    if row.key is not None:
+        second = batch.column(2)
+        places = [place for place in places if second[place].as_py() == row.key]
+    return int(places[0])
+
+
+def _content_of_key(row: LeftOutRow, plan: DlqPlan) -> str:
+    key = {plan.columns[0].name: row.ts}
+    return _json(key if row.key is None else {**key, plan.columns[1].name: row.key})
+
+
+def _json(values: dict[str, Any]) -> str:
+    """Returns values as JSON, without the last ones if they don't fit."""
+    text = json.dumps(values, default=str, ensure_ascii=False)
+    if len(text.encode()) <= CONTENT_BYTES:
+        return text
+    return _json(dict(list(values.items())[:-1]))
+
+
+def _id_of_key(row: LeftOutRow) -> int:
+    """Returns a number that no row of a record has."""
+    digest = hashlib.blake2b(repr((row.tuid, row.ts, row.key)).encode(), digest_size=7).digest()
+    return -1 - int.from_bytes(digest, "big")
 
 
 def _content(batch: pa.RecordBatch, number: int, plan: DlqPlan) -> dict[str, object]:

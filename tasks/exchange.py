@@ -4,6 +4,8 @@ One Flight exchange per channel (upstream task -> downstream task). A frame hold
 that stand right behind it. One frame is under way at a time, and its items leave the sender's output queue only when
 the receiver has them in its input queue: so the bounds of both queues hold, and a full receiver shows as a full
 output queue. The receiver answers each frame: taken, or blocked and later taken.
+
+Small frames are sent by the thread that made them, since handing them to another one takes longer than sending them.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from penstock.common.logging import logger
 from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, Signal, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.wire import (
+    SENT_AHEAD,
     BoundedFlightServer,
     call_options,
     decode,
@@ -71,6 +74,11 @@ class Frame:
     def size(self) -> int:
         return (self.block is not None) + len(self.signals)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the block."""
+        return 0 if self.block is None else self.block.nbytes
+
     def header(self) -> bytes:
         """Returns everything but the block's data as bytes."""
         return json.dumps([self.sequence, [_signal_to_json(s) for s in self.signals]]).encode()
@@ -85,7 +93,7 @@ class Frame:
 
 def _signal_to_json(signal: Signal) -> list[Any]:
     if isinstance(signal, Watermark):
-        return ["watermark", signal.ts, signal.idle]
+        return ["watermark", signal.ts, signal.idle, signal.quiet_s]
     if isinstance(signal, Barrier):
         return ["barrier", signal.checkpoint_id]
     if isinstance(signal, Cleared):
@@ -123,7 +131,11 @@ def next_frame(output: ChannelQueue[TaskId], downstream: TaskId, sequence: int) 
 
 
 class RemoteLink:
-    """The sending end of a channel; a thread of its own, since writing to a peer may block. A `runner.Link`."""
+    """The sending end of a channel. A `runner.Link`.
+
+    Whoever calls `move` sends what surely needn't wait for the peer: a small frame, while none is under way. A thread
+    of the link's own does the rest: it opens the exchange, sends large frames, and hears the answers.
+    """
 
     def __init__(
         self,
@@ -148,15 +160,29 @@ class RemoteLink:
         self._failure: BaseException | None = None
         self._closing = False
         self._flag = threading.Event()
+        self._lock = threading.Lock()
+        self.resting = True  # no frame is under way, and the thread waits for the flag
+        self._sent: Frame | None = None  # a frame that `move` has sent, for the thread to hear its answer
         self._client: flight.FlightClient | None = None
         self._exchange: _Exchange | None = None
         self._thread = threading.Thread(target=self._run, name=f"send {channel}", daemon=True)
         self._thread.start()
 
     def move(self) -> bool:
-        """Wakes the sender if there is something to send. Returns False: the runner is woken when items have left."""
-        if not self._flag.is_set() and self._output.peek(self.downstream) is not None:
-            self._flag.set()
+        """Sends the next frame, or lets the thread do it. Returns False: the items leave when they are answered."""
+        with self._lock:
+            frame = next_frame(self._output, self.downstream, self._sequence) if self.resting else None
+            if frame is None:
+                return False
+            self.resting = False
+        exchange = self._exchange
+        if exchange is not None and exchange.accepts(frame.block) and frame.nbytes <= SENT_AHEAD:
+            try:
+                exchange.send(frame)
+            except (flight.FlightError, pa.ArrowException, OSError) as error:
+                raise self._broken(error) from error
+            self._sent = frame
+        self._flag.set()
         return False
 
     def blocked_since(self) -> float | None:
@@ -177,14 +203,12 @@ class RemoteLink:
     def _run(self) -> None:
         try:
             while not self._closing:
+                self._flag.wait()
                 self._flag.clear()
-                frame = next_frame(self._output, self.downstream, self._sequence)
-                if frame is None:
-                    self._flag.wait()
-                else:
+                while not self._closing and (frame := self._next()) is not None:
                     self._deliver(frame)
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            self._fail(error_of_flight(error, f"channel {self._channel} to {self._address} broke"))
+            self._fail(self._broken(error))
         except PenstockError as error:
             self._fail(error)
         finally:
@@ -193,20 +217,33 @@ class RemoteLink:
             if self._client is not None:
                 self._client.close()
 
+    def _next(self) -> Frame | None:
+        """Returns the frame that is under way or the next one, or rests."""
+        with self._lock:
+            frame = self._sent or next_frame(self._output, self.downstream, self._sequence)
+            self.resting = frame is None
+            return frame
+
+    def _broken(self, error: Exception) -> PenstockError:
+        return error_of_flight(error, f"channel {self._channel} to {self._address} broke")
+
     def _fail(self, error: BaseException) -> None:
         if not self._closing:
             self._failure = error
             self._on_change()
 
     def _deliver(self, frame: Frame) -> None:
-        exchange = self._exchange_for(frame.block)
-        exchange.send(frame)
+        exchange = self._exchange
+        if self._sent is None or exchange is None:
+            exchange = self._exchange_for(frame.block)
+            exchange.send(frame)
         while (answer := exchange.answer()) == (_BLOCKED, frame.sequence):
             self._blocked_since = self._clock.monotonic()
             self._on_change()
         if answer != (_TAKEN, frame.sequence):
             raise InternalError(f"channel {self._channel}: frame {frame.sequence} was answered with {answer}")
         self._blocked_since = None
+        self._sent = None
         self._sequence += frame.size
         for _ in range(frame.size):
             self._output.take(self.downstream)

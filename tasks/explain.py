@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from penstock.common.durations import duration_text
 from penstock.planner.plan import render_tree
 from penstock.planner.stream import StreamPlan
+from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import TaskId
 
@@ -16,6 +18,9 @@ PROCESSING = {
 DELIVERY = "exactly once, as upserts: what is written again replaces itself"
 """What a result table gives, whatever the stream's own guarantee is."""
 
+GROWING = {"values": "every value", "distinct": "every different value"}
+"""What accumulators without a bound hold."""
+
 
 def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
     """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs."""
@@ -24,19 +29,58 @@ def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
     lines.append(f"Tasks: {len(edges)} on {len(vgroup_ids)} vnodes, {_exchange(plan, edges)}")
     for edge in edges:
         target = f" -> {', '.join(_name(task) for task in edge.downstream)}" if edge.downstream else ""
-        lines.append(f"  {_name(edge.task)} on vnode {vgroup_ids[edge.task.index]}: {_work(plan, edge)}{target}")
+        lines.append(f"  {_name(edge.task)} on vnode {vgroup_ids[edge.task.index]}: {work_of(plan, edge)}{target}")
     lines.append(f"Each source task computes with {_engine(plan.source.kernel is not None)}: {plan.source.sql}")
     if plan.agg is not None:
         kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
                          for accumulator in plan.agg.accumulators)
         lines.append(f"Each agg task keeps per group and window: {kept}")
+        lines += [f"The state of a window grows with its rows: {GROWING[accumulator.kind]} is kept in "
+                  f"{accumulator.fields[0].name}"
+                  for accumulator in plan.agg.accumulators if accumulator.kind in GROWING]
         lines.append(f"Each agg task computes with {_engine(plan.agg.kernel is not None)}: {plan.agg.final_sql}")
     if plan.fill is not None:
         lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")
+    lines.append(f"Time of each vnode: {_time(plan)}")
+    lines.append(f"State: {_state(plan)}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
     lines.append(f"Delivery into {plan.sink.database}.{plan.sink.table}: {DELIVERY}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
+
+
+def _time(plan: StreamPlan) -> str:
+    """Returns where a vnode's watermark comes from, and when it holds time back no longer."""
+    if plan.force is not None:
+        return "the machine's clock"
+    per_second = UNITS_PER_SECOND[plan.source.precision]
+    sources = {"event": "its newest row", "ingestion": "the ingestion of its newest record",
+               "processing": "the machine's clock"}
+    source = sources[plan.time.clock]
+    if plan.time.writer_timeout_ms is not None:
+        timeout = duration_text(plan.time.writer_timeout_ms, 1000)
+        source = f"what writers have noted, without those silent for {timeout},"
+    watermark = f"{source} minus {duration_text(plan.watermark, per_second)} (WATERMARK)"
+    idle_s = plan.time.idle_timeout_s
+    idle = "idleTimeout" if idle_s is None else duration_text(round(idle_s * 1000), 1000)
+    return f"{watermark}; one that is quiet for {idle} holds no time back"
+
+
+def _state(plan: StreamPlan) -> str:
+    """Returns whether state is bounded, and by what."""
+    where = "in memory up to streamBufferSize, on disk up to stateMapSize per task"
+    if plan.agg is None:
+        return "bounded, nothing is kept of rows"
+    if plan.source.row_window is not None:
+        bounded, kept = "unbounded", "all windows"
+    else:
+        mark = duration_text(plan.delete_mark, UNITS_PER_SECOND[plan.source.precision])
+        bounded, kept = "bounded", f"windows of the last {mark} (DELETE_MARK)"
+    if not plan.keys:
+        return f"{bounded}, {kept} are kept; {where}"
+    if plan.source.group_is_table:
+        return f"{bounded}, {kept} are kept for each child table; {where}"
+    return f"unbounded, {kept} are kept for each value of PARTITION BY; {where}"
 
 
 def _engine(kernel: bool) -> str:
@@ -54,7 +98,8 @@ def _exchange(plan: StreamPlan, edges: Sequence[TaskEdges]) -> str:
     return "partials cross to the agg task of their group" if plan.keys else "partials cross to one agg task"
 
 
-def _work(plan: StreamPlan, edge: TaskEdges) -> str:
+def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
+    """Returns in a few words what a task does."""
     match edge.task.level:
         case "source":
             work = "partial aggregates" if plan.agg is not None else "filter and projection"

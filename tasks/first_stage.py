@@ -8,13 +8,15 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
+from penstock.common.errors import InvalidValueError
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.aggregation import Ints
 from penstock.tasks.children import Children
-from penstock.tasks.compute import Computer
+from penstock.tasks.compute import WINDOW_START, Computer
 from penstock.tasks.groups import Groups
 from penstock.tasks.judging import Judged, expired_rows, suspects
 from penstock.tasks.segment_kernel import segment_partials, sorted_rows, sorted_schema
+from penstock.tasks.segments import TIME_COLUMN
 from penstock.tasks.source_kernel import RowColumns, partials_batch, projected, window_partials
 from penstock.tasks.vectors import Bools, NotInKernelError, mask_of
 
@@ -50,7 +52,17 @@ class FirstStage:
             return pa.RecordBatch.from_pylist([], schema=self._schema)
         self.register_children()
         found = self._by_kernel(rows)
-        return found if found is not None else self._computer.run(self._source.sql, self._schema, rows=rows)
+        if found is None:
+            found = self._computer.run(self._source.sql, self._schema, rows=rows)
+        if self._plan.agg is None and self._plan.on_error != "null":
+            self._check_keys(found)
+        return found
+
+    def _check_keys(self, results: pa.RecordBatch) -> None:
+        """Raises InvalidValueError if a result has no place in the target, for its primary key lacks a part."""
+        for column in (self._plan.sink.columns[0], self._plan.sink.key_column):
+            if column is not None and results.column(f"r{self._plan.sink.columns.index(column)}").null_count:
+                raise InvalidValueError(f"a row cannot be written: the target's key column {column.name} would be NULL")
 
     def compute_timely(self, judged: Judged) -> tuple[list[pa.RecordBatch], Ints]:
         """Returns the partials of rows some of which may be expired, without what is, and the numbers of those that are
@@ -71,6 +83,19 @@ class FirstStage:
         doubtful = suspects(judged)
         numbers = self._computer.run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful).column(0).to_numpy()
         return [self._computer.run(self._source.late_sql, self._schema, rows=doubtful)], np.sort(numbers)
+
+    def attempt(self, rows: pa.Table) -> None:
+        """Raises InvalidValueError if any of the rows can't be computed, be they in a window or not."""
+        if not rows.num_rows:
+            return
+        if self._source.row_window is None:
+            self.compute(rows)
+        else:
+            self.segments_by_row(self.in_windows(rows))
+
+    def segments_by_row(self, rows: pa.Table) -> pa.RecordBatch:
+        """Returns the partials of rows from `in_windows`, as if those of one time were a window."""
+        return self.segments(rows.append_column(WINDOW_START.name, rows.column(TIME_COLUMN)))
 
     def in_windows(self, rows: pa.Table, *, in_order: bool = False) -> pa.Table:
         """Returns the rows that may be in row windows, sorted by group and time, with their marks.

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.stream import Field
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.compute import GROUP, fields_schema
+from penstock.tasks.numbering import Ids, Numbering
 
 GROUP_PREFIX = b"g"
 _GROUP_KEY = struct.Struct(">Q")
@@ -24,55 +24,43 @@ class GroupIndex:
 
     def __init__(self, keys: Sequence[Field]) -> None:
         self.key_fields = fields_schema(keys)
-        self._numbers: dict[int, int] = {}
-        self._ids: npt.NDArray[np.uint64] = np.zeros(64, np.uint64)
+        self._numbering = Numbering()
         self._keys: list[tuple[Any, ...]] = []
         self._columns: list[pa.Array] | None = None
-        self._unsaved: list[int] = []
+        self._unsaved = 0  # groups from this number on
 
     def __len__(self) -> int:
         return len(self._keys)
 
-    def __contains__(self, gid: int) -> bool:
-        return gid in self._numbers
-
     def number(self, gid: int) -> int:
         """Returns the number of a known group."""
-        return self._numbers[gid]
+        return self._numbering.number(gid)
 
-    def numbers(self, gids: Sequence[int]) -> Slots:
-        """Returns the numbers of known groups."""
-        return np.array([self._numbers[gid] for gid in gids], np.int64)
+    def numbers(self, gids: Sequence[int] | Ids) -> Slots:
+        """Returns the numbers of groups, -1 for unknown ones."""
+        return self._numbering.find(np.asarray(gids, np.uint64))
 
     def id(self, number: int) -> int:
         """Returns the id of a group."""
-        return int(self._ids[number])
+        return int(self._numbering.ids[number])
 
-    def ids(self, numbers: Slots) -> npt.NDArray[np.uint64]:
+    def ids(self, numbers: Slots) -> Ids:
         """Returns the ids of groups."""
-        return self._ids[numbers]
+        return self._numbering.ids[numbers]
 
     def learn(self, block: pa.RecordBatch) -> Slots:
         """Returns the numbers of the groups of a block that begins with `_gid` and the keys; new ones get theirs."""
-        gids = block.column(GROUP.name).to_numpy()
-        if not len(gids):
-            return np.zeros(0, np.int64)
-        # Blocks come sorted by group mostly: one look per run.
-        heads = np.flatnonzero(np.concatenate([[True], gids[1:] != gids[:-1]]))
-        known = self._numbers
-        found = [known.get(gid, -1) for gid in gids[heads].tolist()]
-        if -1 in found:
-            place = block.schema.get_field_index(GROUP.name) + 1
-            keys = [block.column(place + n) for n in range(len(self.key_fields))]
-            for run, number in enumerate(found):
-                if number == -1:
-                    row = int(heads[run])
-                    gid = int(gids[row])
-                    known_now = known.get(gid)
-                    found[run] = self._add(gid, tuple(key[row].as_py() for key in keys)) if (
-                        known_now is None) else known_now
-        lengths = np.diff(np.append(heads, len(gids)))
-        return np.repeat(np.array(found, np.int64), lengths)
+        gids: Ids = block.column(GROUP.name).to_numpy()
+        numbers = self._numbering.find(gids)
+        unknown = np.flatnonzero(numbers < 0)
+        if not len(unknown):
+            return numbers
+        _, first = np.unique(gids[unknown], return_index=True)
+        rows = unknown[np.sort(first)]
+        place, chosen = block.schema.get_field_index(GROUP.name) + 1, pa.array(rows)
+        keys = [block.column(place + n).take(chosen).to_pylist() for n in range(len(self.key_fields))]
+        self._add(gids[rows], list(zip(*keys, strict=True)) if keys else [()] * len(rows))
+        return self._numbering.find(gids)
 
     def key_columns(self, numbers: Slots) -> list[pa.Array]:
         """Returns the keys of groups, column by column."""
@@ -86,25 +74,19 @@ class GroupIndex:
 
     def unsaved(self) -> Iterator[tuple[bytes, bytes]]:
         """Yields what a store must hold besides what it was given before."""
-        for number in self._unsaved:
+        first, self._unsaved = self._unsaved, len(self._keys)
+        for number in range(first, self._unsaved):
             value = pickle.dumps((number, self._keys[number]), protocol=5)
-            yield GROUP_PREFIX + _GROUP_KEY.pack(int(self._ids[number])), value
-        self._unsaved = []
+            yield GROUP_PREFIX + _GROUP_KEY.pack(self.id(number)), value
 
     def restore(self, stored: Sequence[tuple[bytes, bytes]]) -> None:
         """Takes over all groups from a store."""
         found = [(*pickle.loads(value), _GROUP_KEY.unpack(key[1:])[0]) for key, value in stored]
-        for _, keys, gid in sorted(found, key=lambda group: group[0]):
-            self._add(gid, keys)
-        self._unsaved = []
+        found.sort(key=lambda group: group[0])
+        self._add(np.array([gid for _, _, gid in found], np.uint64), [keys for _, keys, _ in found])
+        self._unsaved = len(self._keys)
 
-    def _add(self, gid: int, keys: tuple[Any, ...]) -> int:
-        number = len(self._keys)
-        if number == len(self._ids):
-            self._ids = np.concatenate([self._ids, np.zeros(number, np.uint64)])
-        self._ids[number] = gid
-        self._numbers[gid] = number
-        self._keys.append(keys)
+    def _add(self, gids: Ids, keys: Sequence[tuple[Any, ...]]) -> None:
+        self._numbering.add(gids)
+        self._keys += keys
         self._columns = None
-        self._unsaved.append(number)
-        return number

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from penstock.common.errors import InternalError
-from penstock.tasks.messages import Barrier, Item, TaskId
+from penstock.tasks.messages import Barrier, Block, Item, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
 
 
@@ -39,17 +39,41 @@ class Inbox:
         Channels that are `ahead` of the others wait too, but not while barriers are awaited: one of them may have the
         barrier that the others wait for.
         """
-        channels = self._queue.channels
-        collecting = bool(self._held) or any(barrier > self._over for barrier in self._passed.values())
-        for step in range(len(channels)):
-            channel = channels[(self._turn + step) % len(channels)]
-            if channel in self._held or (channel in ahead and not collecting):
-                continue
+        for channel in self._readable(ahead):
             item = self._queue.take(channel)
             if item is not None:
-                self._turn = (self._turn + step + 1) % len(channels)
+                self._pass_turn(channel)
                 return channel, item
         return None
+
+    def next_block(self, ahead: Collection[TaskId], but: Collection[TaskId]) -> tuple[TaskId, Block] | None:
+        """Takes what `next` might if it is a block and its channel is none of `but`."""
+        for channel in self._readable(ahead):
+            if channel not in but and isinstance(block := self._queue.peek(channel), Block):
+                self._queue.take(channel)
+                self._pass_turn(channel)
+                return channel, block
+        return None
+
+    def time_behind(self, channel: TaskId) -> Watermark | None:
+        """Takes the watermark that follows what was just taken from this channel, if one does."""
+        item = self._queue.peek(channel)
+        if not isinstance(item, Watermark):
+            return None
+        self._queue.take(channel)
+        return item
+
+    def _readable(self, ahead: Collection[TaskId]) -> list[TaskId]:
+        """Returns the channels that don't wait for others, in turn."""
+        channels = self._queue.channels
+        if self._held or (ahead and any(barrier > self._over for barrier in self._passed.values())):
+            ahead = ()
+        return [channel for channel in (*channels[self._turn:], *channels[:self._turn])
+                if channel not in self._held and channel not in ahead]
+
+    def _pass_turn(self, channel: TaskId) -> None:
+        channels = self._queue.channels
+        self._turn = (channels.index(channel) + 1) % len(channels)
 
     def barrier(self, channel: TaskId, barrier: Barrier) -> bool:
         """Notes a barrier; returns True once all channels have it: now is the moment of the checkpoint.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.planner.kernel_spec import Panes
-from penstock.planner.stream import StreamPlan
+from penstock.planner.stream import SourcePlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.keys import among
 from penstock.tasks.messages import LeftOutRow
@@ -122,7 +123,7 @@ def _without_future(
         return batch, []
     found, batch = batch.filter(pa.array(ahead)), batch.filter(pa.array(~ahead))
     times.watch(found.column("_tuid").unique().to_pylist(), batch.column("_tuid").to_numpy(), ts[~ahead])
-    return batch, _left_out(found, record, bound)
+    return batch, _left_out(found, record, bound, plan.source)
 
 
 def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
@@ -132,9 +133,10 @@ def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
     return ingest_time_ms * (UNITS_PER_SECOND[plan.source.precision] // 1_000) + plan.time.max_future
 
 
-def _left_out(rows: pa.RecordBatch, record: RowsRecord, bound: int) -> list[LeftOutRow]:
-    return [LeftOutRow(tuid, ts, bound - ts, "future", record.version, record.ingest_time_ms)
-            for tuid, ts in zip(rows.column("_tuid").to_pylist(), times_of(rows).tolist(), strict=True)]
+def _left_out(rows: pa.RecordBatch, record: RowsRecord, bound: int, source: SourcePlan) -> list[LeftOutRow]:
+    keys = [None] * rows.num_rows if source.key_column is None else rows.column(2).to_pylist()
+    return [LeftOutRow(tuid, ts, bound - ts, "future", record.version, record.ingest_time_ms, key) for tuid, ts, key in
+            zip(rows.column("_tuid").to_pylist(), times_of(rows).tolist(), keys, strict=True)]
 
 
 def times_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
@@ -143,11 +145,20 @@ def times_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     return times
 
 
-def never_late(rows: pa.Table, time_column: str, as_of: int) -> Judged:
-    """Returns rows of the relation `rows` as ones that are neither late nor rewritten, sorted by time."""
-    rows = rows.sort_by(time_column)
-    ts = rows.column(time_column).to_numpy()
-    return Judged(rows, ts, None, np.full(len(ts), NEVER, np.int64), None, (len(ts),), (as_of,), (0,))
+def never_late(rows: pa.Table, plan: StreamPlan, as_of: int) -> Judged:
+    """Returns rows of the relation `rows` as ones that are neither late nor rewritten, sorted by time.
+
+    Their records aren't known: they count as one of the version `as_of`, written when the stream was created.
+    """
+    rows = rows.sort_by(plan.source.time_column)
+    ts = rows.column(plan.source.time_column).to_numpy()
+    created_ms = plan.time.created // (UNITS_PER_SECOND[plan.source.precision] // 1_000)
+    return Judged(rows, ts, None, np.full(len(ts), NEVER, np.int64), None, (len(ts),), (as_of,), (created_ms,))
+
+
+def record_of(judged: Judged, row: int) -> int:
+    """Returns the number of the record that a row came with."""
+    return bisect_right(judged.ends, row)
 
 
 def without_rows(judged: Judged, rows: Sequence[int]) -> Judged | None:
@@ -168,6 +179,13 @@ def may_be_late(judged: Judged) -> bool:
     if judged.change is None:
         return False
     return bool(((judged.change != 0) & (judged.ts < judged.limit)).any())
+
+
+def late_rows(judged: Judged) -> pa.Table:
+    """Returns the rows that may be expired."""
+    if judged.change is None:
+        return judged.rows.slice(0, 0)
+    return judged.rows.filter(pa.array((judged.change != 0) & (judged.ts < judged.limit)))
 
 
 def suspects(judged: Judged) -> pa.Table:

@@ -21,6 +21,7 @@ from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.runner import LocalLink, drive_once, statuses
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.timesheet import Timesheet
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.reader import WalReader
 
@@ -39,6 +40,7 @@ class LocalStream:
         except Exception:
             self.close()
             raise
+        self._timesheet = Timesheet(environment.clock, len(self.tasks))
         by_id = {task.id: task for task in self.tasks}
         self.links: list[LocalLink] = []
         for edges in task_edges(deployment.plan, deployment.stream_id, vnodes):
@@ -51,7 +53,7 @@ class LocalStream:
 
     def step(self) -> bool:
         """Gives each task one step; returns whether anything was done. Raises TaskFailure."""
-        return drive_once(self.tasks, self.links)
+        return drive_once(self.tasks, self.links, self._timesheet)
 
     def post(self, event: TaskEvent) -> None:
         """Hands an event to the tasks that it concerns."""
@@ -60,7 +62,7 @@ class LocalStream:
                 task.post(event)
 
     def statuses(self) -> tuple[TaskStatus, ...]:
-        return statuses(self.tasks, self.links)
+        return self._timesheet.filled_in(statuses(self.tasks, self.links))
 
     def close(self) -> None:
         """Ends the tasks as a crash would: nothing is flushed."""

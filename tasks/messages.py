@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import pyarrow as pa
@@ -40,10 +40,11 @@ class Block:
     """A batch of rows on its way between two tasks."""
 
     data: pa.RecordBatch
+    #: Added up once: every queue on the way asks for it, and Arrow looks at each buffer.
+    nbytes: int = field(init=False)
 
-    @property
-    def nbytes(self) -> int:
-        return int(self.data.nbytes)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", int(self.data.nbytes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,11 +199,16 @@ class ResultWrite:
 Reason = Literal["late", "future", "error"]
 
 
+RowKey = tuple[int, int, int | str | None]
+"""What tells a row from others: its table's id, its primary timestamp, and the second part of a composite key."""
+
+
 @dataclass(frozen=True, slots=True)
 class LeftOutRow:
     """A row that a stream left out. `ts` in units of the source's precision, and so is `lateness`: how far the row is
     behind the newest event time that its vnode had seen (negative: beyond the newest that is allowed). `version` and
-    `ingest_time_ms` are those of the WAL record that it came with."""
+    `ingest_time_ms` are those of the WAL record that it came with. `key`: the second part of its primary key, if its
+    table has a composite one."""
 
     tuid: int
     ts: int
@@ -210,15 +216,20 @@ class LeftOutRow:
     reason: Reason
     version: int
     ingest_time_ms: int
+    key: int | str | None = None
+
+    @property
+    def row_key(self) -> RowKey:
+        return self.tuid, self.ts, self.key
 
 
 @dataclass(frozen=True, slots=True)
 class DeadRow:
-    """A row on its way to a DLQ table. `number`: its place in its WAL record. `table`: the name of its table.
+    """A row on its way to a DLQ table. `id` tells it from others there. `table`: the name of its table.
     `content`: its columns as JSON. `attempts`: how often it was tried."""
 
     row: LeftOutRow
-    number: int
+    id: int
     table: str
     message: str
     content: str
@@ -283,9 +294,13 @@ class TaskStatus:
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error. `upper_bound`: the greatest event time that rows have or writers have noted. `late_rows`: came too late and
-    are left out; `late_kept`: came after their window had closed and changed its result; `future_rows`: too far in the
-    future; `error_rows`: could not be computed. `left_out`: the last of those left out (None: as in the status before).
+    are left out; `late_kept`: per vnode, by its place, those that came after their window had closed and changed its
+    result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
+    left out (None: as in the status before).
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
+    Of the `elapsed_s` seconds of this attempt the task was `busy_s` in its steps, `udf_s` of them in users' functions,
+    most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
+    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`.
     """
 
     task: TaskId
@@ -314,7 +329,7 @@ class TaskStatus:
     late_rows: int = 0
     future_rows: int = 0
     error_rows: int = 0
-    late_kept: int = 0
+    late_kept: tuple[tuple[int, int], ...] = ()
     lateness: Lateness = Lateness()
     left_out: tuple[LeftOutRow, ...] | None = ()
     held_back_by: tuple[int, ...] = ()
@@ -325,3 +340,12 @@ class TaskStatus:
     history: HistoryProgress | None = None
     udf_errors: int = 0
     udf_report: str = ""
+    elapsed_s: float = 0.0
+    busy_s: float = 0.0
+    blocked_s: float = 0.0
+    blocked_now_s: float = 0.0
+    limited_s: float = 0.0
+    limit: str = ""
+    udf_s: float = 0.0
+    slowest_udf: str = ""
+    state_capacity: int | None = None

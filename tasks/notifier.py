@@ -5,28 +5,38 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from penstock.common.clock import Clock
 from penstock.common.logging import logger
 
 _log = logger(__name__)
 
-QUIET_AFTER_S = 1.0
-QUIET_FACTOR = 10.0
+_WAIT_S = 0.25
+
+
+class Log(Protocol):
+    """What is followed: a `WalReader` that nobody else uses."""
+
+    @property
+    def acknowledged_version(self) -> int: ...
+
+    def wait(self, version: int, timeout_s: float) -> bool:
+        """Waits until the acknowledged version isn't `version`; returns False if this system can't wait for that."""
+        ...
 
 
 @dataclass(slots=True)
 class _Followed:
-    probe: Callable[[], int]
+    log: Log
     version: int = -1
     wakes: dict[int, Callable[[], None]] = field(default_factory=dict)
 
 
 class WalNotifier:
-    """One thread that polls the acknowledged ends of logs.
+    """A thread per log, which sleeps until the log's writer wakes it.
 
-    It looks every `interval_s` while something arrives, and ten times less often after a second of quiet. Shared
-    memory has no wake-up of its own; a look costs some microseconds.
+    Where the system has no way for that, the thread looks at the log every `interval_s`.
     """
 
     def __init__(self, clock: Clock, interval_s: float) -> None:
@@ -34,21 +44,19 @@ class WalNotifier:
         self._interval_s = interval_s
         self._followed: dict[int, _Followed] = {}
         self._lock = threading.Lock()
-        self._active = threading.Event()
         self._stopping = threading.Event()
-        self._last_growth = clock.monotonic()
-        self._thread = threading.Thread(target=self._run, name="wal notifier", daemon=True)
 
-    def start(self) -> None:
-        self._thread.start()
-
-    def follow(
-        self, vgroup_id: int, stream_id: int, probe: Callable[[], int], wake: Callable[[], None]
-    ) -> None:
-        """Calls `wake` whenever `probe`, which returns the log's acknowledged version, returns another one."""
+    def follow(self, vgroup_id: int, stream_id: int, log: Log, wake: Callable[[], None]) -> None:
+        """Calls `wake` at once and whenever the acknowledged version of the vnode's log is another one."""
         with self._lock:
-            self._followed.setdefault(vgroup_id, _Followed(probe)).wakes[stream_id] = wake
-            self._active.set()
+            followed = self._followed.get(vgroup_id)
+            if followed is not None:
+                followed.wakes[stream_id] = wake
+            else:
+                followed = self._followed[vgroup_id] = _Followed(log, wakes={stream_id: wake})
+                threading.Thread(
+                    target=self._run, args=(followed,), name=f"wal notifier {vgroup_id}", daemon=True).start()
+        wake()
 
     def unfollow(self, stream_id: int) -> None:
         with self._lock:
@@ -56,37 +64,28 @@ class WalNotifier:
                 followed.wakes.pop(stream_id, None)
                 if not followed.wakes:
                     del self._followed[vgroup_id]
-            if not self._followed and not self._stopping.is_set():
-                self._active.clear()
-
-    def look(self) -> None:
-        """Looks at all logs once."""
-        with self._lock:
-            followed = [(f, list(f.wakes.values())) for f in self._followed.values()]
-        for log, wakes in followed:
-            version = log.probe()
-            if version != log.version:
-                log.version = version
-                self._last_growth = self._clock.monotonic()
-                for wake in wakes:
-                    wake()
-
-    def interval_s(self) -> float:
-        """Returns how long to wait until the next look."""
-        quiet = self._clock.monotonic() - self._last_growth > QUIET_AFTER_S
-        return self._interval_s * (QUIET_FACTOR if quiet else 1.0)
 
     def stop(self) -> None:
-        with self._lock:
-            self._stopping.set()
-            self._active.set()
+        """Lets all threads end within a moment."""
+        self._stopping.set()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._active.wait()
+    def _run(self, followed: _Followed) -> None:
+        while followed.wakes and not self._stopping.is_set():
             try:
-                self.look()
+                if not followed.log.wait(followed.version, _WAIT_S):
+                    self._clock.wait(self._stopping, self._interval_s)
+                self._look(followed)
             except Exception:  # noqa: BLE001
                 # The tasks' own readers meet the same trouble and fail with a better story; keep the others going.
                 _log.exception("the end of a log could not be read")
-            self._clock.wait(self._stopping, self.interval_s())
+                self._clock.wait(self._stopping, _WAIT_S)
+
+    def _look(self, followed: _Followed) -> None:
+        version = followed.log.acknowledged_version
+        if version == followed.version:
+            return
+        followed.version = version
+        with self._lock:
+            wakes = list(followed.wakes.values())
+        for wake in wakes:
+            wake()

@@ -27,6 +27,11 @@ class Numbering:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def ids(self) -> Ids:
+        """The ids by their numbers."""
+        return self._ids[:self._count]
+
     def find(self, ids: Ids) -> Numbers:
         """Returns the number of each id; -1 for ids that were not added."""
         slots = self._slots_of(ids)
@@ -39,6 +44,15 @@ class Numbering:
             numbers[rows] = found
             rows = rows[(found >= 0) & (self._ids[found] != ids[rows])]
         return numbers
+
+    def number(self, id_: int) -> int:
+        """Returns the number of one id; -1 for an id that was not added. Faster than `find` for one."""
+        slot = ((id_ ^ id_ >> int(_HALF)) * int(_MULTIPLIER) & 0xFFFF_FFFF_FFFF_FFFF) >> int(self._shift)
+        while True:
+            number = int(self._table[slot])
+            if number < 0 or int(self._ids[number]) == id_:
+                return number
+            slot = slot + 1 & self._mask
 
     def add(self, ids: Ids) -> None:
         """Numbers ids that are distinct and not known yet."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.tasks.messages import Block, Item, TaskId
+from penstock.tasks.numbering import Numbers
 from penstock.tasks.queues import ChannelQueue
 
 
@@ -28,6 +30,18 @@ class Outbox:
         """Hands over rows for one channel, cut into blocks that fit."""
         for block in cut(data, self._block_bytes_max):
             self._waiting.append((channel, block))
+
+    def spread(self, places: Numbers, data: pa.RecordBatch) -> None:
+        """Hands over rows, each for the channel at its place."""
+        channels = self._queue.channels
+        counts = np.bincount(places, minlength=len(channels))
+        if counts.max(initial=0) == len(places):
+            if len(places):
+                self.send(channels[int(places[0])], data)
+            return
+        data = data.take(pa.array(np.argsort(places, kind="stable")))
+        for channel, end, count in zip(channels, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
+            self.send(channel, data.slice(end - count, count))
 
     def signal(self, item: Item) -> None:
         """Hands over a signal for all channels."""
@@ -51,7 +65,8 @@ def cut(data: pa.RecordBatch, bytes_max: int) -> list[Block]:
     """Returns the rows as blocks of at most `bytes_max` bytes each (a single row is never cut)."""
     if data.num_rows == 0:
         return []
-    if data.nbytes <= bytes_max or data.num_rows == 1:
-        return [Block(data)]
+    block = Block(data)
+    if block.nbytes <= bytes_max or data.num_rows == 1:
+        return [block]
     half = data.num_rows // 2
     return cut(data.slice(0, half), bytes_max) + cut(data.slice(half), bytes_max)

@@ -6,73 +6,108 @@ Their keys are remembered on disk, so that what is read back from the vnode's st
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.planner.stream import SourcePlan
+from penstock.tasks.messages import RowKey
 from penstock.tasks.state_store import StateStore
 from penstock.wal.record import DeleteRecord
 
 _PREFIX = b"q"
 _KEY = struct.Struct(">cQQ")
 _SIGN = 1 << 63
+_BEHIND_ALL = b"\xff"  # no text in UTF-8 has such a byte
 
 
 class Quarantine:
-    """The keys (table id, primary timestamp) that one source task leaves out. False while there are none."""
+    """The rows that one source task leaves out, by their keys, each since a version of the WAL.
 
-    def __init__(self, store: StateStore) -> None:
+    False while there are none. What a block of the WAL takes out of it counts as out as of before the block, until
+    `settle` ends the block.
+    """
+
+    def __init__(self, store: StateStore, source: SourcePlan) -> None:
         self._store = store
+        self._source = source
+        self._leaving: dict[bytes, int] = {}
         self._any = bool(store.between(_PREFIX, bytes([_PREFIX[0] + 1])))
 
     def __bool__(self) -> bool:
         return self._any
 
-    def add(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Remembers rows to be left out."""
-        packed = [(_key(tuid, ts), b"\1") for tuid, ts in keys]
-        self._store.put_many(packed)
-        self._any = self._any or bool(packed)
+    def add(self, keys: Iterable[tuple[RowKey, int]]) -> None:
+        """Remembers rows to be left out, each since the version that it is given with."""
+        for key, version in keys:
+            packed = _packed(key)
+            if self._leaving.pop(packed, None) is None and self._store.get_many([packed]) == [None]:
+                self._store.put_many([(packed, version.to_bytes(8, "big"))])
+            self._any = True
 
-    def release(self, keys: Iterable[tuple[int, int]]) -> None:
-        """Forgets rows: they were written once more, and count from now on."""
-        self._store.put_many((_key(tuid, ts), None) for tuid, ts in keys)
+    def release(self, keys: Iterable[RowKey], version: int) -> None:
+        """Forgets rows as of a version: they were written once more, and count from then on."""
+        self._leaving.update((_packed(key), version) for key in keys)
 
-    def forget(self, deletes: Sequence[DeleteRecord]) -> None:
+    def forget(self, keys: Iterable[RowKey]) -> None:
+        """Forgets rows, for reads as of any version."""
+        self._store.put_many((_packed(key), None) for key in keys)
+
+    def release_deleted(self, deletes: Sequence[DeleteRecord]) -> None:
         """Forgets rows that are gone from the source."""
-        if not self._any:
-            return
-        for delete in deletes:
-            if delete.tuids is None:
-                keys = [key for key, _ in self._store.between(_PREFIX, bytes([_PREFIX[0] + 1]))
-                        if delete.first_ts <= _KEY.unpack(key)[2] - _SIGN <= delete.last_ts]
-            else:
-                keys = [key for tuid in delete.tuids for key, _ in self._store.between(
-                    _key(tuid, delete.first_ts), _key(tuid, delete.last_ts) + b"\0")]
-            self._store.put_many((key, None) for key in keys)
+        for delete in deletes if self._any else ():
+            self._leaving.update((key, delete.version) for key, since in self._in_range(delete)
+                                 if since < delete.version)
 
-    def holds(self, tuids: npt.NDArray[np.uint64], ts: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
-        """Returns which of the rows are left out."""
-        found = np.zeros(len(ts), bool)
-        if not self._any or not len(ts):
+    def settle(self) -> None:
+        """Ends a block: what it has released is forgotten for reads as of before it, too."""
+        if self._leaving:
+            self._store.put_many((key, None) for key in self._leaving)
+            self._leaving = {}
+
+    def holds(self, rows: pa.Table, as_of: int | None = None) -> npt.NDArray[np.bool_]:
+        """Returns which of the relation `rows` are left out, as of a version (None: before what the block releases)."""
+        found = np.zeros(rows.num_rows, bool)
+        if not self._any or not rows.num_rows:
             return found
+        tuids, ts = rows.column("_tuid").to_numpy(), rows.column(self._source.time_column).to_numpy()
+        second = None if self._source.key_column is None else rows.column(self._source.key_column)
         first, last = int(ts.min()), int(ts.max())
         for tuid in np.unique(tuids).tolist():
-            keys = self._store.between(_key(tuid, first), _key(tuid, last) + b"\0")
-            times = np.array([_KEY.unpack(key)[2] - _SIGN for key, _ in keys], np.int64)
-            if len(times):
-                found |= (tuids == tuid) & np.isin(ts, times)
+            keys = {key for key, since in self._between(tuid, first, last)
+                    if as_of is None or since <= as_of < self._leaving.get(key, as_of + 1)}
+            times = np.array([_KEY.unpack_from(key)[2] - _SIGN for key in keys], np.int64)
+            if not len(times):
+                continue
+            near = (tuids == tuid) & np.isin(ts, times)
+            if second is not None:
+                for row in np.flatnonzero(near).tolist():
+                    near[row] = _packed((tuid, int(ts[row]), second[row].as_py())) in keys
+            found |= near
         return found
 
-    def without(self, rows: pa.Table, time_column: str) -> pa.Table:
-        """Returns stored rows without those that are left out; `time_column` is that of the primary timestamp."""
-        if not self._any:
-            return rows
-        gone = self.holds(rows.column("_tuid").to_numpy(), rows.column(time_column).cast(pa.int64()).to_numpy())
-        return rows.filter(pa.array(~gone)) if gone.any() else rows
+    def _between(self, tuid: int, first: int, last: int) -> list[tuple[bytes, int]]:
+        return [(key, int.from_bytes(since, "big")) for key, since in self._store.between(
+            _packed((tuid, first, None)), _packed((tuid, last, None)) + _BEHIND_ALL)]
+
+    def _in_range(self, delete: DeleteRecord) -> Iterator[tuple[bytes, int]]:
+        if delete.tuids is not None:
+            for tuid in delete.tuids:
+                yield from self._between(tuid, delete.first_ts, delete.last_ts)
+            return
+        for key, since in self._store.between(_PREFIX, bytes([_PREFIX[0] + 1])):
+            if delete.first_ts <= _KEY.unpack_from(key)[2] - _SIGN <= delete.last_ts:
+                yield key, int.from_bytes(since, "big")
+
+
+def keys_of(rows: pa.Table, source: SourcePlan) -> list[RowKey]:
+    """Returns the keys of the relation `rows`."""
+    tuids = rows.column("_tuid").to_pylist()
+    seconds = [None] * len(tuids) if source.key_column is None else rows.column(source.key_column).to_pylist()
+    return list(zip(tuids, rows.column(source.time_column).to_pylist(), seconds, strict=True))
 
 
 class TableTimes:
@@ -111,5 +146,6 @@ class TableTimes:
         self._newest = dict(saved)
 
 
-def _key(tuid: int, ts: int) -> bytes:
-    return _KEY.pack(_PREFIX, tuid, ts + _SIGN)
+def _packed(key: RowKey) -> bytes:
+    tuid, ts, second = key
+    return _KEY.pack(_PREFIX, tuid, ts + _SIGN) + (b"" if second is None else str(second).encode())

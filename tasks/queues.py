@@ -19,11 +19,13 @@ class ChannelQueue(Generic[K]):
 
     An input queue has one channel per upstream task, an output queue one per downstream task. Each channel may hold
     its share of the capacity, so that a channel that is held back (checkpoint alignment) cannot starve the others.
-    A block larger than a share is refused with InternalError: blocks are cut to size where they are made.
+    Blocks are cut to size where they are made; one of a single row may still be larger than a share, and has the
+    channel for itself.
     Thread-safe: the task's own thread and exchange threads use it at once.
     """
 
     def __init__(self, capacity_bytes: int, channels: Sequence[K], on_change: Callable[[], None]) -> None:
+        """`on_change` is called when an item was put, and when one was taken after a block had been refused."""
         if not channels:
             raise InternalError("a queue needs at least one channel")
         self.capacity_bytes = capacity_bytes
@@ -32,6 +34,7 @@ class ChannelQueue(Generic[K]):
         self._items: dict[K, deque[Item]] = {channel: deque() for channel in channels}
         self._bytes: dict[K, int] = dict.fromkeys(channels, 0)
         self._total = 0
+        self._refused = False
         self._on_change = on_change
         self._lock = threading.Lock()
 
@@ -45,18 +48,15 @@ class ChannelQueue(Generic[K]):
 
     def fits(self, channel: K, nbytes: int) -> bool:
         """Tells whether a block of `nbytes` would be taken now."""
-        return self._bytes[channel] + nbytes <= self.share_bytes
+        return self._bytes[channel] == 0 or self._bytes[channel] + nbytes <= self.share_bytes
 
     def try_put(self, channel: K, item: Item) -> bool:
         """Appends `item` and returns True, or returns False if it is a block and the channel's share is full."""
         with self._lock:
             if isinstance(item, Block):
                 nbytes = item.nbytes
-                if nbytes > self.share_bytes:
-                    raise InternalError(
-                        f"a block of {nbytes} bytes can never fit a queue share of {self.share_bytes} bytes"
-                    )
-                if self._bytes[channel] + nbytes > self.share_bytes:
+                if not self.fits(channel, nbytes):
+                    self._refused = True
                     return False
                 self._bytes[channel] += nbytes
                 self._total += nbytes
@@ -87,7 +87,9 @@ class ChannelQueue(Generic[K]):
                 nbytes = item.nbytes
                 self._bytes[channel] -= nbytes
                 self._total -= nbytes
-        self._on_change()
+            awaited, self._refused = self._refused, False
+        if awaited:
+            self._on_change()
         return item
 
     def is_empty(self) -> bool:
@@ -98,8 +100,9 @@ class ChannelQueue(Generic[K]):
         """Raises InternalError if the books don't balance."""
         with self._lock:
             for channel, items in self._items.items():
-                held = sum(item.nbytes for item in items if isinstance(item, Block))
-                if held != self._bytes[channel] or held > self.share_bytes:
+                sizes = [item.nbytes for item in items if isinstance(item, Block)]
+                held = sum(sizes)
+                if held != self._bytes[channel] or (held > self.share_bytes and len(sizes) > 1):
                     raise InternalError(f"channel {channel}: holds {held} bytes, booked {self._bytes[channel]}")
-            if self._total != sum(self._bytes.values()) or self._total > self.capacity_bytes:
-                raise InternalError(f"queue holds {self._total} bytes of {self.capacity_bytes}")
+            if self._total != sum(self._bytes.values()):
+                raise InternalError(f"queue books {self._total} bytes of {sum(self._bytes.values())}")

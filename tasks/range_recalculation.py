@@ -21,11 +21,15 @@ from penstock.vnode.keys import TS_MAX
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Rows to compute again, all of [first, last]. Of INTERVAL windows exactly those that start in it count."""
+    """Rows to compute again, all of [first, last]. Of INTERVAL windows exactly those that start in it count.
+
+    `retries`: the piece is one for single rows that are tried once more.
+    """
 
     first: int
     last: int
     rows: pa.Table
+    retries: bool
 
 
 class RangeRecalculation:
@@ -39,7 +43,7 @@ class RangeRecalculation:
         self._spans = spans
         self._reads = reads
         self._pieces = PieceReader(rows_wanted, spans)
-        self._ranges: list[tuple[int, int]] = []
+        self._ranges: list[tuple[int, int, bool]] = []
 
     @property
     def pending(self) -> bool:
@@ -48,16 +52,16 @@ class RangeRecalculation:
     def add(self, first_ts: int, last_ts: int) -> None:
         """Orders the windows that hold any instant of [first_ts, last_ts], or the rows in it."""
         if first_ts <= last_ts:
-            self._ranges.append((first_ts, last_ts))
+            self._ranges.append((first_ts, last_ts, False))
 
-    def add_instants(self, instants: Iterable[int]) -> None:
-        """Orders the windows that hold these instants, each once, or the rows at them."""
+    def add_retries(self, instants: Iterable[int]) -> None:
+        """Orders the windows that hold the instants of rows that are tried once more, each once, or those rows."""
         seen: set[int] = set()
         for ts in instants:
             first = ts if self._window is None else self._bounds(ts)[0][0]
             if first not in seen:
                 seen.add(first)
-                self.add(ts, ts)
+                self._ranges.append((ts, ts, True))
 
     def next(self, as_of: int, newest: int | None) -> Piece | None:
         """Returns the next piece as of a version of the WAL; None if the range has nothing to offer.
@@ -65,23 +69,25 @@ class RangeRecalculation:
         A range without an end goes up to the last row that there is, and to `newest`, the greatest event time that the
         task has seen: windows that are shown may have no rows any more.
         """
-        first, last = self._ranges[0]
+        first, last, retries = self._ranges[0]
         if last == TS_MAX:
             found = self._spans(first, last, as_of)
             known = (newest, None if found is None else found.last_ts)
             last = max([first, *(ts for ts in known if ts is not None)])
-            self._ranges[0] = (first, last)  # or it would chase the live flow
-        return self._next_rows(first, last, as_of) if self._window is None else self._next_windows(first, last, as_of)
+            self._ranges[0] = (first, last, retries)  # or it would chase the live flow
+        following = self._next_rows if self._window is None else self._next_windows
+        return following(first, last, as_of, retries)
 
-    def save(self) -> list[tuple[int, int]]:
+    def save(self) -> list[tuple[int, int, bool]]:
         return list(self._ranges)
 
     def restore(self, saved: Sequence[Sequence[int]]) -> None:
-        self._ranges = [(first, last) for first, last in saved]
+        # Checkpoints of older versions don't tell retries from other ranges.
+        self._ranges = [(first, last, bool(retries)) for first, last, *retries in saved]
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _next_rows(self, first: int, last: int, as_of: int) -> Piece | None:
+    def _next_rows(self, first: int, last: int, as_of: int, retries: bool) -> Piece | None:
         piece = self._pieces.next(first, last, as_of)
         if piece is None:
             self._ranges.pop(0)
@@ -89,9 +95,9 @@ class RangeRecalculation:
         self._go_on(piece[1] + 1, last)
         rows = self._reads(*piece, as_of)
         self._pieces.learn(rows.num_rows)
-        return Piece(*piece, rows)
+        return Piece(*piece, rows, retries)
 
-    def _next_windows(self, first: int, last: int, as_of: int) -> Piece:
+    def _next_windows(self, first: int, last: int, as_of: int, retries: bool) -> Piece:
         start = self._bounds(first)[0][0]
         final = self._bounds(last)[-1][0]
         found = self._pieces.next(start, self._end(final) - 1, as_of)
@@ -103,13 +109,13 @@ class RangeRecalculation:
         self._pieces.learn(rows.num_rows)
         # The earliest window that holds the instant at which this one ends is the next.
         self._go_on(self._end(until) if until < final else last + 1, last)
-        return Piece(start, until, rows)
+        return Piece(start, until, rows, retries)
 
     def _go_on(self, first: int, last: int) -> None:
         if first > last:
             self._ranges.pop(0)
         else:
-            self._ranges[0] = (first, self._ranges[0][1])
+            self._ranges[0] = (first, *self._ranges[0][1:])
 
     def _bounds(self, ts: int) -> list[tuple[int, int]]:
         assert self._agg is not None

@@ -14,15 +14,12 @@ import pyarrow.flight as flight
 
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
 from penstock.tasks.messages import ResultChild, ResultWrite, TaskId
-from penstock.tasks.wire import decode_error, encode, error_of_flight
+from penstock.tasks.wire import SENT_AHEAD, decode_error, encode, error_of_flight
 
 if TYPE_CHECKING:
     from penstock.tasks.environment import DnodeClient
 
 ACKNOWLEDGED = b"ok"
-
-#: So many bytes on their way at once never wait for the dnode to read: they fit what gRPC sends ahead.
-_SENT_AHEAD = 48 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,7 @@ class FlightResultWriter:
                 return
             size = write.rows.nbytes
             ahead = self._stream is not None and not self._waiting and not self._sending
-            if not ahead or self._sent_bytes + size > _SENT_AHEAD:
+            if not ahead or self._sent_bytes + size > SENT_AHEAD:
                 self._waiting.append(write)
                 self._changed.notify()
                 return

@@ -18,6 +18,7 @@ from penstock.tasks.control import concerns
 from penstock.tasks.messages import TaskEvent, TaskId, TaskStatus
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamTask
+from penstock.tasks.timesheet import Timesheet
 
 _log = logger(__name__)
 
@@ -91,13 +92,15 @@ class TaskFailure(Exception):
         self.task = task
 
 
-def drive_once(tasks: Sequence[StreamTask], links: Sequence[Link]) -> bool:
+def drive_once(tasks: Sequence[StreamTask], links: Sequence[Link], timesheet: Timesheet | None = None) -> bool:
     """Gives each task one step, upstream first, and moves what came out; returns whether anything was done.
 
-    Raises TaskFailure from the error of the task or channel that failed.
+    `timesheet` is told who is at work. Raises TaskFailure from the error of the task or channel that failed.
     """
     progressed = False
-    for task in tasks:
+    for place, task in enumerate(tasks):
+        if timesheet is not None:
+            timesheet.turn_to(place)
         try:
             progressed |= task.step()
             for link in links:
@@ -108,6 +111,8 @@ def drive_once(tasks: Sequence[StreamTask], links: Sequence[Link]) -> bool:
                     progressed |= link.move()
         except Exception as error:
             raise TaskFailure(task.id) from error
+    if timesheet is not None:
+        timesheet.turn_to(None)
     return progressed
 
 
@@ -166,7 +171,9 @@ class StreamRunner:
         self._stopping = False
         self._failed = False
         self._status_wanted = False
+        self._timesheet = Timesheet(clock, 0)
         self._statuses: tuple[TaskStatus, ...] = ()
+        self._answered_at = 0.0
         self._early_events: list[TaskEvent] = []
         self._events_lock = threading.Lock()
         self._built = False
@@ -201,8 +208,13 @@ class StreamRunner:
         self._flag.set()
 
     def statuses(self) -> tuple[TaskStatus, ...]:
-        """Returns the tasks' statuses as of the last request that the thread has answered."""
-        return self._statuses
+        """Returns the tasks' statuses as of the last request that the thread has answered.
+
+        Who is busy or blocked they say as of now, also while a task is in a long step.
+        """
+        if not self._status_wanted:
+            return self._statuses
+        return self._timesheet.filled_in(self._statuses, self._answered_at)
 
     def stop(self) -> None:
         """Asks the thread to end; `on_stopped` tells when it has."""
@@ -227,7 +239,8 @@ class StreamRunner:
                 self._built = True
                 for event in self._early_events:
                     self._deliver(event)
-            self._statuses = statuses(self._tasks, self._links)
+            self._timesheet = Timesheet(self._clock, len(self._tasks))
+            self._answer()
             self._on_ready(self._tasks)
             self._loop()
         except TaskFailure as failure:
@@ -243,17 +256,21 @@ class StreamRunner:
         while not self._stopping:
             self._flag.clear()
             if self._status_wanted:
+                self._answer()
                 self._status_wanted = False
-                self._statuses = statuses(self._tasks, self._links)
             timeout = None
             if self._started:
                 # One pass per look at the flags: a task that always has work must not delay stop or statuses.
-                if drive_once(self._tasks, self._links):
+                if drive_once(self._tasks, self._links, self._timesheet):
                     continue
                 deadline = next_deadline(self._tasks)
                 if deadline is not None:
                     timeout = max(0.0, deadline - self._clock.monotonic())
             self._wait(timeout)
+
+    def _answer(self) -> None:
+        self._statuses = self._timesheet.filled_in(statuses(self._tasks, self._links))
+        self._answered_at = self._clock.monotonic()
 
     def _wait(self, timeout_s: float | None) -> None:
         if timeout_s is None:

@@ -175,12 +175,13 @@ class SegmentTable(SlotTable):
 
     def spill(self, bytes_max: int, closed_until: int | None) -> None:
         """Moves the oldest segments out of memory until what stays is at most `bytes_max`, or less."""
-        if self.memory_bytes <= bytes_max:
-            return
-        self._index_all()
-        slots = np.flatnonzero(self._used)
-        kept = bytes_max * 3 // 4 // self._row_bytes
-        evicted = slots[np.argsort(self._window_of[slots], kind="stable")][: len(slots) - kept]
+        while (held := self.memory_bytes) > bytes_max:
+            self._index_all()
+            slots = np.flatnonzero(self._used)
+            kept = len(slots) * (bytes_max * 3 // 4) // held
+            self._evict(slots[np.argsort(self._window_of[slots], kind="stable")][: len(slots) - kept])
+
+    def _evict(self, evicted: Slots) -> None:
         self._write(evicted)
         for slot in evicted.tolist():
             if self._open[slot]:
@@ -320,8 +321,8 @@ class SegmentTable(SlotTable):
         self._make_room(len(self.groups))
         groups: Iterable[int] = range(len(self.groups))
         if partials is not None:
-            gids = np.unique(partials.column(GROUP.name).to_numpy()).tolist()
-            groups = [self.groups.number(gid) for gid in gids if gid in self.groups]
+            numbers = self.groups.numbers(np.unique(partials.column(GROUP.name).to_numpy()))
+            groups = numbers[numbers >= 0].tolist()
         for group in groups:
             starts = self._order[0].get(group)
             floor = self._floors[0].get(group)
@@ -362,9 +363,9 @@ class SegmentTable(SlotTable):
 
     def _stretches(self, voids: pa.RecordBatch) -> list[tuple[int, int, int]]:
         """Returns (group, first, last) of partials without rows; groups that never had any are left out."""
-        columns = (voids.column(name).to_pylist() for name in (GROUP.name, WINDOW_START.name, LAST_ROW))
-        return [(self.groups.number(gid), first, last) for gid, first, last in zip(*columns, strict=True)
-                if gid in self.groups]
+        groups = self.groups.numbers(voids.column(GROUP.name).to_numpy()).tolist()
+        firsts, lasts = (voids.column(name).to_pylist() for name in (WINDOW_START.name, LAST_ROW))
+        return [stretch for stretch in zip(groups, firsts, lasts, strict=True) if stretch[0] >= 0]
 
     def _remove(self, input: int, group: int, first: int, last: int, withdrawn: set[tuple[int, int]]) -> None:
         """Removes the segments that start in a stretch; those whose result is out go to `withdrawn`."""

@@ -28,6 +28,7 @@ from penstock.tasks.result_rows import ResultRows
 from penstock.tasks.task import StreamDeployment, TaskEnvironment, TransactionalWriter
 
 _SMALLEST_WRITE = 64 * 1024
+_CALLS_AT_ONCE = 10  # this part of a second's calls
 # One that the dnode performs and one on its way to it; more would only keep results from being merged.
 _WRITES_UNDER_WAY = 2
 
@@ -56,8 +57,8 @@ class SinkTask(BaseTask):
         self._commits_with_checkpoints = plan.guarantee == "exactly_once"
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
-        # A burst of one: never more than the allowed calls in any second, evenly spaced under load.
-        self._calls = TokenBucket(calls, 1.0, now)
+        # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
+        self._calls = TokenBucket(calls, max(1.0, calls / _CALLS_AT_ONCE), now)
         self._bytes = TokenBucket(rate, max(rate, 1.0), now)
         largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
         self._write_bytes_max = min(settings.block_bytes_max, largest)
@@ -65,7 +66,7 @@ class SinkTask(BaseTask):
         self._blocks_bytes = 0
         self._ready: ResultWrite | None = None
         self._ready_bytes = 0
-        self._writing: deque[ResultWrite] = deque()
+        self._writing: deque[tuple[int, int]] = deque()  # rows and bytes of each write under way
         self._allowed_at: float | None = None
         self._barriers: deque[tuple[TaskId, Barrier]] = deque()
         self._rows_in = 0
@@ -130,8 +131,7 @@ class SinkTask(BaseTask):
             taken_any = True
             channel, item = taken
             match item:
-                case Block(data=data):
-                    size = data.nbytes
+                case Block(data=data, nbytes=size):
                     self._blocks.append(data)
                     self._blocks_bytes += size
                     self._rows_in += data.num_rows
@@ -166,8 +166,9 @@ class SinkTask(BaseTask):
             raise InternalError(f"{self.id}: a token bucket refused what it had promised")
         self._allowed_at = None
         assert self._ready is not None
-        write, self._ready, self._ready_bytes = self._ready, None, 0
-        self._writing.append(write)
+        write, self._ready = self._ready, None
+        self._writing.append((write.rows.num_rows, self._ready_bytes))
+        self._ready_bytes = 0
         self._writer.submit(write)
         return True
 
@@ -182,10 +183,10 @@ class SinkTask(BaseTask):
         if acknowledged == self._acknowledged:
             return False
         for _ in range(acknowledged - self._acknowledged):
-            write = self._writing.popleft()
+            rows, size = self._writing.popleft()
             self._writes += 1
-            self._rows_out += write.rows.num_rows
-            self._bytes_out += write.rows.nbytes
+            self._rows_out += rows
+            self._bytes_out += size
         self._acknowledged = acknowledged
         if self._transactions is not None and not self._commits_with_checkpoints:
             self._transactions.commit_writes()

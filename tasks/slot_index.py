@@ -46,17 +46,18 @@ class SlotIndex:
         for line, group, slot in zip(lines.tolist(), groups.tolist(), slots.tolist(), strict=True):
             self._lines.setdefault(line, {})[group] = slot
 
-    def line(self, line: int) -> tuple[Slots, Slots]:
-        """Returns the groups of a line in order, and their slots."""
-        if self._cells is None:
-            members = sorted(self._lines.get(line, {}).items())
-            pairs = np.array(members, np.int64).reshape(len(members), 2)
-            return pairs[:, 0], pairs[:, 1]
-        if line >= self._cells.shape[0]:
-            return np.zeros(0, np.int64), np.zeros(0, np.int64)
-        row = self._cells[line]
-        groups = np.flatnonzero(row >= 0)
-        return groups, row[groups].astype(np.int64)
+    def members(self, lines: Slots) -> tuple[Slots, Slots, Slots]:
+        """Returns what is in some lines, by line and group: the line's place in `lines`, the group, and the slot."""
+        cells = self._cells
+        if cells is None:
+            found = [(place, group, slot) for place, line in enumerate(lines.tolist())
+                     for group, slot in sorted(self._lines.get(line, {}).items())]
+            triples = np.array(found, np.int64).reshape(len(found), 3)
+            return triples[:, 0], triples[:, 1], triples[:, 2]
+        inside = np.flatnonzero(lines < cells.shape[0])
+        rows = cells[lines[inside]]
+        places, groups = np.nonzero(rows >= 0)
+        return inside[places], groups, rows[places, groups].astype(np.int64)
 
     def remove(self, line: int, groups: Slots) -> None:
         """Forgets the slots of groups of a line, all of which have one."""

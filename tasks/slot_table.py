@@ -58,7 +58,7 @@ class SlotTable:
 
     @property
     def memory_bytes(self) -> int:
-        return self.slots_used * self._row_bytes
+        return self.slots_used * self._row_bytes + sum(column.held for column in self._columns)
 
     def save(self) -> dict[str, Any]:
         """Hands everything that changed since the last call to the store; returns what `restore` needs besides."""
@@ -162,7 +162,9 @@ class SlotTable:
             rows, content = pickle.loads(value)
             self._rows[slot] = rows
             for column, (data, valid) in zip(self._columns, content, strict=True):
-                column.data[slot], column.valid[slot] = data, valid
+                one = np.empty(1, column.dtype)
+                one[0] = data
+                column.fill(np.array([slot]), one, np.array([valid]))
             return
         record = np.frombuffer(value, self._codec)[0]
         self._rows[slot] = record["rows"]

@@ -30,16 +30,14 @@ from penstock.tasks.dead_letters import DeadLetters, dead_from_json, dead_rows, 
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.history import HistoryReader
 from penstock.tasks.judging import (
-    LATE,
     NEVER,
-    UPDATED,
     Judged,
     judge,
+    late_rows,
     may_be_late,
     never_late,
     source_rows,
     updated,
-    without_rows,
 )
 from penstock.tasks.messages import (
     Block,
@@ -49,6 +47,7 @@ from penstock.tasks.messages import (
     Reason,
     Recalculate,
     Replay,
+    RowKey,
     Settled,
     TaskEvent,
     TaskId,
@@ -56,19 +55,22 @@ from penstock.tasks.messages import (
     Watermark,
 )
 from penstock.tasks.outbox import Outbox
-from penstock.tasks.quarantine import Quarantine, TableTimes
+from penstock.tasks.quarantine import Quarantine, TableTimes, keys_of
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.range_recalculation import RangeRecalculation, within
+from penstock.tasks.range_recalculation import Piece, RangeRecalculation, within
 from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.runs import runs
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.time_ledger import TimeLedger, left_out_rows
-from penstock.tasks.windower import Windower
+from penstock.tasks.uncomputable import failing_rows, sift
+from penstock.tasks.windower import TimeRange, Windower
 from penstock.tasks.writer_times import WriterTimes
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord, TimeMarkRecord
 
 _RESERVED_VERSIONS = 10_000
+_UNKNOWN_VERSION = 0  # that of the record of a row that is read back
+_TOO_NEW = "is too far in the future"
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 
 
@@ -79,9 +81,8 @@ class WalBlock(Block):
     records: tuple[Record, ...]
     size: int
 
-    @property
-    def nbytes(self) -> int:
-        return self.size
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "nbytes", self.size)
 
 
 class SourceTask(BaseSourceTask):
@@ -105,14 +106,16 @@ class SourceTask(BaseSourceTask):
         timeout_ms = plan.time.writer_timeout_ms
         self._writers = None if timeout_ms is None else WriterTimes(
             timeout_ms, UNITS_PER_SECOND[plan.source.precision] // 1_000)
-        # Rows of the DLQ that are tried once more, by (table id, time), and the records that are processed now.
-        self._retries: dict[tuple[int, int], DeadRow] = {}
+        # Rows of the DLQ that are tried once more, and the records that are processed now.
+        self._retries: dict[RowKey, DeadRow] = {}
         self._block: Sequence[RowsRecord] = ()
+        # While rows that are read back are tried as well: the keys that the block writes, else None.
+        self._rewritten: frozenset[RowKey] | None = None
         self._bytes_in = 0
         self._history = None if plan.history is None else HistoryReader(
             plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
         self._ranges = RangeRecalculation(
-            plan.agg, settings.block_rows_max, self._time_span, self._read_range)
+            plan.agg, settings.block_rows_max, self._time_span, self._read_piece)
         self._live_had_its_turn = False
         agg = plan.agg
         self._grid = (grid_of(agg.window, agg.precision, agg.time_zone)
@@ -121,7 +124,7 @@ class SourceTask(BaseSourceTask):
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
-        self._quarantine = Quarantine(self._store)
+        self._quarantine = Quarantine(self._store, plan.source)
         self._dead = self._open_dead_letters(deployment)
         self._open_wal()
         if plan.agg is not None:
@@ -207,7 +210,7 @@ class SourceTask(BaseSourceTask):
             upper_bound=self._max_ts if self._writers is None else self._writers.upper,
             idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
-            error_rows=self._ledger.count("error"),
+            error_rows=self._ledger.count("error"), late_kept=((self.id.index, self._ledger.late_kept),),
             lateness=self._ledger.lateness(), left_out=self._ledger.sample,
             history=None if self._history is None else self._history.progress())
 
@@ -222,10 +225,9 @@ class SourceTask(BaseSourceTask):
             super()._handle(event)
 
     def _replay(self, rows: Sequence[DeadRow]) -> None:
-        """Orders the windows of rows that were left out to be computed with them."""
-        self._quarantine.release((row.row.tuid, row.row.ts) for row in rows)
-        self._retries.update(((row.row.tuid, row.row.ts), row) for row in rows)
-        self._ranges.add_instants(sorted({row.row.ts for row in rows}))
+        """Orders the windows of rows that were left out to be computed with those of them that can be computed."""
+        self._retries.update((row.row.row_key, row) for row in rows)
+        self._ranges.add_retries(sorted({row.row.ts for row in rows}))
 
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
@@ -272,112 +274,176 @@ class SourceTask(BaseSourceTask):
     def _emit_history(self, rows: pa.Table, as_of: int) -> None:
         """Sends rows from before the stream; what is in the future of its creation isn't taken for time."""
         time_plan = self._plan.time
-        judged = never_late(rows, self._source.time_column, as_of)
+        self._block = ()
+        judged = never_late(rows, self._plan, as_of)
         if time_plan.max_future is not None and judged.ts[-1] > time_plan.created + time_plan.max_future:
             bound = time_plan.created + time_plan.max_future
             first = int(np.searchsorted(judged.ts, bound, side="right"))
-            tuids = judged.rows.column("_tuid").to_pylist()[first:]
-            self._leave_out("future", [LeftOutRow(tuid, ts, bound - ts, "future", as_of, self._clock.now_ms())
-                                       for tuid, ts in zip(tuids, judged.ts[first:].tolist(), strict=True)])
-            self._table_times.watch(set(tuids), judged.rows.column("_tuid").to_numpy()[:first], judged.ts[:first])
-            judged = never_late(judged.rows.slice(0, first), self._source.time_column, as_of)
+            ahead = left_out_rows(judged, range(first, len(judged.ts)), "future", self._plan, len(judged.ts))
+            self._leave_out("future", [replace(row, lateness=bound - row.ts) for row in ahead], _TOO_NEW)
+            self._table_times.watch({row.tuid for row in ahead}, judged.rows.column("_tuid").to_numpy()[:first],
+                                    judged.ts[:first])
+            judged = never_late(judged.rows.slice(0, first), self._plan, as_of)
         if len(judged.ts):
-            self._block = ()
             self._emit_computable(judged, (), as_of, as_of)
             self._advance(judged.newest)
 
     # -- rows that are left out --------------------------------------------------------------------------------
 
-    def _leave_out(self, reason: Reason, rows: Sequence[LeftOutRow], message: str = "") -> None:
+    def _leave_out(self, reason: Reason, rows: Sequence[LeftOutRow], message: str) -> None:
         """Counts rows that can't be used, and keeps them out of what is read back from the store."""
+        self._quarantine.add((row.row_key, row.version) for row in rows)
+        self._report(reason, rows, message)
+
+    def _report(self, reason: Reason, rows: Sequence[LeftOutRow], message: str) -> None:
+        """Counts rows that can't be used, and hands them to the DLQ, if that is for them."""
         self._ledger.leave_out(reason, rows)
-        self._quarantine.add((row.tuid, row.ts) for row in rows)
         if self._plan.dlq is not None and self._plan.dlq.errors:
             self._bury(rows, message)
 
     def _bury(self, rows: Sequence[LeftOutRow], message: str) -> None:
-        """Hands rows to the DLQ; those of history, whose records are gone, have no content there."""
+        """Hands rows to the DLQ; of those that are read back only the key is known there."""
         assert self._dead is not None
         assert self._plan.dlq is not None
-        again = [retried(self._retries.pop((row.tuid, row.ts)), message) for row in rows
-                 if (row.tuid, row.ts) in self._retries]
-        known = {(row.row.tuid, row.row.ts) for row in again}
-        fresh = [row for row in rows if (row.tuid, row.ts) not in known]
+        new = {record.version for record in self._block}
+        again = {key: self._retries.pop(key) for row in rows
+                 if row.version not in new and (key := row.row_key) in self._retries}
+        fresh = [row for row in rows if row.row_key not in again]
         names = self._children.names()
-        self._dead.add([*again, *dead_rows(fresh, self._block, self._plan, names, message)])
+        self._dead.add([*(retried(row, message) for row in again.values()),
+                        *dead_rows(fresh, self._block, self._plan, names, message)])
 
     def _emit_computable(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
-        """Sends what a block changes; rows that can't be computed are left out, if the stream's ON_ERROR says so."""
+        """Sends what a block changes, without rows that can't be computed if the stream's ON_ERROR says so."""
+        failing: dict[int, str] = {}
+        if self._plan.leaves_out_errors:
+            if self._emitted_whole(judged, deletes, before, after):
+                return
+            # Rows that are read back may have come before the stream: nobody has tried them.
+            self._rewritten = frozenset(() if judged is None else keys_of(judged.rows, self._source))
+            failing = {} if judged is None else failing_rows(judged.rows, self._error_of)
+        self._emit_without(failing, judged, deletes, before, after)
+        self._rewritten = None
+
+    def _emitted_whole(
+        self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int
+    ) -> bool:
+        """Sends what a block changes if all of its rows can be computed; returns whether it did.
+
+        Rows in windows that rows define are tried first, since a failure would leave their state half changed, and an
+        EVENT window may not come to compute a row. So are rows that may be late: such a row is an error first.
+        """
+        if judged is not None:
+            first = judged.rows if self._windower is not None else late_rows(judged)
+            if self._error_of(first) is not None:
+                return False
         try:
-            self._emit(judged, deletes, before, after)
-        except InvalidValueError as error:
-            if judged is None or self._plan.on_error not in ("skip", "dlq"):
+            self._emit_without({}, judged, deletes, before, after)
+        except InvalidValueError:
+            if self._windower is not None:
                 raise
-            judged = self._computable(judged, error)
-            if judged is not None or deletes:
-                self._emit(judged, deletes, before, after)
+            return False
+        return True
 
-    def _computable(self, judged: Judged, error: InvalidValueError) -> Judged | None:
-        """Returns the rows without those that fail by themselves, which are left out; raises `error` if none does."""
-        failures = self._failures(judged.rows)
-        if not failures:
-            raise error
-        for message in dict.fromkeys(failures.values()):
-            rows = [row for row, text in failures.items() if text == message]
-            self._leave_out("error", left_out_rows(
-                judged, rows, "error", self._plan.closing_delay, len(rows)), message)
-        return without_rows(judged, sorted(failures))
+    def _emit_without(
+        self, failing: Mapping[int, str], judged: Judged | None, deletes: Sequence[DeleteRecord], before: int,
+        after: int
+    ) -> None:
+        """Sends what a block changes without its `failing` rows, and what they make void."""
+        if judged is not None and (failing or self._quarantine):
+            for message in dict.fromkeys(failing.values()):
+                rows = [row for row, text in failing.items() if text == message]
+                self._report("error", left_out_rows(judged, rows, "error", self._plan, len(rows)), message)
+            sifted = sift(judged, failing, self._quarantine.holds(judged.rows), self._source,
+                          counts_updates=self._plan.counts_updates)
+            self._quarantine.add(sifted.out.items())
+            self._quarantine.release(sifted.back, after)
+            judged, deletes = sifted.judged, [*deletes, *sifted.voided]
+        if judged is not None or deletes:
+            self._emit(judged, deletes, before, after)
 
-    def _failures(self, rows: pa.Table, first: int = 0) -> dict[int, str]:
-        """Returns which rows can't be computed, by their numbers, and why; tries halves down to single rows."""
+    def _error_of(self, rows: pa.Table) -> str | None:
+        """Returns why rows can't be computed, None if they can."""
+        self._functions.failure = None
         try:
-            self._first_stage.compute(rows)
+            self._first_stage.attempt(rows)
         except InvalidValueError as error:
-            message = str(self._functions.failure or error)
+            return str(self._functions.failure or error)
+        finally:
             self._functions.failure = None
-            if rows.num_rows == 1:
-                return {first: message}
-            half = rows.num_rows // 2
-            return self._failures(rows.slice(0, half), first) | self._failures(rows.slice(half), first + half)
-        return {}
+        return None
+
+    def _computable(self, rows: pa.Table, rewritten: frozenset[RowKey] = frozenset()) -> pa.Table:
+        """Returns stored rows without those that can't be computed, which are left out as those of the WAL are.
+
+        What stands for `rewritten` keys is over with the block.
+        """
+        failing = failing_rows(rows, self._error_of)
+        numbers = np.array(list(failing), np.int64)
+        lasting = [row for row, key in zip(failing, keys_of(rows.take(numbers), self._source), strict=True)
+                   if key not in rewritten]
+        for message in dict.fromkeys(failing[row] for row in lasting):
+            found = rows.take([row for row in lasting if failing[row] == message])
+            left_out = left_out_rows(never_late(found, self._plan, _UNKNOWN_VERSION), range(found.num_rows), "error",
+                                     self._plan, found.num_rows)
+            self._leave_out("error", left_out, message)
+        kept = np.ones(rows.num_rows, bool)
+        kept[list(failing)] = False
+        return rows.filter(pa.array(kept))
 
     def _recalculate_piece(self) -> bool:
         """Computes the next piece of a range again that RECALCULATE STREAM named."""
         self._live_had_its_turn = False
         self._tracker.enter("RUNNING", "recalculates a range of time")
+        self._block = ()
         piece = self._ranges.next(self._version, self._max_ts)
-        if piece is None:
-            return True
+        if piece is not None:
+            self._send_piece(piece)
+            self._outbox.flush()
+        if not self._ranges.pending:
+            self._retries = {}
+        return True
+
+    def _send_piece(self, piece: Piece) -> None:
+        rows, readmitted = self._retried(piece.rows)
         if self._windower is not None:
             self._first_stage.register_children()
             replayed = self._replayed_until > 0
+            late: list[TimeRange] = [(None, piece.first, piece.last)] if not piece.retries else [
+                ((tuid,), ts, ts) for tuid, ts, _ in self._retries if piece.first <= ts <= piece.last]
             partials = self._windower.recalculate(
-                piece.rows, piece.first, piece.last, self._version, self._max_ts, replayed=replayed)
+                rows, late, lambda: self._quarantine.forget(readmitted), self._version, self._max_ts,
+                replayed=replayed)
             if partials is not None:
                 self._send(REPLAYED if replayed else ADD, partials)
-            self._outbox.flush()
-            return True
-        fresh = self._recomputed(piece.rows)
+            return
+        self._quarantine.forget(readmitted)
+        fresh = self._recomputed(rows)
         if self._plan.agg is None:
             self._send(ADD, fresh)
         else:
             self._outbox.signal(Cleared(piece.first, piece.last))
             self._send(ADD, within(fresh, piece))
             self._outbox.signal(Settled())
-        self._outbox.flush()
-        return True
+
+    def _retried(self, rows: pa.Table) -> tuple[pa.Table, list[RowKey]]:
+        """Returns a piece's rows without those that were tried once more in vain, and the keys of the others tried."""
+        held = self._quarantine.holds(rows)
+        if not held.any():
+            return rows, []
+        tried = rows.filter(pa.array(held))
+        if self._plan.leaves_out_errors:
+            tried = self._computable(tried)
+        return pa.concat_tables([rows.filter(pa.array(~held)), tried]), keys_of(tried, self._source)
 
     def _recomputed(self, rows: pa.Table) -> pa.RecordBatch:
-        """Returns what stored rows yield; those that can't be computed are left out as those of the WAL are."""
+        """Returns what stored rows yield, but for those that can't be computed."""
         try:
             return self._first_stage.compute(rows)
-        except InvalidValueError as error:
-            if self._plan.on_error not in ("skip", "dlq"):
+        except InvalidValueError:
+            if not self._plan.leaves_out_errors:
                 raise
-            self._block = ()
-            judged = self._computable(never_late(rows, self._source.time_column, self._version), error)
-            kept = rows.slice(0, 0) if judged is None else judged.rows
-            return self._first_stage.compute(kept)
+            return self._first_stage.compute(self._computable(rows))
 
     @property
     def _idle_timeout_s(self) -> float:
@@ -426,29 +492,19 @@ class SourceTask(BaseSourceTask):
         judged, future = judge(rows, self._plan, self._max_ts, self._table_times,
                                noted if self._writers is not None else None) if rows else (None, [])
         if future:
-            self._leave_out("future", future, "is too far in the future")
+            self._leave_out("future", future, _TOO_NEW)
             self._rows_in += len(future)
         if judged is not None:
             self._rows_in += len(judged.ts)
             self._ledger.note(judged, self._plan.closing_delay)
-            if self._quarantine:
-                judged = self._released(judged)
         if judged is None and not deletes:
             self._send_watermark()
             return
+        self._quarantine.release_deleted(deletes)
         self._emit_computable(judged, deletes, before=records[0].version - 1, after=records[-1].version)
-        self._quarantine.forget(deletes)
+        self._quarantine.settle()
         if judged is not None:
             self._advance(judged.newest)
-
-    def _released(self, judged: Judged) -> Judged:
-        """Returns the rows with those that were left out when they came first as new ones: for the stream they are."""
-        if judged.change is None or not (judged.change == UPDATED).any():
-            return judged
-        tuids = judged.rows.column("_tuid").to_numpy()
-        known = (judged.change == UPDATED) & self._quarantine.holds(tuids, judged.ts)
-        self._quarantine.release(zip(tuids[known].tolist(), judged.ts[known].tolist(), strict=True))
-        return replace(judged, change=np.where(known, np.uint8(LATE), judged.change))
 
     def _advance(self, newest: int) -> None:
         """Takes note of the greatest event time of rows that were sent."""
@@ -469,30 +525,32 @@ class SourceTask(BaseSourceTask):
             replayed = before < self._replayed_until
             if after > self._reserved:
                 self._reserved = self._store.reserve(after + _RESERVED_VERSIONS)
-            partials, late = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
-            if judged is not None and len(late):
-                self._count_late(judged, late)
-            if partials is not None:
-                self._send(REPLAYED if replayed else ADD, partials)
+            cut = self._windower.process(judged, deletes, (before, after), newest, replayed=replayed)
+            self._ledger.late_kept += cut.late_kept
+            if judged is not None and len(cut.late):
+                self._count_late(judged, cut.late)
+            if cut.partials is not None:
+                self._send(REPLAYED if replayed else ADD, cut.partials)
             return
         added: list[pa.RecordBatch] = []
         expired: npt.NDArray[np.int64] | None = None
         if judged is not None and self._source.late_sql is not None and may_be_late(judged):
             added, expired = self._first_stage.compute_timely(judged)
-            self._count_late(judged, expired)
         elif judged is not None:
             added = [self._first_stage.compute(judged.rows)]
-        rewritten = updated(judged, expired) if judged is not None and not self._plan.ignore_update else None
-        if rewritten is None and not deletes:
-            for batch in added:
-                self._send(ADD, self._remembered(batch))
-            return
-        change = Change(judged.rows if judged is not None else None, rewritten, tuple(deletes), before, after)
-        if self._plan.agg is None:
-            for operation, batch in self._recalculation.rows(change, added[0] if added else None):
-                self._send(operation, batch)
-            return
-        rest, replaced = self._recalculation.windows(change, added)
+        rewritten = updated(judged, expired) if judged is not None and self._plan.counts_updates else None
+        rest: Sequence[pa.RecordBatch] = added
+        replaced: Sequence[pa.RecordBatch] = []
+        if rewritten is not None or deletes:
+            change = Change(judged.rows if judged is not None else None, rewritten, tuple(deletes), before, after)
+            if self._plan.agg is None:
+                for operation, batch in self._recalculation.rows(change, added[0] if added else None):
+                    self._send(operation, batch)
+                return
+            rest, replaced = self._recalculation.windows(change, added)
+        # Nothing is said or counted before all is computed: rows that can't be would be tried without others once more.
+        if judged is not None and expired is not None:
+            self._count_late(judged, expired)
         for batch in rest:
             self._send(ADD, self._remembered(batch))
         for batch in replaced:
@@ -516,14 +574,20 @@ class SourceTask(BaseSourceTask):
         return partials.filter(pa.array(kept, pa.bool_()))
 
     def _count_late(self, judged: Judged, rows: npt.NDArray[np.int64]) -> None:
-        kept = left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay)
+        kept = left_out_rows(judged, rows.tolist(), "late", self._plan)
         self._ledger.leave_out("late", kept, len(rows) - len(kept))
         if self._plan.dlq is not None and self._plan.dlq.late:
-            self._bury(left_out_rows(judged, rows.tolist(), "late", self._plan.closing_delay, len(rows)),
+            self._bury(left_out_rows(judged, rows.tolist(), "late", self._plan, len(rows)),
                        "came too late: all its windows were closed")
 
     def _read_rows(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
-        """Returns rows of the vnode's store as the relation `rows`, plus their key columns."""
+        """Returns rows of the vnode's store as the relation `rows`, without those that are left out for good."""
+        rows = self._stored(tuids, first_ts, last_ts, as_of)
+        held = self._quarantine.holds(rows, as_of)
+        rows = rows.filter(pa.array(~held)) if held.any() else rows
+        return rows if self._rewritten is None else self._computable(rows, self._rewritten)
+
+    def _stored(self, tuids: pa.Array | None, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         if self._source.keep_tuid is not None:
             tuids = pa.array([self._source.keep_tuid], pa.uint64())
         stored = self._environment.read_rows(
@@ -534,7 +598,16 @@ class SourceTask(BaseSourceTask):
             for first, last in self._unseen:
                 seen &= (versions <= first) | (versions > last)
             stored = stored.filter(pa.array(seen))
-        return source_rows(self._quarantine.without(stored, stored.column_names[1]), self._plan)
+        return source_rows(stored, self._plan)
+
+    def _read_piece(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
+        """Returns what `_read_rows` does, and those rows that are to be tried once more."""
+        rows = self._stored(None, first_ts, last_ts, as_of)
+        held = self._quarantine.holds(rows, as_of)
+        places = np.flatnonzero(held)
+        for place, key in zip(places.tolist(), keys_of(rows.take(places), self._source), strict=True):
+            held[place] = key not in self._retries
+        return rows.filter(pa.array(~held)) if held.any() else rows
 
     def _read_range(self, first_ts: int, last_ts: int, as_of: int) -> pa.Table:
         return self._read_rows(None, first_ts, last_ts, as_of)
@@ -555,8 +628,7 @@ class SourceTask(BaseSourceTask):
             self._outbox.send(channels[0], batch)
             return
         place = batch.column(GROUP.name).to_numpy() % np.uint64(len(channels))
-        for n, channel in enumerate(channels):
-            self._outbox.send(channel, batch.filter(pa.array(place == n)))
+        self._outbox.spread(place.astype(np.int64), batch)
 
     def _watermark(self) -> int | None:
         if self._writers is not None:
@@ -582,7 +654,7 @@ class SourceTask(BaseSourceTask):
                 "unseen": self._unseen, "history": None if self._history is None else self._history.save(),
                 "ranges": self._ranges.save(),
                 "writers": None if self._writers is None else self._writers.save(),
-                "retries": [dead_to_json(row) for row in self._retries.values()]}
+                "retried": [dead_to_json(row) for row in self._retries.values()]}
 
     def _restore(self, meta: Mapping[str, Any]) -> None:
         self._unseen = [(first, last) for first, last in meta["unseen"]]
@@ -593,8 +665,8 @@ class SourceTask(BaseSourceTask):
             self._table_times.restore(meta["table_times"])
         if self._writers is not None:
             self._writers.restore(meta["writers"])
-        retries = [dead_from_json(row) for row in meta.get("retries", ())]
-        self._retries = {(row.row.tuid, row.row.ts): row for row in retries}
+        retries = [dead_from_json(row) for row in meta.get("retried", ())]  # checkpoints of older versions have none
+        self._retries = {row.row.row_key: row for row in retries}
         self._ranges.restore(meta["ranges"])
         if self._history is not None:
             self._history.restore(meta["history"])

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
-from itertools import starmap
+from itertools import chain, starmap
 from operator import concat, xor
 from pathlib import Path
 from typing import Any
@@ -178,10 +178,10 @@ class StateStore:
 
     def put_many(self, items: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Takes values (None deletes) into the open delta; durable with the next checkpoint."""
-        for key, value in items:
-            stored = _DELETED if value is None else _CHECKSUM.pack(google_crc32c.value(value)) + value
-            self._pending[key] = stored
-            self._pending_bytes += len(key) + len(stored)
+        stored = {key: _DELETED if value is None else _CHECKSUM.pack(google_crc32c.value(value)) + value
+                  for key, value in items}
+        self._pending.update(stored)
+        self._pending_bytes += sum(map(len, stored)) + sum(map(len, stored.values()))
         if self._pending_bytes > SPILL_BYTES:
             self._spill()
 
@@ -350,10 +350,11 @@ class StateStore:
             self._put_pending(transaction, handle)
 
     def _put_pending(self, transaction: Any, handle: Any) -> None:
-        for key, stored in sorted(self._pending.items()):
-            transaction.put(key, stored, db=handle)
-            self._digest = google_crc32c.extend(google_crc32c.extend(self._digest, key), stored)
-            self._written_bytes += len(key) + len(stored)
+        items = sorted(self._pending.items())
+        transaction.cursor(db=handle).putmulti(items)
+        content = b"".join(chain.from_iterable(items))
+        self._digest = google_crc32c.extend(self._digest, content)
+        self._written_bytes += len(content)
         if self._pending:
             self._spills += 1
         self._pending = {}

@@ -24,7 +24,7 @@ class TaskSettings:
 
     queue_bytes: int = 60 * 1024 * 1024
     block_rows_max: int = 65_536
-    block_bytes_max: int = 4 * 1024 * 1024
+    block_bytes_max: int = 8 * 1024 * 1024
     sink_calls_per_second: float = 50.0
     sink_bytes_per_second: float = 2_000_000.0  # 0: unlimited
     idle_timeout_s: float = 2.0

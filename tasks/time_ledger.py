@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -11,7 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.tasks.judging import NEVER, Judged
+from penstock.planner.stream import StreamPlan
+from penstock.tasks.judging import NEVER, Judged, record_of
 from penstock.tasks.messages import Lateness, LeftOutRow, Reason
 from penstock.tasks.state_store import StateStore
 
@@ -23,9 +23,13 @@ _BUCKETS = 64 * _PER_OCTAVE
 
 
 class TimeLedger:
-    """Counts of one source task. `rows` of any lateness; `left_out` by reason; `sample` are the last rows left out."""
+    """Counts of one source task. `rows` of any lateness; `left_out` by reason; `sample` are the last rows left out.
+
+    `late_kept`: rows that were older than time but count; only of windows that rows define, others' agg tasks know.
+    """
 
     def __init__(self) -> None:
+        self.late_kept = 0
         self._rows = 0
         self._buckets: npt.NDArray[np.int64] = np.zeros(_BUCKETS, np.int64)
         self._left_out: dict[Reason, int] = {}
@@ -78,11 +82,12 @@ class TimeLedger:
         if self._sample:
             store.put_many([(_SAMPLE_KEY, pickle.dumps(self.sample, protocol=5))])
         found = np.flatnonzero(self._buckets)
-        return {"rows": self._rows, "left_out": self._left_out,
+        return {"rows": self._rows, "left_out": self._left_out, "late_kept": self.late_kept,
                 "buckets": [[int(n), int(self._buckets[n])] for n in found]}
 
     def restore(self, saved: dict[str, Any], store: StateStore) -> None:
         self._rows, self._left_out = saved["rows"], dict(saved["left_out"])
+        self.late_kept = saved.get("late_kept", 0)  # checkpoints of older versions have none
         for bucket, count in saved["buckets"]:
             self._buckets[bucket] = count
         (sample,) = store.get_many([_SAMPLE_KEY])
@@ -92,17 +97,18 @@ class TimeLedger:
 
 
 def left_out_rows(
-    judged: Judged, rows: Sequence[int], reason: Reason, closing_delay: int, most: int = SAMPLE_ROWS
+    judged: Judged, rows: Sequence[int], reason: Reason, plan: StreamPlan, most: int = SAMPLE_ROWS
 ) -> list[LeftOutRow]:
     """Returns the last `most` of the rows of a block, by their numbers, as the ledger keeps them."""
     found = []
     tuids = judged.rows.column("_tuid")
+    second = None if plan.source.key_column is None else judged.rows.column(plan.source.key_column)
     for row in rows[-most:] if most else ():
-        record = bisect_right(judged.ends, row)
+        record = record_of(judged, row)
         ts = int(judged.ts[row])
-        lateness = 0 if judged.limit[row] == NEVER else int(judged.limit[row]) + closing_delay - ts
+        lateness = 0 if judged.limit[row] == NEVER else int(judged.limit[row]) + plan.closing_delay - ts
         found.append(LeftOutRow(tuids[row].as_py(), ts, lateness, reason, judged.versions[record],
-                                judged.ingest_times_ms[record]))
+                                judged.ingest_times_ms[record], None if second is None else second[row].as_py()))
     return found
 
 

@@ -17,7 +17,7 @@ from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.messages import Cleared, Settled
 from penstock.tasks.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.task import StreamDeployment
-from penstock.tasks.window_table import Times, Touched, WindowTable
+from penstock.tasks.window_table import Times, Touched, WindowTable, united
 
 
 class WindowAggTask(AggTask):
@@ -28,6 +28,7 @@ class WindowAggTask(AggTask):
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
+        self._merged: list[Touched] = []
         self._held = HeldWindows()
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
@@ -40,38 +41,49 @@ class WindowAggTask(AggTask):
         operation = data.column(OPERATION.name)[0].as_py()
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
         if operation == ADD:
-            self._count_reopened(data, touched)
-        self._show(touched)
+            self._count_reopened(data, touched, self._upstream[input].index)
+        self._merged.append(touched)
+
+    def _show_merged(self) -> None:
+        self._show(united(self._merged))
+        self._merged = []
         self._table.spill(self._settings.state_memory_bytes, self._closed_until)
 
-    def _count_reopened(self, data: pa.RecordBatch, touched: Touched) -> None:
-        """Counts the rows that came after their windows had closed."""
+    def _count_reopened(self, data: pa.RecordBatch, touched: Touched, vnode: int) -> None:
+        """Counts the rows that came after their windows had closed. `vnode`: their own, by its place."""
         until = self._closed_until
-        if until is None or self._table.end(int(touched.starts.min())) > until:
+        if until is None:
             return
-        closed = np.array([self._table.end(start) <= until for start in touched.starts.tolist()])
-        self._late_kept += int(data.column(ROWS.name).to_numpy()[closed[touched.which]].sum())
+        closed = self._table.ends(touched.starts) <= until
+        if closed.any():
+            self._late_kept[vnode] += int(data.column(ROWS.name).to_numpy()[closed[touched.which]].sum())
 
     def _show(self, touched: Touched, *, ordered: bool = False) -> None:
         """Emits what changed in windows, as the trigger says; closed ones at once if their change was `ordered`."""
         until = self._closed_until
         trigger, now = self._plan.trigger, self._clock.monotonic()
-        emitted = np.zeros(len(touched.starts), bool)
-        for place, start in enumerate(touched.starts.tolist()):
-            if self._held.any and self._held.hold(start, touched.groups_of(place)):
-                continue
-            closed = until is not None and self._table.end(start) <= until
-            if not closed:
-                self._open.add(start)
-            if trigger == ("continuous_window_close" if closed else "max_delay") and not (closed and ordered):
-                self._delayed.touch(start, touched.groups_of(place).tolist(), now)
-            elif trigger == "at_once" or closed:
-                emitted[place] = True
+        starts = touched.starts
+        shown = np.ones(len(starts), bool)
+        if self._held.any:
+            shown = np.array([not self._held.hold(start, touched.groups_of(place))
+                              for place, start in enumerate(starts.tolist())], bool)
+        closed = np.zeros(len(starts), bool) if until is None else self._table.ends(starts) <= until
+        self._open.update(starts[shown & ~closed].tolist())
+        delayed = np.zeros(len(starts), bool)
+        if trigger == "max_delay":
+            delayed = shown & ~closed
+        elif trigger == "continuous_window_close" and not ordered:
+            delayed = shown & closed
+        for place in np.flatnonzero(delayed).tolist():
+            self._delayed.touch(int(starts[place]), touched.groups_of(place).tolist(), now)
+        emitted = shown & ~delayed
+        if trigger != "at_once":
+            emitted &= closed
         if emitted.all():
-            self._emit(touched.starts[touched.which], touched.groups)
+            self._emit(starts[touched.which], touched.groups)
         elif emitted.any():
             chosen = emitted[touched.which]
-            self._emit(touched.starts[touched.which[chosen]], touched.groups[chosen])
+            self._emit(starts[touched.which[chosen]], touched.groups[chosen])
 
     def _close_windows(self) -> None:
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
@@ -118,11 +130,18 @@ class WindowAggTask(AggTask):
     # -- results -----------------------------------------------------------------------------------------------
 
     def _emit_windows(self, windows: Sequence[tuple[int, Slots | None]]) -> None:
-        """Emits some groups of windows, or all (None)."""
-        members = [self._table.members(start) if groups is None else groups for start, groups in windows]
-        if windows:
-            starts = np.repeat(np.array([start for start, _ in windows], np.int64), [len(each) for each in members])
-            self._emit(starts, np.concatenate(members))
+        """Emits some groups of windows, or all (None); the oldest window first."""
+        whole = [start for start, groups in windows if groups is None]
+        places, groups = self._table.members(whole)
+        starts = np.array(whole, np.int64)[places]
+        parts = [(start, some) for start, some in windows if some is not None]
+        if parts:
+            sizes = [len(some) for _, some in parts]
+            starts = np.concatenate([starts, np.repeat(np.array([start for start, _ in parts]), sizes)])
+            groups = np.concatenate([groups, *(some for _, some in parts)])
+            order = np.argsort(starts, kind="stable")
+            starts, groups = starts[order], groups[order]
+        self._emit(starts, groups)
 
     def _emit(self, starts: Times, groups: Slots) -> None:
         """Emits the results of (window, group)s."""

@@ -34,8 +34,7 @@ _SIGN = 1 << 63
 _FIRST_CAPACITY = 1024
 _CHUNK_GROUPS = 4_096
 _NUMBERED_SPAN = 4
-
-_NOBODY = np.zeros(0, np.int64), np.zeros(0, np.int64)
+_WRITTEN_CELLS = 1 << 20
 
 Times = npt.NDArray[np.int64]
 
@@ -51,6 +50,17 @@ class Touched:
     def groups_of(self, place: int) -> Slots:
         """Returns the groups that were touched in the window `starts[place]`."""
         return self.groups if len(self.starts) == 1 else self.groups[self.which == place]
+
+
+def united(parts: Sequence[Touched]) -> Touched:
+    """Returns what any of the blocks touched, each (group, window) once; there is at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    starts, which = np.unique(np.concatenate([part.starts[part.which] for part in parts]), return_inverse=True)
+    groups = np.concatenate([part.groups for part in parts])
+    span = int(groups.max(initial=0)) + 1
+    distinct = np.unique(which * span + groups)
+    return Touched(starts, distinct // span, distinct % span)
 
 
 class WindowTable:
@@ -143,11 +153,15 @@ class WindowTable:
             combined = columns_for(self._fields, len(groups))
         return WindowState(self.groups, groups, starts, combined_rows, self._fields, combined)
 
-    def members(self, start: int) -> Slots:
-        """Returns the groups of a window."""
-        line = self._line(start)
-        found = [index.line(line)[0] for index in self._index]
-        return found[0] if len(found) == 1 else np.unique(np.concatenate(found))
+    def members(self, starts: Sequence[int]) -> tuple[Slots, Slots]:
+        """Returns the (window, group)s of some windows, ordered so: the window's place in `starts`, and the group."""
+        lines = np.array([self._line(start) for start in starts], np.int64)
+        found = [index.members(lines)[:2] for index in self._index]
+        if len(found) == 1:
+            return found[0]
+        count = max(len(self.groups), 1)
+        both = np.unique(np.concatenate([places * count + groups for places, groups in found]))
+        return both // count, both % count
 
     def drop_empty(self, starts: Times) -> None:
         """Forgets the slots of windows that hold no rows any more."""
@@ -159,7 +173,7 @@ class WindowTable:
             if line is None:
                 continue
             for input, index in enumerate(self._index):
-                groups, slots = index.line(line)
+                _, groups, slots = index.members(np.array([line]))
                 gone = self._rows[slots] == 0
                 if gone.any():
                     self._note_chunks(start, input, groups[gone])
@@ -173,7 +187,7 @@ class WindowTable:
             self._line(start)
         touched: dict[int, Slots] = {}
         for start in [start for start in self._line_of if first <= start <= last]:
-            groups, slots = self._index[input].line(self._line_of[start])
+            _, groups, slots = self._index[input].members(np.array([self._line_of[start]]))
             if not len(slots):
                 continue
             self._clear(slots)
@@ -204,6 +218,12 @@ class WindowTable:
             found = self._ends[start] = end_of(start, self.grid)
         return found
 
+    def ends(self, starts: Times) -> Times:
+        """Returns the exclusive ends of the windows with these starts."""
+        if self._regular:
+            return starts + self.grid.width
+        return np.array([self.end(start) for start in starts.tolist()], np.int64)
+
     def starts(self) -> list[int]:
         """Returns the starts of all windows in memory or spilled while open, ascending."""
         return sorted(self._line_of.keys() | self._spilled)
@@ -214,7 +234,7 @@ class WindowTable:
 
     @property
     def memory_bytes(self) -> int:
-        return self.slots_used * self._row_bytes
+        return self.slots_used * self._row_bytes + sum(column.held for column in self._columns)
 
     def spill(self, bytes_max: int, closed_until: int | None) -> None:
         """Moves the oldest windows out of memory until what stays is at most `bytes_max`.
@@ -255,7 +275,8 @@ class WindowTable:
 
     def validate(self) -> None:
         """Raises InternalError if the indexes and the columns disagree."""
-        slots = [slot for index in self._index for line in self._line_of.values() for slot in index.line(line)[1]]
+        lines = np.array([*self._line_of.values()], np.int64)
+        slots = [slot for index in self._index for slot in index.members(lines)[2].tolist()]
         if len(slots) != self.slots_used or len(set(slots)) != len(slots):
             raise InternalError(f"{len(slots)} slots are indexed, {self.slots_used} are used")
 
@@ -347,14 +368,14 @@ class WindowTable:
     def _drop_line(self, start: int) -> None:
         line = self._line_of[start]
         for index in self._index:
-            groups, slots = index.line(line)
+            _, groups, slots = index.members(np.array([line]))
             index.remove(line, groups)
             self._release(slots)
         self._drop_line_if_empty(start)
 
     def _drop_line_if_empty(self, start: int) -> None:
         line = self._line_of[start]
-        if not any(len(index.line(line)[0]) for index in self._index):
+        if not any(len(index.members(np.array([line]))[0]) for index in self._index):
             del self._line_of[start]
             self._free_lines.append(line)
             self._ends.pop(start, None)
@@ -375,46 +396,56 @@ class WindowTable:
 
     def _write(self, chunks: Iterable[tuple[int, int, int]]) -> None:
         """Hands chunks to the store, in which those without groups cease to exist."""
-        keys: list[bytes] = []
-        members: list[tuple[Slots, Slots]] = []
-        gone: list[bytes] = []
+        by_input: dict[int, dict[int, list[int]]] = {}
         for start, input, chunk in chunks:
+            by_input.setdefault(input, {}).setdefault(start, []).append(chunk)
             self._dirty.discard((start, input, chunk))
-            key = _PREFIX + _CHUNK_KEY.pack(start + _SIGN, input, chunk)
-            line = self._line_of.get(start)
-            groups, slots = self._index[input].line(line) if line is not None else _NOBODY
-            if len(self.groups) > _CHUNK_GROUPS:
-                inside = groups // _CHUNK_GROUPS == chunk
-                groups, slots = groups[inside], slots[inside]
-            if not len(groups):
-                gone.append(key)
-                continue
-            keys.append(key)
-            members.append((groups, slots))
-            self._newest_stored = start if self._newest_stored is None else max(start, self._newest_stored)
-        self._store.put_many((key, None) for key in gone)
-        if keys:
-            self._store.put_many(zip(keys, self._encoded(members), strict=True))
+        at_once = max(1, _WRITTEN_CELLS // max(len(self.groups), 1))
+        for input, windows in by_input.items():
+            starts = sorted(windows)
+            for first in range(0, len(starts), at_once):
+                some = starts[first : first + at_once]
+                self._write_some(input, [(start, chunk) for start in some for chunk in windows[start]])
 
-    def _encoded(self, members: Sequence[tuple[Slots, Slots]]) -> Iterator[bytes]:
-        """Yields the (groups, slots) of each chunk as bytes; all of them are gathered at once."""
+    def _write_some(self, input: int, chunks: Sequence[tuple[int, int]]) -> None:
+        """Hands (window, chunk)s of one input, oldest window first, to the store; all values are gathered at once."""
+        present = dict.fromkeys(start for start, _ in chunks if start in self._line_of)
+        known = {start: place for place, start in enumerate(present)}
+        lines = np.array([self._line_of[start] for start in known], np.int64)
+        per_window = len(self.groups) // _CHUNK_GROUPS + 1
+        places, groups, slots = self._index[input].members(lines)
+        numbers = places * per_window + groups // _CHUNK_GROUPS
+        wanted = np.array([known[start] * per_window + chunk if start in known else -1
+                           for start, chunk in chunks], np.int64)
+        firsts, ends = np.searchsorted(numbers, wanted), np.searchsorted(numbers, wanted, "right")
+        keys = [_PREFIX + _CHUNK_KEY.pack(start + _SIGN, input, chunk) for start, chunk in chunks]
+        values = self._encoded(groups, slots, firsts.tolist(), ends.tolist())
+        self._store.put_many(zip(keys, values, strict=True))
+        held = np.flatnonzero(ends > firsts)
+        if len(held):
+            newest = chunks[held[-1]][0]
+            self._newest_stored = newest if self._newest_stored is None else max(newest, self._newest_stored)
+
+    def _encoded(
+        self, groups: Slots, slots: Slots, firsts: Sequence[int], ends: Sequence[int]
+    ) -> Iterator[bytes | None]:
+        """Yields the (groups, slots) from each first to each end as bytes, None for nothing."""
         if self._codec is None:
-            for groups, slots in members:
-                columns = [(column.data[slots], column.valid[slots]) for column in self._columns]
-                yield pickle.dumps((groups, self._rows[slots], columns), protocol=5)
+            for first, end in zip(firsts, ends, strict=True):
+                taken = slots[first:end]
+                columns = [(column.data[taken], column.valid[taken]) for column in self._columns]
+                chunk = (groups[first:end], self._rows[taken], columns)
+                yield pickle.dumps(chunk, protocol=5) if end > first else None
             return
-        every = np.concatenate([slots for _, slots in members])
-        records = np.empty(len(every), self._codec)
-        records["group"] = np.concatenate([groups for groups, _ in members])
-        records["rows"] = self._rows[every]
+        records = np.empty(len(slots), self._codec)
+        records["group"] = groups
+        records["rows"] = self._rows[slots]
         for n, column in enumerate(self._columns):
-            records[f"v{n}"] = column.data[every]
-            records[f"n{n}"] = column.valid[every]
-        content, size, place = memoryview(records.tobytes()), self._codec.itemsize, 0
-        for groups, _ in members:
-            end = place + len(groups) * size
-            yield bytes(content[place:end])
-            place = end
+            records[f"v{n}"] = column.data[slots]
+            records[f"n{n}"] = column.valid[slots]
+        content, size = records.tobytes(), self._codec.itemsize
+        for first, end in zip(firsts, ends, strict=True):
+            yield content[first * size : end * size] if end > first else None
 
     def _load(self, line: int, input: int, value: bytes) -> None:
         if self._codec is None:
@@ -427,7 +458,7 @@ class WindowTable:
         self._index[input].put(np.full(len(groups), line), groups, slots)
         self._rows[slots] = rows
         for column, (data, valid) in zip(self._columns, columns, strict=True):
-            column.data[slots], column.valid[slots] = data, valid
+            column.fill(slots, data, valid)
 
 
 def _codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:

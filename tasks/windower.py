@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,6 +51,10 @@ _FIRST_REACH_MS = 60_000
 _REACH_GROWTH = 8
 
 
+TimeRange = tuple[Sequence[int] | None, int, int]
+"""Rows by their tables (None: of all), their first and their last time."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Stretch:
     """Part of a group's time line that changed: from `first` to `last`, and once it is `found`, what that drags along.
@@ -67,6 +71,16 @@ class _Stretch:
     low: int = 0
     high: int | None = None
     rows: pa.Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """What a block of rows and deletes comes to. `late`: the numbers of its rows that are left out since they came too
+    late; `late_kept`: how many that are in windows were as late, but count."""
+
+    partials: pa.RecordBatch | None
+    late: npt.NDArray[np.int64]
+    late_kept: int
 
 
 class Windower:
@@ -94,8 +108,8 @@ class Windower:
     def process(
         self, judged: Judged | None, deletes: Sequence[DeleteRecord], versions: tuple[int, int], newest: int | None,
         *, replayed: bool,
-    ) -> tuple[pa.RecordBatch | None, npt.NDArray[np.int64]]:
-        """Returns the partials for a block of rows and deletes, and which of its rows, by number, were expired.
+    ) -> Cut:
+        """Cuts a block of rows and deletes into partials.
 
         A partial without rows says: all segments of its group between `_wstart` and `_wlast` are void. `versions`: the
         WAL versions around the block. `newest`: the newest time of the vnode, this block included. If the block is
@@ -104,6 +118,7 @@ class Windower:
         """
         rows = expired = updated = None
         late: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        late_kept = 0
         if judged is not None:
             expired = self._expired(judged)
             updated = self._updated(judged, expired)
@@ -118,6 +133,8 @@ class Windower:
             else:
                 new_keys = kept.slice(0, 0)
             rows = kept
+            older = judged.ts < judged.limit
+            late_kept = int(older[rows.column(ROW_COLUMN).to_numpy()].sum()) if older.any() else 0
             self._note_oldest(rows)
         change = Change(judged.rows if judged is not None else None, updated, tuple(deletes), *versions)
         sources = self._changed_rows(change, judged, rows)
@@ -137,22 +154,24 @@ class Windower:
             sources += [stretch.rows for stretch in stretches if stretch.rows is not None]
             batches += self._doubtful(sources if rows is None else [*sources, rows])
         if not batches:
-            return None, late
-        partials = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
-        return partials, late
+            return Cut(None, late, late_kept)
+        return Cut(batches[0] if len(batches) == 1 else pa.concat_batches(batches), late, late_kept)
 
     def recalculate(
-        self, rows: pa.Table, first_ts: int, last_ts: int, version: int, newest: int | None, *, replayed: bool
+        self, rows: pa.Table, late: Sequence[TimeRange], readmit: Callable[[], None], version: int, newest: int | None,
+        *, replayed: bool
     ) -> pa.RecordBatch | None:
         """Returns partials that take the place of all segments around `rows`, or None.
 
-        `rows`: the relation `rows` of all that is stored in [first_ts, last_ts] as of a version of the WAL. Rows in it
-        that came expired count from now on.
+        `rows`: the relation `rows` of all that is stored in some range as of a version of the WAL. Rows of the ranges
+        `late` that came expired count from now on, and so does what `readmit` makes `read_rows` return: it is called
+        once the windows that there are have been found.
         """
         rows = self._in_windows(rows)
         changed = _times_of([rows])
         stretches = self._stretches(changed, Change(None, None, (), version, version))
-        self._forget_expired([(None, first_ts, last_ts)])
+        readmit()
+        self._forget_expired(late)
         stretches = self._found(stretches, self._tables_of(changed), version, newest)
         if not stretches:
             return None
@@ -196,7 +215,7 @@ class Windower:
 
     def _updated(self, judged: Judged, expired: Bools | None) -> Bools | None:
         """Returns which rows rewrite a key and count as changes, or None if none do."""
-        if judged.change is None or (self._plan.ignore_update and self._window.kind == "session"):
+        if judged.change is None or not self._plan.counts_updates:
             return None
         updated: Bools = judged.change == UPDATED
         if expired is not None:
@@ -222,8 +241,8 @@ class Windower:
         self._store.put_many((_row_key(tuid, ts), b"\1") for tuid, ts in keys)
         self._any_expired = True
 
-    def _forget_expired(self, ranges: Iterable[tuple[Sequence[int] | None, int, int]]) -> None:
-        """Forgets that rows came expired, by (tables, or None for all, first time, last time)."""
+    def _forget_expired(self, ranges: Iterable[TimeRange]) -> None:
+        """Forgets that rows came expired."""
         if not self._any_expired:
             return
         for tuids, first, last in ranges:
@@ -425,8 +444,7 @@ class Windower:
         rows = pa.concat_tables([_unnumbered(table) for table in sources]) if sources else None
         if rows is None or not rows.num_rows:
             return []
-        starts = rows.append_column(WINDOW_START.name, rows.column(TIME_COLUMN))
-        named = self._first_stage.segments(starts)
+        named = self._first_stage.segments_by_row(rows)
         place = self._schema.get_field_index(ROWS.name)
         return [named.set_column(place, ROWS, pa.array(np.full(named.num_rows, DOUBTFUL)))]
 

@@ -25,6 +25,9 @@ _BUILTINS = frozenset({"set", "frozenset", "bytearray", "complex", "range", "sli
 _TOKEN_HEADER = "authorization"
 _SHUTDOWN_TIMEOUT_S = 3.0
 
+#: So many bytes on their way at once never wait for the peer to read: they fit what gRPC sends ahead.
+SENT_AHEAD = 48 * 1024
+
 
 class _ClosedUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:

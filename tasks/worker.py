@@ -15,7 +15,7 @@ from pathlib import Path
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.errors import CheckpointDamagedError, InternalError, UnavailableError
 from penstock.common.fs import Fs, OsFs
-from penstock.common.logging import configure_stderr_logging, logger, stop_logging
+from penstock.common.logging import about, configure_stderr_logging, logger, speak_about, stop_logging
 from penstock.common.paths import DataPaths
 from penstock.tasks import control
 from penstock.tasks.control import (
@@ -60,6 +60,7 @@ class WorkerSpec:
     heartbeat_interval_s: float = 1.0
     wal_poll_interval_s: float = 0.0005
     log_level: str = "warning"
+    log_format: str = "text"
     build: TaskBuilder | None = None  # None: penstock.tasks.build.build_tasks
 
 
@@ -93,7 +94,6 @@ class Worker:
     def run(self) -> None:
         """Says Hello, then obeys until Shutdown; raises UnavailableError when the mnode is gone."""
         self._connection.send(Hello(self._spec.group, self._index, os.getpid(), self._exchange.address))
-        self._notifier.start()
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
         while True:
             message = self._connection.receive()
@@ -148,6 +148,7 @@ class Worker:
         self, stream: _HostedStream, peers: tuple[str, ...]
     ) -> tuple[Sequence[StreamTask], Sequence[Link]]:
         deployment = stream.deployment
+        speak_about(stream=deployment.name, attempt=deployment.attempt)
         build = self._spec.build or _default_builder()
         tasks = build(deployment, self._index, stream.environment)
         links = connect_tasks(
@@ -156,9 +157,7 @@ class Worker:
         )  # fmt: skip
         vgroup_id = deployment.vgroup_ids[self._index]
         log = stream.environment.open_wal(vgroup_id, 0)
-        self._notifier.follow(
-            vgroup_id, deployment.stream_id, lambda: log.acknowledged_version, stream.runner.wake
-        )
+        self._notifier.follow(vgroup_id, deployment.stream_id, log, stream.runner.wake)
         return tasks, links
 
     def _start(self, message: StartStream) -> None:
@@ -200,7 +199,8 @@ class Worker:
 
     def _fail(self, deployment: StreamDeployment, task: TaskId | None, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error))
-        _log.error("stream %s, task %s: %s", deployment.name, task, error)
+        _log.error("stream %s, task %s: %s", deployment.name, task, error,
+                   extra=about(stream=deployment.name, task=task, attempt=deployment.attempt))
         text = str(error) or type(error).__name__
         damaged = isinstance(error, CheckpointDamagedError)
         self._send(Failed(deployment.stream_id, deployment.attempt, task, text, trace, damaged))
@@ -277,7 +277,7 @@ def run_worker(spec: WorkerSpec, index: int) -> None:
     A lost mnode leaves nothing to save: all state is transactional, and whoever continues starts from a committed
     checkpoint. So the process ends at once instead of waiting for threads that wait for others.
     """
-    handler = configure_stderr_logging(spec.log_level)
+    handler = configure_stderr_logging(spec.log_level, spec.log_format)
     try:
         connection = control.connect(spec.control_address, spec.secret, _CONNECT_TIMEOUT_S)
         Worker(spec, index, connection, SystemClock(), OsFs()).run()

@@ -1,8 +1,10 @@
 """The process that test_kill_nine.py kills: an engine that replays flights and checks itself, as told on stdin.
 
-Commands, one per line: `insert N` inserts the next N batches and prints `acked I` after each; `check` waits until the
-streams equal the batch answer and prints `equal`, or `differs ...`; `exit` closes the engine. Prints `ready` first.
-With a third argument `watch` it also prints `flow {stream: attempt}` when an attempt has written its first results.
+Commands, one per line: `insert N [MS]` inserts the next N batches, MS ms apart, and prints `acked I` after each;
+`check [S]` waits until the streams equal the batch answer and prints `equal`, or `differs ...` after S (90) seconds;
+`tasks` waits until all streams run and prints `tasks {"attempts": {stream: attempt}, "pids": [...]}`; `exit` closes
+the engine. Prints `ready` first. With a third argument `watch` it also prints `flow {stream: attempt}` when an attempt
+has written results.
 """
 
 from __future__ import annotations
@@ -51,12 +53,17 @@ def main() -> None:
         for line in sys.stdin:
             command, _, count = line.strip().partition(" ")
             if command == "insert":
-                for number, (table, rows) in itertools.islice(waiting, int(count)):
+                number_of, _, pause_ms = count.partition(" ")
+                for number, (table, rows) in itertools.islice(waiting, int(number_of)):
                     cursor.insert_arrow(f"nyc.{table}", rows)
                     say(f"acked {number}")
+                    if pause_ms:
+                        SystemClock().wait(threading.Event(), int(pause_ms) / 1000)
                 say("inserted")
+            elif command == "tasks":
+                say(f"tasks {json.dumps(_tasks(cursor))}")
             elif command == "check":
-                say(_verdict(cursor))
+                say(_verdict(cursor, float(count or PATIENCE_S)))
             elif command == "exit":
                 break
 
@@ -77,6 +84,16 @@ def say(text: str) -> None:
     print(text, flush=True)
 
 
+def _tasks(cursor: Any) -> dict[str, Any]:
+    """Returns the attempts of the streams that run, and the processes of the workers that host any."""
+    running = "SELECT stream_name, attempt FROM information_schema.ins_streams WHERE state = 'RUNNING'"
+    clock = SystemClock()
+    while len(attempts := dict(_rows(cursor, running))) < len(STREAMS):
+        clock.wait(threading.Event(), 0.05)
+    pids = [pid for (pid,) in _rows(cursor, "SELECT pid FROM information_schema.ins_stream_workers WHERE streams > 0")]
+    return {"attempts": attempts, "pids": pids}
+
+
 def _create(cursor: Any) -> None:
     script = Path(__file__).parent.parent / "examples" / "flights" / "streams.sql"
     text = script.read_text("utf-8").replace("KEEP 36500d", "KEEP 36500d WAL_LEVEL 2")
@@ -91,10 +108,10 @@ def _rows(cursor: Any, sql: str) -> list[tuple[Any, ...]]:
     return rows
 
 
-def _verdict(cursor: Any) -> str:
+def _verdict(cursor: Any, patience_s: float) -> str:
     """Compares until all streams equal the batch answer, or patience is over."""
     clock = SystemClock()
-    deadline = clock.monotonic() + PATIENCE_S
+    deadline = clock.monotonic() + patience_s
     while True:
         differences = [text for name in STREAMS for text in _differences(cursor, name)]
         if not differences:

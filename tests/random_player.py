@@ -11,6 +11,7 @@ from typing import Any
 
 import duckdb
 import pyarrow as pa
+from failing_functions import SOUND
 from random_streams import Answer, History, Key, Row, Step, Stream
 from stream_kit import Store, StreamKit
 
@@ -34,7 +35,10 @@ class SharedComputer(Computer):
     database = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
 
     def __init__(self, functions: UserFunctions | None = None) -> None:
-        self._connection = self.database.cursor()
+        if functions is None or not functions._calls:
+            self._connection = self.database.cursor()
+        else:  # which are one DuckDB's own
+            super().__init__(functions)
 
 
 def share_computers(patch: Callable[[Any, str, Any], None]) -> None:
@@ -49,7 +53,7 @@ class Player:
         self.history = history
         self.schema = history.schema
         self.root = root
-        self.store = Store(root, self.schema.catalog())
+        self.store = Store(root, self.schema.catalog([SOUND]))
         self.kits: list[tuple[Stream, StreamKit, dict[int, int]]] = []
         self.closed_tables = {child.name: child.vgroup_id for child in self.store.catalog.child_list}
 

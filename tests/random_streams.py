@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import partial
 from statistics import fmean, pstdev
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from hypothesis import strategies as st
 from stream_kit import Catalog
 
 from penstock.planner.windows import grid_of, starts_between, window_bounds
-from penstock.sql.schema import Column
+from penstock.sql.schema import Column, UserFunction
 from penstock.sql.statements import Duration, IntervalWindow
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
 
@@ -73,8 +74,8 @@ class Schema:
     def units_per_ms(self) -> int:
         return UNITS_PER_SECOND[self.precision] // 1000
 
-    def catalog(self) -> Catalog:
-        return Catalog(self.vnodes, len(self.tag_values), columns=self.columns, tags=self.tags,
+    def catalog(self, functions: Sequence[UserFunction]) -> Catalog:
+        return Catalog(self.vnodes, len(self.tag_values), functions, columns=self.columns, tags=self.tags,
                        tag_values=self.tag_values, precision=self.precision)
 
 
@@ -184,9 +185,15 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
         case "cast":
             return _over(f"cast({part.text} as double)", "number", float, part)
     condition, other = conditions(draw, names, depth - 1), numbers(draw, names, 0)
+    if _is_wide(names, part) != _is_wide(names, other):
+        other = part  # brought to BIGINT UNSIGNED, a negative number would wrap around
     return Expression(
         f"case when {condition.text} then {part.text} else {other.text} end", "number",
         lambda row: part.value(row) if condition.value(row) else other.value(row), part.whole and other.whole)
+
+
+def _is_wide(names: Names, expression: Expression) -> bool:
+    return any(column.name in expression.text and column.type.kind is Kind.UBIGINT for column in names.schema.columns)
 
 
 def _is_varchar(names: Names, expression: Expression) -> bool:
@@ -274,29 +281,48 @@ def _last(row: Row) -> Key:
     return row["ts"], row["#key"], -row["_tuid"]
 
 
+def _percentile(values: Sequence[Any], percent: float) -> float:
+    ranked = sorted(map(float, values))
+    below, part = divmod((len(ranked) - 1) * percent / 100, 1)
+    low, high = ranked[int(below)], ranked[math.ceil(below + part)]
+    return low + (high - low) * part
+
+
 NUMERIC: dict[str, Callable[[Sequence[Any]], Any]] = {
     "sum": sum, "avg": fmean, "min": min, "max": max, "spread": lambda values: max(values) - min(values),
     "stddev": pstdev,
+}
+PERCENTILES: dict[str, Callable[[Sequence[Any]], Any]] = {
+    f"apercentile {percent}": partial(_percentile, percent=percent) for percent in (0, 12.5, 50, 100)
+}
+#: Those that are 0 where there are no values.
+COUNTING: dict[str, Callable[[Sequence[Any]], int]] = {
+    "count": len, "hyperloglog": lambda values: len(set(values)),
 }
 
 
 def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Aggregate:
     """An aggregate or selecting function; `plain`: over a column that FILL(LINEAR) treats as one expects."""
-    functions = ["*", "count", "first", "last", *(() if intervals or plain else ("last_row",))]
-    name = draw(st.sampled_from([*NUMERIC, *functions]))
+    functions = ["*", *COUNTING, "first", "last", *(() if intervals or plain else ("last_row",))]
+    name = draw(st.sampled_from([*NUMERIC, "apercentile", *functions]))
+    if name == "apercentile":
+        name = draw(st.sampled_from(list(PERCENTILES)))
     if name == "*":
         return Aggregate("count(*)", len, "number", True)
     if plain:
-        known = names.of("number") if name in NUMERIC else names.of("number", "text")
+        known = names.of("number") if name in (*NUMERIC, *PERCENTILES) else names.of("number", "text")
         if not known:
             return Aggregate("count(*)", len, "number", True)
         over = draw(st.sampled_from(known))
-    elif name in NUMERIC:
+    elif name in (*NUMERIC, *PERCENTILES):
         over = numbers(draw, names)
     else:
         over = draw(st.sampled_from(names.columns)) if draw(st.booleans()) else texts(draw, names)
-    return Aggregate(f"{name}({over.text})", _aggregated(name, over), "number" if name == "count" else over.family,
-                     name == "count" or (over.whole and name in ("sum", "min", "max", "first", "last", "last_row")))
+    function, *constants = name.split()
+    counts = name in COUNTING
+    return Aggregate(f"{function}({', '.join([over.text, *constants])})", _aggregated(name, over),
+                     "number" if counts else over.family,
+                     counts or (over.whole and name in ("sum", "min", "max", "first", "last", "last_row")))
 
 
 def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
@@ -305,15 +331,15 @@ def _aggregated(name: str, over: Expression) -> Callable[[Sequence[Row]], Any]:
             return over.value(max(rows, key=_last))
         known = [(row, value) for row in rows if (value := over.value(row)) is not None]
         match name:
-            case "count":
-                return len(known)
+            case "count" | "hyperloglog":
+                return COUNTING[name]([value for _, value in known])
             case _ if not known:
                 return None
             case "first":
                 return min(known, key=lambda pair: _first(pair[0]))[1]
             case "last":
                 return max(known, key=lambda pair: _last(pair[0]))[1]
-        return NUMERIC[name]([value for _, value in known])
+        return {**NUMERIC, **PERCENTILES}[name]([value for _, value in known])
 
     return value
 
@@ -509,7 +535,10 @@ class Fill:
 
 @dataclass(frozen=True)
 class Stream:
-    """One CREATE STREAM and its meaning. `window` None: rows without windows, with `columns` as their values."""
+    """One CREATE STREAM and its meaning. `window` None: rows without windows, with `columns` as their values.
+
+    `spoilt`: rows that meet it can't be computed, and are left out (ON_ERROR SKIP).
+    """
 
     schema: Schema
     table: str
@@ -525,10 +554,13 @@ class Stream:
     by_table: bool
     block_rows: int
     memory: int
+    spoilt: Expression | None
 
     @property
     def sql(self) -> str:
         options = [f"trigger {self.trigger}", f"watermark {self.watermark // self.schema.units_per_ms}a"]
+        if self.spoilt is not None:
+            options.append("on_error skip")
         if not self.trigger.startswith("continuous"):
             expired = int(self.window is not None and self.window.kind == "count")
             options.append(f"ignore expired {expired} ignore update 0")
@@ -536,18 +568,24 @@ class Stream:
             options.append("fill_history 1")
         named = ", ".join(f"k{n} varchar(30)" for n in range(len(self.groups)))
         into = f"o tags({named})" if self.tags and self.groups else "o"
-        return f"create stream s {' '.join(options)} into {into} as {self.query}{self.fill.text if self.fill else ''}"
+        failing = "" if self.spoilt is None else f"sound(case when {self.spoilt.text} then 1 else 0 end) = 1"
+        return (f"create stream s {' '.join(options)} into {into} as "
+                f"{self._select(failing)}{self.fill.text if self.fill else ''}")
 
     @property
     def query(self) -> str:
         """The SELECT without FILL."""
+        return self._select("" if self.spoilt is None else f"case when {self.spoilt.text} then 1 else 0 end = 0")
+
+    def _select(self, condition: str) -> str:
         if self.window is None:
             key = f", {self.schema.columns[1].name}" if self.schema.keyed else ""
             items = [f"ts{key}", *(f"{column.text} a{n}" for n, column in enumerate(self.columns)), "tbname k0"]
         else:
             items = ["_wstart", "_wend e", *(f"{column.text} a{n}" for n, column in enumerate(self.columns)),
                      *(f"k{n}" for n in range(len(self.groups)))]
-        where = f" where {self.where.text}" if self.where is not None else ""
+        wanted = [text for text in (condition, f"({self.where.text})" if self.where is not None else "") if text]
+        where = f" where {' and '.join(wanted)}" if wanted else ""
         partition = ", ".join(f"{group.text} k{n}" for n, group in enumerate(self.groups))
         return (f"select {', '.join(items)} from {self.table}{where}{f' partition by {partition}' if partition else ''}"
                 f"{f' {self.window.text}' if self.window else ''}")
@@ -580,7 +618,8 @@ class Stream:
                        for column in self.columns)
 
     def _counts(self, row: Row) -> bool:
-        return self.table in ("meters", row["tbname"]) and (self.where is None or bool(self.where.value(row)))
+        return (self.table in ("meters", row["tbname"]) and (self.where is None or bool(self.where.value(row)))
+                and (self.spoilt is None or not self.spoilt.value(row)))
 
     def _row_key(self, row: Row) -> Key:
         return (row["tbname"], row["ts"], row["#key"]) if self.schema.keyed else (row["tbname"], row["ts"])
@@ -645,12 +684,14 @@ def streams(draw: Draw, schema: Schema) -> Stream:
                         for _ in range(draw(st.integers(1, 4))))
         if mode:
             fill = Fill(mode, tuple("none" if column.family == "text" else 7 for column in columns))
+    spoilt = conditions(draw, names) if draw(st.sampled_from([True, False, False, False])) else None
     watermark = draw(st.sampled_from([0, 2])) * TICKS_MS[schema.scale] if kind != "count" else FOREVER_MS
     by_table = not super_table or any(group.text == "tbname" for group in groups)
     return Stream(
         schema, "meters" if super_table else "d0", where, tuple(groups), window, columns, trigger,
         watermark * schema.units_per_ms, fill, draw(st.booleans()), draw(st.booleans()), by_table,
-        draw(st.sampled_from([1, 4, 4, 100, 100])), draw(st.sampled_from([0, 1_000, 1 << 27])))
+        draw(st.sampled_from([1, 4, 4, 100, 100])), draw(st.sampled_from([0, 1_000, 1 << 27])),
+        spoilt)
 
 
 def _groups(draw: Draw, names: Names) -> Iterator[Expression]:

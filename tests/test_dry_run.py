@@ -13,6 +13,29 @@ from penstock.common.errors import InvalidStreamError, NotFoundError
 from penstock.shell.main import main
 from penstock.shell.stream_test import run_file
 
+FUNCTIONS = """
+import math
+
+import pyarrow.compute as pc
+
+
+def twice(x):
+    return pc.multiply(x, 2)
+
+
+class Product:
+    def init(self):
+        return 1
+
+    def accumulate(self, state, values):
+        return state * math.prod(values.drop_null().to_pylist())
+
+    def merge(self, left, right):
+        return left * right
+
+    def finish(self, state):
+        return state
+"""
 T0 = NOW_MS // 60_000 * 60_000
 EXAMPLES = Path(__file__).parent.parent / "examples" / "stream_tests"
 
@@ -73,10 +96,23 @@ def test_an_existing_target_and_other_kinds_of_source(db: Embedded) -> None:
                f"ON SAMPLE (FROM {T0} TO {T0})")
 
 
+def test_users_functions_are_called(db: Embedded) -> None:
+    """Those that the stream calls, scalar and aggregate, are known in a dry run as they are in the engine."""
+    (db.engine.paths.root / "udf").mkdir()
+    (db.engine.paths.root / "udf" / "mine.py").write_text(FUNCTIONS)
+    db.all("CREATE FUNCTION twice (BIGINT) RETURNS BIGINT LANGUAGE PYTHON AS 'mine:twice'",
+           "CREATE AGGREGATE FUNCTION product (INT) RETURNS BIGINT LANGUAGE PYTHON AS 'mine:Product'",
+           f"INSERT INTO d0 VALUES ({T0}, 3) ({T0 + 1}, 5)")
+    found = db.run("DRY RUN CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT _wstart, product(twice(v)) p FROM meters "
+                   f"INTERVAL(10s) ON SAMPLE (FROM {T0} TO {T0 + 1})")
+    assert [row[3].split(", group_id")[0] for row in found[:-1]] == ["p=60"]
+    assert sorted(row[0] for row in db.run("SHOW FUNCTIONS")) == ["product", "twice"]
+
+
 def test_the_examples_pass(capsys: pytest.CaptureFixture[str]) -> None:
     """`penstock test` plays the examples, and says so."""
     assert main(["test", *map(str, sorted(EXAMPLES.glob("*.yaml")))]) == 0
-    assert "2 passed, 0 failed" in capsys.readouterr().out
+    assert "3 passed, 0 failed" in capsys.readouterr().out
 
 
 def test_a_failing_test_says_where(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

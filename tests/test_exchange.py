@@ -11,9 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_fakes import numbers
+from waiting import wait_until
 
 from penstock.common.clock import SystemClock
 from penstock.common.errors import PenstockError, StaleAttemptError, UnavailableError
+from penstock.tasks import exchange as exchange_module
 from penstock.tasks.exchange import (
     FRAME_SIGNALS_MAX,
     ChannelId,
@@ -24,6 +26,7 @@ from penstock.tasks.exchange import (
 )
 from penstock.tasks.messages import Barrier, Block, End, Item, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.wire import SENT_AHEAD
 
 SECRET = b"secret"
 UP, DOWN = TaskId(1, "source", 0), TaskId(1, "agg", 1)
@@ -33,10 +36,13 @@ ROW_BYTES = numbers(0, 1).nbytes
 class Channel:
     """A sender and a receiver of one channel in this process."""
 
-    def __init__(self, server: ExchangeServer, input_rows: int = 1000, attempt: int = 1, send_as: int = 1) -> None:
+    def __init__(
+        self, server: ExchangeServer, input_rows: int = 1000, attempt: int = 1, send_as: int = 1,
+        output_rows: int = 1000,
+    ) -> None:
         self.server = server
         self.changed = threading.Condition()
-        self.output: ChannelQueue[TaskId] = ChannelQueue(1000 * ROW_BYTES, [DOWN], self.change)
+        self.output: ChannelQueue[TaskId] = ChannelQueue(output_rows * ROW_BYTES, [DOWN], self.change)
         self.input: ChannelQueue[TaskId] = ChannelQueue(input_rows * ROW_BYTES, [UP], self.change)
         server.register(ChannelId(attempt, UP, DOWN), self.input)
         self.link = RemoteLink(
@@ -99,7 +105,29 @@ def test_blocks_and_signals_keep_their_order(server: ExchangeServer) -> None:
     with opened(Channel(server)) as channel:
         channel.send(*items)
         assert channel.receive(len(items)) == items
-        channel.wait_for(channel.output.is_empty)
+        wait_until(channel.output.is_empty)
+
+
+def test_only_what_may_have_to_wait_is_left_to_the_links_thread(
+    server: ExchangeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first frame, which opens the exchange, and large ones are sent by the thread, small ones by the caller."""
+    senders: list[bool] = []
+    send = exchange_module._Exchange.send
+
+    def noted(exchange: exchange_module._Exchange, frame: Frame) -> None:
+        senders.append(threading.current_thread() is threading.main_thread())
+        send(exchange, frame)
+
+    monkeypatch.setattr(exchange_module._Exchange, "send", noted)
+    rows = SENT_AHEAD // ROW_BYTES + 1
+    items: list[Item] = [Watermark(1), Block(numbers(0, 5)), Block(numbers(0, rows)), Watermark(2)]
+    with opened(Channel(server, input_rows=rows, output_rows=rows)) as channel:
+        for item in items:
+            channel.send(item)
+            assert channel.receive(1) == [item]
+            wait_until(lambda: channel.link.resting)
+    assert senders == [False, True, False, True]
 
 
 def test_another_schema_is_taken_in_its_turn(server: ExchangeServer) -> None:
@@ -120,7 +148,7 @@ def test_a_full_receiver_blocks_the_sender_until_it_has_room(server: ExchangeSer
         assert channel.input.used_bytes == 20 * ROW_BYTES
         assert channel.output.used_bytes == 40 * ROW_BYTES
         assert channel.receive(6) == items
-        channel.wait_for(lambda: channel.output.is_empty() and channel.link.blocked_since() is None)
+        wait_until(lambda: channel.output.is_empty() and channel.link.blocked_since() is None)
         assert channel.input.peak_bytes <= 20 * ROW_BYTES
 
 
@@ -188,6 +216,20 @@ def test_a_dead_receiver_is_an_error_that_names_the_channel() -> None:
     orphan.close()
 
 
+def test_a_queue_tells_of_room_only_to_those_who_wait_for_it() -> None:
+    """Every put is told, a take only after a block was refused; so nobody is woken in vain."""
+    told: list[str] = []
+    queue: ChannelQueue[TaskId] = ChannelQueue(10 * ROW_BYTES, [DOWN], lambda: told.append("changed"))
+    assert queue.try_put(DOWN, Block(numbers(0, 10)))
+    queue.take(DOWN)
+    assert len(told) == 1
+    assert queue.try_put(DOWN, Block(numbers(0, 6)))
+    assert not queue.try_put(DOWN, Block(numbers(0, 6)))
+    assert len(told) == 2
+    queue.take(DOWN)
+    assert len(told) == 3
+
+
 def test_frames_hold_one_block_and_what_stands_behind_it() -> None:
     """A frame takes the oldest block with the signals behind it, or leading signals, never two blocks."""
     queue: ChannelQueue[TaskId] = ChannelQueue(1000, [DOWN], lambda: None)
@@ -206,7 +248,8 @@ def test_frames_hold_one_block_and_what_stands_behind_it() -> None:
 
 
 SIGNALS = st.one_of(
-    st.builds(Watermark, st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), st.booleans()),
+    st.builds(Watermark, st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)), st.booleans(),
+              st.floats(0, 1e9)),
     st.builds(Barrier, st.integers(0, 2**62)),
     st.just(End()),
 )
@@ -226,4 +269,4 @@ def test_any_sequence_arrives_as_it_was_sent(server: ExchangeServer, items: list
     with opened(Channel(server, input_rows=20)) as channel:
         channel.send(*items)
         assert channel.receive(len(items)) == items
-        channel.wait_for(channel.output.is_empty)
+        wait_until(channel.output.is_empty)

@@ -21,6 +21,8 @@ def test_numbers_are_those_of_a_dictionary(columns: list[list[int]]) -> None:
         for each in fresh:
             expected[each] = len(expected)
         assert numbering.find(ids).tolist() == [expected[each] for each in column]
+        assert [numbering.number(each) for each in (*column, 41)] == [expected.get(each, -1) for each in (*column, 41)]
+    assert numbering.ids.tolist() == list(expected)
     assert len(numbering) == len(expected)
 
 
@@ -32,3 +34,4 @@ def test_ids_that_share_slots_are_told_apart() -> None:
     for start in range(0, len(ids), 100):
         numbering.add(ids[start:start + 100])
     assert numbering.find(ids).tolist() == list(range(len(ids)))
+    assert [numbering.number(each) for each in ids.tolist()] == list(range(len(ids)))

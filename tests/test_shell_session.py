@@ -163,6 +163,12 @@ def test_commands_check_their_arguments(shell: Shell) -> None:
     assert "expected on or off" in shell.errors.getvalue()
 
 
+def test_top_wants_a_terminal(shell: Shell) -> None:
+    """Where nobody can see it, it says what to use instead."""
+    assert not shell.session.run_text(".top")
+    assert ".top needs a terminal" in shell.errors.getvalue()
+
+
 def test_every_command_is_in_the_help_and_works(shell: Shell) -> None:
     """Each command that the help lists has a method."""
     from penstock.shell.help_text import COMMANDS, HELP

@@ -30,6 +30,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "lmdb": ("mnode/catalog.py", "tasks/state*.py", "tasks/daemon.py"),
     # Statements carry expressions unbound: who binds one outside of the planner looks into it.
     "sqlglot": ("sql/*.py", "planner/*.py", "mnode/deletes.py", "mnode/tag_values.py"),
+    "prometheus_client": ("mnode/metrics.py",),
     "fsspec": ("mnode/backup_store.py",),
     "prompt_toolkit": ("shell/*.py",),
     "pygments": ("shell/*.py",),

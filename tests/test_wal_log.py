@@ -5,8 +5,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import shutil
+import sys
 import threading
 from collections.abc import Sequence
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,6 +20,7 @@ from hypothesis import strategies as st
 from penstock.common.clock import ManualClock
 from penstock.common.errors import CorruptionError, StorageError
 from penstock.common.fs import Fs, OsFs
+from penstock.common.futex import CAN_WAIT
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import (
     DamagedRecordError,
@@ -461,3 +464,45 @@ def test_unsynced_records_behind_garbage_are_cut_off(tmp_path: Path) -> None:
     assert write(again, "next") == 2
     again.close()
     assert [record.version for record in read_all(tmp_path)] == [1, 2]
+
+
+def _wait_for_growth(directory: Path, version: int, started: Event, timeout_s: float) -> None:
+    """In a process of its own: ends well if the log has grown beyond `version` when the wait is over."""
+    reader = WalReader(directory, OsFs())
+    started.set()
+    while reader.acknowledged_version == version and reader.wait(version, timeout_s):
+        continue
+    sys.exit(0 if reader.acknowledged_version > version else 1)
+
+
+@pytest.mark.skipif(not CAN_WAIT, reason="this system has no futex")
+def test_a_commit_wakes_readers_of_other_processes(tmp_path: Path) -> None:
+    """A reader that waits for growth, with nobody to look again, is woken by the next commit."""
+    log = open_log(tmp_path, OsFs())
+    version = write(log, "a")
+    spawn = multiprocessing.get_context("spawn")
+    started = spawn.Event()
+    waiting = spawn.Process(target=_wait_for_growth, args=(tmp_path, version, started, 3600.0))
+    waiting.start()
+    assert started.wait(60)
+    write(log, "b")
+    waiting.join(60)
+    assert waiting.exitcode == 0
+    log.close()
+
+
+@pytest.mark.skipif(not CAN_WAIT, reason="this system has no futex")
+def test_a_reader_that_is_behind_never_waits(tmp_path: Path) -> None:
+    """If the log is beyond what the reader has seen, the wait is over at once, however long it may last."""
+    log = open_log(tmp_path, OsFs())
+    version = write(log, "a")
+    write(log, "b")
+    reader = WalReader(tmp_path, OsFs())
+    assert reader.wait(version, 3600.0)
+    reader.close()
+    log.close()
+
+
+def test_nobody_waits_for_a_log_that_does_not_exist(tmp_path: Path) -> None:
+    """Without an END file there is no bell: the caller hears so and looks again later."""
+    assert not WalReader(tmp_path, OsFs()).wait(0, 3600.0)

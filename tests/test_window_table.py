@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from penstock.planner.stream import Accumulator, AggPlan, Field
 from penstock.sql.statements import Duration, IntervalWindow
-from penstock.sql.types import BIGINT, INT, VARCHAR, DataType
+from penstock.sql.types import BIGINT, INT, VARCHAR
 from penstock.tasks import slot_index, window_table
+from penstock.tasks.accumulators import Values
 from penstock.tasks.compute import ADD, REPLACE, partial_schema
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.window_table import WindowTable
@@ -30,32 +31,39 @@ STEP = st.one_of(
 )
 
 
-def plan_of(type_: DataType) -> AggPlan:
+#: What is kept besides the count: the greatest number, the greatest text, or all numbers.
+KEPT = {
+    "numbers": Accumulator("pick", (Field("p1", INT),), ((0, False),)),
+    "texts": Accumulator("pick", (Field("p1", VARCHAR),), ((0, False),)),
+    "lists": Accumulator("values", (Field("p1", INT, many=True),)),
+}
+
+
+def plan_of(kept: str) -> AggPlan:
     """count and one more value per (group, window)."""
-    accumulators = (
-        Accumulator("add", (Field("p0", BIGINT),)), Accumulator("pick", (Field("p1", type_),), ((0, False),)))
+    accumulators = (Accumulator("add", (Field("p0", BIGINT),)), KEPT[kept])
     return AggPlan(IntervalWindow(Duration(10, "s")), "ms", "UTC", accumulators, "")
 
 
-@pytest.mark.parametrize("text", [False, True], ids=["numbers", "texts"])
+@pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize(("cells", "chunk"), [(4_000_000, 4_096), (0, 3)], ids=["table", "sparse"])
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(STEP, max_size=25))
 @example(steps=[("add", [(1, 2, 3)]), ("save", None), ("replace", (1, 2, 0)), ("add", [(1, 2, 5)])])
 def test_the_state_is_what_was_put_in(
-    tmp_path_factory: pytest.TempPathFactory, text: bool, cells: int, chunk: int, steps: list[tuple[str, object]]
+    tmp_path_factory: pytest.TempPathFactory, kept: str, cells: int, chunk: int, steps: list[tuple[str, object]]
 ) -> None:
     """Additions and replacements count once each, whatever is in memory, in the store, or was before and is gone."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slot_index, "_SPARE_CELLS", cells)
         patch.setattr(slot_index, "_CELLS_PER_SLOT", 8 if cells else 0)
         patch.setattr(window_table, "_CHUNK_GROUPS", chunk)
-        play(tmp_path_factory.mktemp("state"), text, steps)
+        play(tmp_path_factory.mktemp("state"), kept, steps)
 
 
-def play(directory: Path, text: bool, steps: list[tuple[str, object]]) -> None:
+def play(directory: Path, kept: str, steps: list[tuple[str, object]]) -> None:
     """Carries out steps on a table and on a dictionary, and compares them after each."""
-    plan = plan_of(VARCHAR if text else INT)
+    plan = plan_of(kept)
     schema = partial_schema(KEYS, plan.fields)
     store = StateStore(directory, 1 << 26)
     table, known, checkpoint = WindowTable(plan, KEYS, 1, store), {}, 0
@@ -65,7 +73,7 @@ def play(directory: Path, text: bool, steps: list[tuple[str, object]]) -> None:
             match kind:
                 case "add" | "replace":
                     rows = what if kind == "add" else [what]
-                    table.merge(partials(rows, text, schema), ADD if kind == "add" else REPLACE, 0)
+                    table.merge(partials(rows, kept, schema), ADD if kind == "add" else REPLACE, 0)
                     for group, window, count in rows:
                         if kind == "replace":
                             known[group, window] = count, count
@@ -84,32 +92,34 @@ def play(directory: Path, text: bool, steps: list[tuple[str, object]]) -> None:
                     store.restore(checkpoint)
                     table, known = WindowTable(plan, KEYS, 1, store), dict(saved)
                     table.restore(meta, None)
-            assert contents(table, text) == known
+            assert contents(table) == known
+            for column in table._columns:
+                again = Values(column.type, len(column.data))
+                again.fill(np.arange(len(column.data)), column.data, column.valid)
+                assert column.held == again.held
             table.validate()
     finally:
         store.close()
 
 
-def partials(rows: list[tuple[int, int, int]], text: bool, schema: pa.Schema) -> pa.RecordBatch:
+def partials(rows: list[tuple[int, int, int]], kept: str, schema: pa.Schema) -> pa.RecordBatch:
     """A block of (group, window, rows); without rows the values are NULL."""
     counts = [count or None for _, _, count in rows]
+    make = {"numbers": int, "texts": str, "lists": lambda count: [count]}[kept]
     return pa.RecordBatch.from_arrays([
         pa.array([group + 7 for group, _, _ in rows], pa.uint64()), pa.array([f"g{group}" for group, _, _ in rows]),
         pa.array([window * WIDTH for _, window, _ in rows], pa.int64()), pa.array([count for _, _, count in rows]),
-        pa.array(counts, pa.int64()), pa.array([str(n) if text and n else n for n in counts], schema.field(5).type),
+        pa.array(counts, pa.int64()), pa.array([n and make(n) for n in counts], schema.field(5).type),
     ], schema=schema)
 
 
-def contents(table: WindowTable, text: bool) -> dict[tuple[int, int], tuple[int, int]]:
+def contents(table: WindowTable) -> dict[tuple[int, int], tuple[int, int]]:
     """(group, window) to rows and the greatest value."""
-    found = {}
-    for start in table.starts():
-        members = table.members(start)
-        if not len(members):
-            continue
-        state = table.state(np.full(len(members), start), members).table()
-        assert state.column("k0").to_pylist() == [f"g{gid - 7}" for gid in state.column("_gid").to_pylist()]
-        assert state.column("p0").to_pylist() == state.column("_rows").to_pylist()
-        for gid, rows, value in zip(*(state.column(name).to_pylist() for name in ("_gid", "_rows", "p1")), strict=True):
-            found[gid - 7, start // WIDTH] = rows, int(value)
-    return found
+    starts = np.array(table.starts(), np.int64)
+    places, members = table.members(starts.tolist())
+    state = table.state(starts[places], members).table()
+    assert state.column("k0").to_pylist() == [f"g{gid - 7}" for gid in state.column("_gid").to_pylist()]
+    assert state.column("p0").to_pylist() == state.column("_rows").to_pylist()
+    columns = [state.column(name).to_pylist() for name in ("_gid", "_wstart", "_rows", "p1")]
+    return {(gid - 7, start // WIDTH): (rows, max(value) if isinstance(value, list) else int(value))
+            for gid, start, rows, value in zip(*columns, strict=True)}

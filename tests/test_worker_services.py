@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from waiting import wait_until
 
 from penstock.common.clock import ManualClock, SystemClock
 from penstock.common.errors import InternalError, NotFoundError, PenstockError, StaleAttemptError, UnavailableError
@@ -316,30 +317,50 @@ def test_a_waiting_owner_can_be_called_off(tmp_path: Path) -> None:
     first.close()
 
 
-def test_streams_are_woken_when_their_log_grows_and_only_then() -> None:
-    """Each look compares the end with the last one seen; quiet logs are looked at less often."""
-    clock = ManualClock()
-    notifier = WalNotifier(clock, 0.0005)
-    ends = {2: 0, 3: 0}
+class _Log:
+    """A log that says how far it goes, with or without a bell."""
+
+    def __init__(self, has_bell: bool) -> None:
+        self.acknowledged_version = 0
+        self.waited: list[int] = []
+        self._has_bell = has_bell
+        self._rung = threading.Event()
+
+    def wait(self, version: int, timeout_s: float) -> bool:
+        self.waited.append(version)
+        if self._has_bell and version == self.acknowledged_version:
+            self._rung.wait(timeout_s)
+        return self._has_bell
+
+    def grow(self, version: int) -> None:
+        self.acknowledged_version = version
+        self._rung.set()
+
+
+@pytest.mark.parametrize("has_bell", [True, False])
+def test_streams_are_woken_when_their_log_grows_and_only_then(has_bell: bool) -> None:
+    """All streams of a log are woken once per growth, by its bell or by looking; those that have left are not."""
+    notifier = WalNotifier(SystemClock(), 0.0005)
+    logs = {2: _Log(has_bell), 3: _Log(has_bell)}
     woken: list[str] = []
 
     def wake(name: str) -> Callable[[], None]:
         return lambda: woken.append(name)
 
-    notifier.follow(2, 1, lambda: ends[2], wake("s1"))
-    notifier.follow(2, 4, lambda: ends[2], wake("s4"))
-    notifier.follow(3, 1, lambda: ends[3], wake("s1 on 3"))
-    notifier.look()
+    def seen(vgroup_id: int, version: int) -> bool:
+        return logs[vgroup_id].waited[-1:] == [version]
+
+    notifier.follow(2, 1, logs[2], wake("s1"))
+    notifier.follow(2, 4, logs[2], wake("s4"))
+    notifier.follow(3, 5, logs[3], wake("s5"))
+    wait_until(lambda: seen(2, 0) and seen(3, 0))
     woken.clear()
-    notifier.look()
-    assert woken == []
-    ends[2] = 7
-    notifier.look()
+    logs[2].grow(7)
+    wait_until(lambda: seen(2, 7))
     assert woken == ["s1", "s4"]
-    assert notifier.interval_s() == 0.0005
-    clock.advance(1.5)
-    assert notifier.interval_s() == pytest.approx(0.005)
     notifier.unfollow(1)
-    ends.update({2: 8, 3: 8})
-    notifier.look()
-    assert woken == ["s1", "s4", "s4"]
+    logs[2].grow(8)
+    logs[3].grow(8)
+    wait_until(lambda: seen(2, 8) and seen(3, 8))
+    assert sorted(woken) == ["s1", "s4", "s4", "s5"]
+    notifier.stop()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import queue
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 import penstock
-from penstock.common.clock import SystemClock
+from penstock.common.clock import ManualClock
+from penstock.common.errors import PenstockError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.shell.dbapi import Connection
@@ -71,11 +75,71 @@ def test_time_can_be_noted_in_any_form(tmp_path: Path, connection: Connection, i
 
 def test_the_wall_clock_can_be_noted(tmp_path: Path, connection: Connection) -> None:
     """With notes="clock" a commit says that it is now."""
-    before = SystemClock().now_ms()
-    penstock.Writer(connection, "w", database="d", notes="clock").commit()
-    after = SystemClock().now_ms()
+    penstock.Writer(connection, "w", database="d", notes="clock", clock=ManualClock(NOON_MS)).commit()
     for log in logs(tmp_path, connection):
-        assert [before <= mark.ts_ms <= after for mark in log if isinstance(mark, TimeMarkRecord)] == [True]
+        assert [mark.ts_ms for mark in log if isinstance(mark, TimeMarkRecord)] == [NOON_MS]
+
+
+class Ticks:
+    """A clock that goes on by a second whenever `tick` is called, and wakes who waits."""
+
+    def __init__(self) -> None:
+        self.now = NOON_MS
+        self.ticks: queue.Queue[None] = queue.Queue()
+        self.waits = threading.Semaphore(0)
+
+    def now_ms(self) -> int:
+        return self.now
+
+    def monotonic(self) -> float:
+        return self.now / 1000
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        self.waits.release()
+        self.ticks.get(timeout=30)
+        return event.is_set()
+
+    def tick(self) -> None:
+        """Lets the writer note once, and waits until it has."""
+        self.now += 1000
+        self.ticks.put(None)
+        assert self.waits.acquire(timeout=30)
+
+
+def test_time_is_noted_regularly_until_the_writer_is_closed(tmp_path: Path, connection: Connection) -> None:
+    """With note_time_every the wall clock is noted also while nothing is written, and never after the end."""
+    clock = Ticks()
+    writer = penstock.Writer(connection, "w", note_time_every=1.0, clock=clock)
+    assert clock.waits.acquire(timeout=30)
+    clock.tick()
+    writer.insert("t", rows(1))
+    clock.tick()
+    clock.ticks.put(None)
+    writer.close()
+    marks = [[mark.ts_ms for mark in log if isinstance(mark, TimeMarkRecord)] for log in logs(tmp_path, connection)]
+    assert all(log[:2] == [NOON_MS + 1000, NOON_MS + 2000] and len(log) <= 3 for log in marks)
+
+
+def test_a_failure_of_regular_notes_comes_to_who_uses_the_writer(connection: Connection) -> None:
+    """It is raised by the next call, not lost in a thread."""
+    clock = Ticks()
+    writer = penstock.Writer(connection, "w", note_time_every=1.0, clock=clock)
+    assert clock.waits.acquire(timeout=30)
+    connection.execute("DROP DATABASE d")
+    noting = next(thread for thread in threading.enumerate() if thread.name == "writer w")
+    clock.ticks.put(None)
+    noting.join(30)
+    with pytest.raises(PenstockError, match="d does not exist"):
+        writer.commit()
+    writer.close()
+
+
+@pytest.mark.parametrize(("options", "message"), [({"database": None}, "no database is in use"),
+                                                  ({"database": "d", "note_time_every": 0}, "more than 0")])
+def test_what_a_writer_cannot_be(tmp_path: Path, options: dict[str, Any], message: str) -> None:
+    """It needs a database to note time in, and time to pass between notes."""
+    with penstock.connect(str(tmp_path / "data")) as connection, pytest.raises(ValueError, match=message):
+        penstock.Writer(connection, "w", **options)
 
 
 def test_a_datetime_without_zone_is_refused(connection: Connection) -> None:

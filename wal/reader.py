@@ -84,6 +84,14 @@ class WalReader:
         """The version that readers may go to now; 0 for an empty log. Cheap: one look into shared memory."""
         return self._end().version
 
+    def wait(self, version: int, timeout_s: float) -> bool:
+        """Waits until the acknowledged version isn't `version`, at most `timeout_s`, perhaps shorter.
+
+        Returns False if there is nothing to wait on: there is no log yet, or the system has no such wait.
+        """
+        self._end()
+        return self._end_file is not None and self._end_file.wait(version, timeout_s)
+
     def _end(self) -> End:
         if self._end_file is None:
             path = self._directory / END_NAME

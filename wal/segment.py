@@ -10,6 +10,7 @@ from pathlib import Path
 
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
+from penstock.common.futex import SharedWord
 from penstock.wal.record import (
     ALIGNMENT,
     HEADER_SIZE,
@@ -32,6 +33,7 @@ _END = struct.Struct("<8sQQQQQ")
 _END_MAGIC = b"PNSTEND1"
 _SLOT = 64
 END_SIZE = 2 * _SLOT
+_BELL = _SLOT - 4  # in the first slot, behind what it says
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +172,7 @@ NO_END = End(0, 0, 0, 0)
 
 
 class EndFile:
-    """A small shared map that says how far readers may go; polled by readers of other processes.
+    """A small shared map that says how far readers of other processes may go, and wakes those that wait for more.
 
     Two slots are written in turn, each with a checksum, so that at least one is whole at any time, also after a
     crash in the middle of a write.
@@ -178,6 +180,7 @@ class EndFile:
 
     def __init__(self, map_: mmap.mmap) -> None:
         self._map = map_
+        self._bell = SharedWord(map_, _BELL)
         self._sequence = max((slot[0] for slot in self._slots()), default=0)
 
     @classmethod
@@ -201,6 +204,13 @@ class EndFile:
         body = _END.pack(_END_MAGIC, self._sequence, end.version, end.segment, end.offset, end.synced)
         start = _SLOT * (self._sequence % 2)
         self._map[start:start + _END.size + _CRC.size] = body + _CRC.pack(crc32c(body))
+        self._bell.ring()
+
+    def wait(self, version: int, timeout_s: float) -> bool:
+        """Waits until the end isn't at `version`, at most `timeout_s`; returns False if this system can't wait so."""
+        # Looked at first: what is published from now on rings once more.
+        rung = self._bell.value
+        return self.read().version != version or self._bell.wait(rung, timeout_s)
 
     def read(self) -> End:
         """Returns the newest whole slot, or NO_END when nothing was ever published."""

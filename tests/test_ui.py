@@ -1,0 +1,127 @@
+"""The page about the streams: what it reads says what SQL says, and a browser shows it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import socket
+import urllib.request
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from overviews import staged
+
+from penstock.common.errors import UnavailableError
+from penstock.mnode.doors import OVERVIEW_PATH, ui_pages
+from penstock.mnode.http_door import HttpDoor
+from penstock.mnode.sandbox import Sandbox
+
+CHROMIUM = shutil.which("chromium")
+_ABSENT = "Debian's chromium isn't installed" if CHROMIUM is None else (
+    "playwright isn't installed" if find_spec("playwright") is None else "")
+in_browser = pytest.mark.skipif(bool(_ABSENT) and os.environ.get("CI") != "true", reason=_ABSENT)
+
+
+def free_ports(count: int) -> list[int]:
+    """Returns ports that nobody has at the moment."""
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def text_at(port: int, path: str) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+        return str(answer.read().decode())
+
+
+def test_an_engine_opens_the_configured_ports_while_it_is_open() -> None:
+    """The page, its data and the metrics have a port each or share one; with the engine they are gone."""
+    ui, metrics = free_ports(2)
+    with Sandbox(config={"uiPort": ui, "metricsPort": metrics}) as bed:
+        bed.execute("CREATE DATABASE p")
+        bed.execute("CREATE TABLE p.m (ts TIMESTAMP, v INT)")
+        bed.execute("CREATE STREAM s INTO p.o AS SELECT _wstart, count(*) FROM p.m INTERVAL(1s)")
+        (stream,) = json.loads(text_at(ui, OVERVIEW_PATH))["streams"]
+        rows = bed.execute("SELECT stream_name, verdict, rows_in FROM information_schema.ins_streams").table
+        assert rows is not None
+        assert [{name: stream[name] for name in rows.column_names}] == rows.to_pylist()
+        assert {task["level"]: task["downstream"] is None for task in stream["tasks"]} == {
+            "source": False, "agg": False, "sink": True}
+        assert "Penstock" in text_at(ui, "/")
+        assert 'stream="s"' in text_at(ui, "/metrics")
+        assert 'stream="s"' in text_at(metrics, "/metrics")
+        with pytest.raises(OSError, match="404"):
+            text_at(metrics, "/")
+        with pytest.raises(UnavailableError, match=f"port {metrics}"):
+            Sandbox(config={"uiPort": free_ports(1)[0], "metricsPort": metrics})
+    with pytest.raises(OSError, match="refused"):
+        text_at(ui, "/")
+    with Sandbox(config={"uiPort": ui, "metricsPort": ui}):
+        assert json.loads(text_at(ui, OVERVIEW_PATH))["streams"] == []
+
+
+def test_the_page_is_self_contained() -> None:
+    """It names no other host, so it works without a network and tells nobody."""
+    page = ui_pages(dict)["/"].make().decode()
+    assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
+    assert "src=" not in page
+
+
+@pytest.fixture
+def door() -> Iterator[tuple[HttpDoor, dict[str, Any]]]:
+    """A door to an overview that a test may change."""
+    told = staged(verdict="sink s1/v2 is the bottleneck: its rate limit of 2 MB/s")
+    opened = HttpDoor("127.0.0.1", 0, ui_pages(lambda: told))
+    yield opened, told
+    opened.close()
+
+
+@in_browser
+def test_a_browser_shows_the_streams(door: tuple[HttpDoor, dict[str, Any]]) -> None:
+    """Verdict, tasks with fill and rate, edges that move while rows do, watermarks and checkpoints; no complaint."""
+    from playwright.sync_api import expect, sync_playwright
+
+    assert not _ABSENT
+    expect.set_options(timeout=60_000)
+    opened, told = door
+    complaints: list[str] = []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.goto(f"http://127.0.0.1:{opened.port}/")
+        card = page.locator("section[data-stream=s1]")
+        expect(card.locator(".verdict.bad")).to_have_text(told["streams"][0]["verdict"])
+        expect(card.locator("svg g[data-task]")).to_have_count(6)
+        expect(card.locator("svg path")).to_have_count(8)  # 2 sources to 2 aggs to 2 sinks
+        expect(card.locator("tbody").first.locator("tr")).to_have_count(2)
+        expect(card.get_by_text("COMMITTED")).to_be_visible()
+        expect(card.locator(".facts").last).to_contain_text("1 late, 0 from the future")
+        expect(card.locator("svg path.flow")).to_have_count(0)
+
+        later = copy.deepcopy(told["streams"])
+        source = next(task for task in later[0]["tasks"] if task["level"] == "source")
+        source["rows_in"] += 3000
+        source["rows_out"] += 30
+        source["input_bytes"] = source["input_capacity"] * 9 // 10
+        told["now_ms"] += 2000
+        told["streams"] = later
+        box = card.locator(f"g[data-task='{source['task_id']}']")
+        expect(box.get_by_text("1,500 rows/s")).to_be_visible()
+        expect(card.locator("svg path.flow")).to_have_count(2)
+        expect(box.locator("rect.level.high")).to_have_count(1)
+
+        told["now_ms"] += 1000
+        told["streams"] = []
+        expect(page.get_by_text("There is no stream.")).to_be_visible()
+        opened.close()
+        expect(page.locator("#age.old")).to_contain_text("no answer")
+        browser.close()
+    assert [each for each in complaints if "ERR_CONNECTION" not in each] == []
