@@ -165,7 +165,7 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
     if depth == 0 or not known:
         kind = "column" if known else "length"
     if kind == "length":
-        texts = [column for column in names.of("text") if _is_varchar(names, column)]
+        texts = [column for column in names.of("text") if _is_column(names, column, Kind.VARCHAR)]
         if not texts:
             return Expression("1", "number", lambda row: 1, True)
         part = draw(st.sampled_from(texts))
