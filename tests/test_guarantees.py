@@ -44,7 +44,7 @@ def test_only_aligned_channels_wait(aligned: bool, sizes: list[list[int]], seed:
         if waiting and chance.random() < 0.5:
             channel = chance.choice(waiting)
             assert queue.try_put(channel, items[channel].pop(0))
-        got = inbox.next()
+        got = (chance.random() < 0.5 and inbox.next_block((), CHANNELS[:1])) or inbox.next()
         if got is None:
             if not aligned:
                 assert all(queue.peek(channel) is None for channel in CHANNELS)

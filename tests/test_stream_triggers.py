@@ -41,6 +41,25 @@ def starts(kit: StreamKit, column: str, time: str = "_wstart") -> list[tuple[int
     return [(round(row[time].timestamp()) - NOW // 1000, row[column]) for row in kit.rows()]
 
 
+# -- AT_ONCE ----------------------------------------------------------------------------------------------------
+
+
+def test_blocks_of_several_vnodes_that_wait_are_shown_at_once(make: Make) -> None:
+    """An agg task that finds partials of both vnodes writes each window once, with the rows of both."""
+    kit = make("create stream s trigger at_once into o as select _wstart, sum(voltage) v, count(*) c from meters "
+               "interval(10s)", vnodes=2, tables=8)
+    kit.insert([(table, NOW + at, 1 << table, 0.0, "") for at in (0, 10_000) for table in range(8)])
+    for task in kit.tasks:
+        if task.id.level == "source":
+            while task.step():
+                continue
+    for link in kit.stream.links:
+        link.move()
+    kit.run()
+    assert starts(kit, "v") == [(0, 255), (10, 255)]
+    assert [write.rows.num_rows for write in kit.writes] == [2]
+
+
 # -- MAX_DELAY --------------------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ from penstock.tasks import slot_index, window_table
 from penstock.tasks.accumulators import Values
 from penstock.tasks.compute import ADD, REPLACE, partial_schema
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.window_table import WindowTable
+from penstock.tasks.window_table import Touched, WindowTable, united
 
 KEYS = (Field("k0", VARCHAR),)
 WIDTH = 10_000
@@ -123,3 +123,15 @@ def contents(table: WindowTable) -> dict[tuple[int, int], tuple[int, int]]:
     columns = [state.column(name).to_pylist() for name in ("_gid", "_wstart", "_rows", "p1")]
     return {(gid - 7, start // WIDTH): (rows, max(value) if isinstance(value, list) else int(value))
             for gid, start, rows, value in zip(*columns, strict=True)}
+
+
+@given(st.lists(st.sets(st.tuples(st.integers(-5, 5), st.integers(0, 6)), min_size=1), min_size=1, max_size=4))
+def test_what_several_blocks_touched_is_touched_once(blocks: list[set[tuple[int, int]]]) -> None:
+    """The union has each (window, group) of any block, whatever the blocks have in common."""
+    parts = []
+    for block in blocks:
+        starts, which = np.unique(np.array([start for start, _ in block]), return_inverse=True)
+        parts.append(Touched(starts, which, np.array([group for _, group in block])))
+    found = united(parts)
+    pairs = list(zip(found.starts[found.which].tolist(), found.groups.tolist(), strict=True))
+    assert sorted(pairs) == sorted(set().union(*blocks))
