@@ -80,8 +80,13 @@ def _watch(cursor: Any) -> None:
         clock.wait(threading.Event(), 0.02)
 
 
+_saying = threading.Lock()
+
+
 def say(text: str) -> None:
-    print(text, flush=True)
+    """Prints a line whole, whoever else prints."""
+    with _saying:
+        print(text, flush=True)
 
 
 def _tasks(cursor: Any) -> dict[str, Any]:
