@@ -20,6 +20,7 @@ from penstock.mnode.storage import Storage, storage_schema
 from penstock.sql.schema import Table
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskId
+from penstock.vnode.keys import stable_order
 from penstock.wal.record import TUID_COLUMN
 
 CHILD, OPERATION = "_child", "_op"
@@ -176,7 +177,7 @@ class ResultStore:
         """Writes rows to their vnodes, sorted by vnode and child table: what the vnodes would sort otherwise."""
         ranks = children.ranks[index]
         if bool((ranks[1:] < ranks[:-1]).any()):
-            order = np.argsort(ranks, kind="stable")
+            order = stable_order(ranks)
             rows, index = rows.take(pa.array(order)), index[order]
         known = {column.name: column for column in target.columns}
         names = [name for name in rows.schema.names if name in known]

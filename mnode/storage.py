@@ -184,6 +184,17 @@ class Storage:
         """Returns the stream cut of now: (vgroup id, acknowledged version) pairs."""
         return tuple((vgroup_id, self.vnode(vgroup_id).acknowledged_version) for vgroup_id in vgroup_ids)
 
+    def durable_cut(self, vgroup_ids: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Returns the stream cut of now, which no power cut takes back any more: versions behind it are new ones.
+
+        Else the log might begin again before the cut, and a stream would take new rows for those before it. Raises
+        StorageError.
+        """
+        cut = self.acknowledged(vgroup_ids)
+        for vgroup_id in vgroup_ids:
+            self.vnode(vgroup_id).sync()
+        return cut
+
 
 def vgroups_of(database: Database, table: Table) -> tuple[int, ...]:
     """Returns where rows of a table can be."""

@@ -251,7 +251,7 @@ class Streams:
                 source_uid=source.storage_uid,
                 target_uid=target_uid,
                 created_ms=session.now_ms,
-                start_cut=self._storage.acknowledged(source_database.vgroup_ids),
+                start_cut=self._storage.durable_cut(source_database.vgroup_ids),
                 created_target=plan.sink.create,
                 child_uid=source.uid if source.kind == "child" else None,
                 source_columns=tuple(column.physical for column in plan.source.columns),

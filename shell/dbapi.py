@@ -96,6 +96,7 @@ _CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
     (errors.StorageError, OperationalError),
     (errors.CorruptionError, OperationalError),
     (errors.UnavailableError, OperationalError),
+    (errors.OutOfMemoryError, OperationalError),
 )
 
 

@@ -14,6 +14,7 @@ from penstock.tasks.vectors import NotInKernelError, Vector, vector_of
 
 _SPARSE = 16
 _ALWAYS_DENSE = 65_536
+_RUN = 4
 
 
 class IdIndex:
@@ -32,10 +33,20 @@ class IdIndex:
             self._sorted, self._numbers = ids[order], numbers[order]
 
     def find(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-        """Returns the number of each id; raises NotInKernelError for unknown ones."""
-        found: npt.NDArray[np.int64]
+        """Returns the number of each id; raises NotInKernelError for unknown ones.
+
+        The rows of a record are sorted by table: ids that come in runs are looked up once per run.
+        """
         if not len(ids):
             return np.zeros(0, np.int64)
+        heads = np.flatnonzero(ids[1:] != ids[:-1]) + 1
+        if _RUN * len(heads) > len(ids):
+            return self._look_up(ids)
+        heads = np.concatenate([[0], heads])
+        return np.repeat(self._look_up(ids[heads]), np.diff(heads, append=len(ids)))
+
+    def _look_up(self, ids: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+        found: npt.NDArray[np.int64]
         if self._sorted is None:
             # Ids below the least one wrap to huge numbers.
             places = ids - self._low

@@ -29,21 +29,24 @@ class Judged:
     """Rows of one block with what is known of their time.
 
     `rows`: the relation `rows` of `SourcePlan`. `change`: per row append, late or update (None: all appends).
-    `limit`: per row the newest event time of the vnode before the row's record, minus
-    the delay after which windows close.
     `last`: per row the newest event time of its table before the record (None: all appends).
-    `ends`, `versions`, `ingest_times_ms`: of each record the number of its last row plus one, its WAL version, and when
-    it was written.
+    `limits`, `ends`, `versions`, `ingest_times_ms`: of each record the newest event time of the vnode before it minus
+    the delay after which windows close, the number of its last row plus one, its WAL version, and when it was written.
     """
 
     rows: pa.Table
     ts: npt.NDArray[np.int64]
     change: npt.NDArray[np.uint8] | None
-    limit: npt.NDArray[np.int64]
     last: npt.NDArray[np.int64] | None
+    limits: npt.NDArray[np.int64]
     ends: tuple[int, ...]
     versions: tuple[int, ...]
     ingest_times_ms: tuple[int, ...]
+
+    @property
+    def limit(self) -> npt.NDArray[np.int64]:
+        """The limit of each row: that of its record."""
+        return np.repeat(self.limits, np.diff(self.ends, prepend=0))
 
     @property
     def newest(self) -> int:
@@ -98,8 +101,7 @@ def judge(
     if noted is None:
         seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
         reached = [newest, *(seen if newest is None else np.maximum(seen, newest)).tolist()][:-1]
-    limits = [NEVER if time is None else time - plan.closing_delay for time in reached]
-    limit = np.repeat(np.array(limits, np.int64), sizes)
+    limits = np.array([NEVER if time is None else time - plan.closing_delay for time in reached], np.int64)
     change = last = None
     if any(CHANGE_COLUMN in batch.schema.names for batch in batches):
         change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)
@@ -107,7 +109,7 @@ def judge(
             last = np.concatenate(lasts or [_verdict(batch, LAST_COLUMN) for batch in batches])
         else:
             change = None
-    judged = Judged(source_rows(merged, plan, ts), ts, change, limit, last, tuple(ends.tolist()),
+    judged = Judged(source_rows(merged, plan, ts), ts, change, last, limits, tuple(ends.tolist()),
                     tuple(record.version for record in kept), tuple(record.ingest_time_ms for record in kept))
     return judged, future
 
@@ -153,7 +155,7 @@ def never_late(rows: pa.Table, plan: StreamPlan, as_of: int) -> Judged:
     rows = rows.sort_by(plan.source.time_column)
     ts = rows.column(plan.source.time_column).to_numpy()
     created_ms = plan.time.created // (UNITS_PER_SECOND[plan.source.precision] // 1_000)
-    return Judged(rows, ts, None, np.full(len(ts), NEVER, np.int64), None, (len(ts),), (as_of,), (created_ms,))
+    return Judged(rows, ts, None, None, np.array([NEVER]), (len(ts),), (as_of,), (created_ms,))
 
 
 def record_of(judged: Judged, row: int) -> int:
@@ -170,7 +172,7 @@ def without_rows(judged: Judged, rows: Sequence[int]) -> Judged | None:
     counts = np.cumsum(kept)
     return Judged(
         judged.rows.filter(pa.array(kept)), judged.ts[kept], None if judged.change is None else judged.change[kept],
-        judged.limit[kept], None if judged.last is None else judged.last[kept],
+        None if judged.last is None else judged.last[kept], judged.limits,
         tuple(int(counts[end - 1]) for end in judged.ends), judged.versions, judged.ingest_times_ms)
 
 

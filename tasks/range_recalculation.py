@@ -83,7 +83,7 @@ class RangeRecalculation:
 
     def restore(self, saved: Sequence[Sequence[int]]) -> None:
         # Checkpoints of older versions don't tell retries from other ranges.
-        self._ranges = [(first, last, bool(retries)) for first, last, *retries in saved]
+        self._ranges = [(first, last, any(retries)) for first, last, *retries in saved]
 
     # -- inside ------------------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.planner.stream import SinkPlan
 from penstock.tasks.compute import OPERATION
 from penstock.tasks.numbering import Numbers
+from penstock.vnode.keys import stable_order, strictly_ascending
 
 Times = npt.NDArray[np.int64]
 
@@ -69,6 +70,9 @@ def _newest_per_key(place: Numbers, times: Times) -> Numbers | None:
     later = times[1:] > times[:-1]
     if bool((later | ((times[1:] == times[:-1]) & (place[1:] > place[:-1]))).all()):
         return None  # window by window, each child once
+    order = stable_order(place)
+    if strictly_ascending(place[order], times[order]):
+        return None  # each child's rows in order of time
     order = np.lexsort((times, place))  # stable: of equal keys the last one stays last
     of_place, of_times = place[order], times[order]
     last = np.ones(len(order), np.bool_)

@@ -55,16 +55,15 @@ def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> b
     """Tells whether the records surely are one run: all their rows are new ones, and none is near DELETE_MARK."""
     mine = [record for record in records
             if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid == plan.source.storage_uid]
-    batches = []
+    lows, highs = [], [] if newest is None else [newest]
     for record in mine:
         if isinstance(record, DeleteRecord) or CHANGE_COLUMN in record.batch.schema.names:
             return False
-        batches.append(record.batch.column(1))
-    if not batches:
-        return bool(records)
-    ts = pa.chunked_array(batches).to_numpy().view(np.int64)
-    highest = int(ts.max()) if newest is None else max(newest, int(ts.max()))
-    return int(ts.min()) >= highest - plan.delete_mark
+        ts = times_of(record.batch)
+        if len(ts):
+            lows.append(int(ts.min()))
+            highs.append(int(ts.max()))
+    return bool(records) and (not lows or min(lows) >= max(highs) - plan.delete_mark)
 
 
 def changes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:

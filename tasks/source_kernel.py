@@ -94,11 +94,12 @@ def _by_pane(
         columns_empty = columns_for([field for accumulator in accumulators for field in accumulator.fields], 0)
         return Partials(empty, empty, empty, [_vector(column) for column in columns_empty])
     numbers = columns(time).values - panes.offset
-    numbers = numbers // panes.pane
+    numbers //= panes.pane
     low = int(numbers.min())
     span = int(numbers.max()) - low + 1
+    numbers -= low
     group = groups.of(columns("_tuid").values)
-    coded, code_of = _coded(group, numbers - low, len(groups.gids), span, count)
+    coded, code_of = _coded(group, numbers, len(groups.gids), span, count)
     fields = aggregate(kernel, coded, columns)
     found = Partials(code_of // span, (code_of % span + low) * panes.pane + panes.offset, coded.rows[coded.present],
                      fields)
@@ -107,7 +108,10 @@ def _by_pane(
 
 def _coded(group: Ints, pane: Ints, groups: int, span: int, count: int) -> tuple[Coded, Ints]:
     """Returns the rows by code, and group * span + pane of each code that has rows."""
-    codes = group * span + pane if groups > 1 else pane
+    codes = pane
+    if groups > 1:
+        codes = group * span
+        codes += pane
     if groups * span <= max(_DENSE_MIN, _DENSE_SHARE * count):
         coded = Coded.of(codes, groups * span)
         return coded, coded.present

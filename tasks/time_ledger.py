@@ -40,14 +40,17 @@ class TimeLedger:
     def note(self, judged: Judged, closing_delay: int) -> None:
         """Takes note of how late the rows of a block were, each against what its vnode had seen before its record."""
         self._rows += len(judged.ts)
-        if judged.limit[0] == NEVER:
-            known = judged.limit != NEVER
-            limit, ts = judged.limit[known], judged.ts[known]
-        else:
-            limit, ts = judged.limit, judged.ts
-        if not len(ts) or limit[-1] + closing_delay <= ts.min():
+        limits, ends = judged.limits, np.array(judged.ends)
+        firsts = np.concatenate([[0], ends[:-1]])
+        known = np.flatnonzero((ends > firsts) & (limits != NEVER))
+        if not len(known):
             return
-        late = limit + closing_delay - ts
+        oldest = np.minimum.reduceat(judged.ts, firsts[known])
+        behind = known[limits[known] + closing_delay > oldest]
+        if not len(behind):
+            return
+        late = np.concatenate([limits[record] + closing_delay - judged.ts[firsts[record] : ends[record]]
+                               for record in behind.tolist()])
         late = late[late > 0]
         if len(late):
             bits = late.astype(np.float64).view(np.int64) >> _SHIFT
@@ -106,7 +109,8 @@ def left_out_rows(
     for row in rows[-most:] if most else ():
         record = record_of(judged, row)
         ts = int(judged.ts[row])
-        lateness = 0 if judged.limit[row] == NEVER else int(judged.limit[row]) + plan.closing_delay - ts
+        limit = int(judged.limits[record])
+        lateness = 0 if limit == NEVER else limit + plan.closing_delay - ts
         found.append(LeftOutRow(tuids[row].as_py(), ts, lateness, reason, judged.versions[record],
                                 judged.ingest_times_ms[record], None if second is None else second[row].as_py()))
     return found

@@ -165,7 +165,7 @@ def numbers(draw: Draw, names: Names, depth: int = 2) -> Expression:
     if depth == 0 or not known:
         kind = "column" if known else "length"
     if kind == "length":
-        texts = [column for column in names.of("text") if _is_varchar(names, column)]
+        texts = [column for column in names.of("text") if _is_column(names, column, Kind.VARCHAR)]
         if not texts:
             return Expression("1", "number", lambda row: 1, True)
         part = draw(st.sampled_from(texts))
@@ -196,8 +196,8 @@ def _is_wide(names: Names, expression: Expression) -> bool:
     return any(column.name in expression.text and column.type.kind is Kind.UBIGINT for column in names.schema.columns)
 
 
-def _is_varchar(names: Names, expression: Expression) -> bool:
-    return any(column.name == expression.text and column.type.kind is Kind.VARCHAR
+def _is_column(names: Names, expression: Expression, kind: Kind) -> bool:
+    return any(column.name == expression.text and column.type.kind is kind
                for column in (*names.schema.columns, *names.schema.tags))
 
 
@@ -213,7 +213,7 @@ def texts(draw: Draw, names: Names) -> Expression:
     match kind:
         case "concat":
             return _over(f"concat({part.text}, 'z')", "text", lambda a: a + "z", part)
-        case "upper" if _is_varchar(names, part):
+        case "upper" if _is_column(names, part, Kind.VARCHAR):
             return _over(f"upper({part.text})", "text", str.upper, part)
     return part
 
@@ -310,7 +310,9 @@ def aggregates(draw: Draw, names: Names, *, intervals: bool, plain: bool) -> Agg
     if name == "*":
         return Aggregate("count(*)", len, "number", True)
     if plain:
-        known = names.of("number") if name in (*NUMERIC, *PERCENTILES) else names.of("number", "text")
+        families: tuple[Family, ...] = ("number",) if name in (*NUMERIC, *PERCENTILES) else ("number", "text")
+        # What lies between two DECIMALs is rounded to their scale.
+        known = [column for column in names.of(*families) if not _is_column(names, column, Kind.DECIMAL)]
         if not known:
             return Aggregate("count(*)", len, "number", True)
         over = draw(st.sampled_from(known))

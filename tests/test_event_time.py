@@ -617,8 +617,8 @@ def test_quantiles_are_never_too_small(lateness: list[int], share: float) -> Non
     """A suggested watermark covers at least its share of the rows, and is at most an eighth too long."""
     ledger = TimeLedger()
     ts = -np.array(lateness, np.int64)
-    zero = np.zeros(len(ts), np.int64)
-    ledger.note(Judged(pa.table({}), ts, None, zero, None, (len(ts),), (1,), (0,)), 0)
+    zero = np.zeros(1, np.int64)
+    ledger.note(Judged(pa.table({}), ts, None, None, zero, (len(ts),), (1,), (0,)), 0)
     ordered = sorted(lateness)
     exact = ordered[max(0, math.ceil(share * len(ordered)) - 1)]
     assert exact <= ledger.lateness().quantile(share) * (1 + 2**-50) or share == 0

@@ -15,6 +15,7 @@ from simulation.disk import Disk, PowerLost
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import PenstockError
+from penstock.mnode.sandbox import Sandbox
 from penstock.tasks.state_store import StateStore
 from penstock.vnode.vnode import Vnode, VnodeOptions
 
@@ -188,3 +189,18 @@ def test_a_cut_in_the_middle_of_a_first_start_leaves_nothing_strange(memory: Pat
                 raise AssertionError(f"cut at call {boundary}: {error}") from error
         disk.kill("first")
         shutil.rmtree(memory / "vnode")
+
+
+def test_a_stream_begins_behind_what_a_power_cut_would_leave() -> None:
+    """The versions before a stream are on disk when it is created, also under WAL_LEVEL 1: none is given out again."""
+    with Sandbox(now_ms=1_700_000_000_000) as bed:
+        for statement in ("CREATE DATABASE d VGROUPS 1 WAL_LEVEL 1", "USE d", "CREATE TABLE t (ts TIMESTAMP, v INT)",
+                          "INSERT INTO t VALUES (1700000000000, 1)"):
+            bed.engine.execute(statement, bed.session)
+        (vgroup_id,) = bed.engine.catalog.database("d").vgroup_ids
+        vnode = bed.engine.storage.vnode(vgroup_id)
+        assert vnode.stats().synced_version < vnode.acknowledged_version
+        bed.engine.execute("CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT _wstart, count(*) FROM t INTERVAL(10s)",
+                           bed.session)
+        (stream,) = bed.engine.catalog.streams()
+        assert stream.start_cut == ((vgroup_id, vnode.stats().synced_version),)

@@ -20,10 +20,12 @@ PAST = {
     59: "a crash in the middle of CREATE STREAM left its result table behind",
     64: "rows lost by a power cut (WAL_LEVEL 1) were counted by a checkpoint, and their versions given out again",
     72: "a store whose first commit failed was never closed",
+    2332: "a stream that a disk kept from starting was asked for a checkpoint",
     30043: "a statement that dropped a left-over table was refused, and the stream created all the same",
     40072: "a power cut spared a later sector of unsynced records: the log was refused instead of cut",
     50479: "a MANIFEST whose rename was not durable came back after what it needs was deleted",
     174: "a commit record whose directory could not be synced was taken for unwritten, and was there at the next start",
+    304: "a power cut (WAL_LEVEL 1) took back versions behind which a stream was created: they were given out again",
     40179: "an attempt was prepared while a commit record was being written: it dropped the state of that checkpoint",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from sandboxes import T0, TestBed
 
@@ -109,6 +109,7 @@ ROW_WINDOWS = ["SESSION(ts, 5s)", "STATE_WINDOW(v)", "EVENT_WINDOW START WITH v 
     late=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(-2, 2)), max_size=6),
     piece=st.integers(1, 5), kill=st.booleans(),
 )
+@example(rows=[(0, 18, 2), (0, 19, 0), (0, 21, -1), (0, 40, 2)], late=[(0, 25, 0)], piece=1, kill=True)
 def test_windows_of_rows_are_cut_anew(window: str, rows: list[Any], late: list[Any], piece: int, kill: bool) -> None:
     """Rows that came too late count once their range is recalculated: the result is the batch answer."""
     with make("TRIGGER AT_ONCE WATERMARK 1s IGNORE EXPIRED 1 IGNORE UPDATE 0", window, "PARTITION BY tbname", vgroups=2,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from stream_kit import Catalog, Store, StreamKit, unhurried
 
@@ -18,10 +20,11 @@ from penstock.mnode.stream_status import StreamInfo
 from penstock.mnode.verdict import Names, Verdict, judged, verdict
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
-from penstock.tasks.messages import TaskId, TaskStatus
+from penstock.tasks.messages import ResultWrite, TaskId, TaskStatus
 from penstock.tasks.runner import StreamRunner
 from penstock.tasks.status import StateTracker
 from penstock.tasks.timesheet import Timesheet
+from penstock.tasks.window_agg import WindowAggTask
 
 RUNNING = StreamInfo("RUNNING")
 NAMES = Names("s1", (2, 3, 4))
@@ -215,6 +218,74 @@ def test_a_slow_function_is_found_on_real_tasks(tmp_path: Path, monkeypatch: pyt
     assert reports["sink"].busy == 0
     kit.close()
     store.close()
+
+
+def test_a_skewed_group_is_found_on_real_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Merging takes its time per row, and nearly all rows are of one group: its agg task holds both sources up."""
+    kit = StreamKit(
+        tmp_path, "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT _wstart, count(*) FROM meters PARTITION BY note "
+        "INTERVAL(10s)", vnodes=2, tables=8, settings=unhurried(queue_bytes=32_768, block_bytes_max=2048))
+    merge = WindowAggTask._merge
+
+    def slow(task: WindowAggTask, data: pa.RecordBatch, input: int) -> None:
+        kit.clock.advance(0.05 * data.num_rows)
+        merge(task, data, input)
+
+    monkeypatch.setattr(WindowAggTask, "_merge", slow)
+    fed = itertools.count()
+
+    def feed() -> None:
+        numbers = [next(fed) for _ in range(400)]
+        kit.insert([(n % 8, n * 10_000, 1, 1.0, "many" if n % 20 else f"few{n % 7}") for n in numbers])
+
+    found, _ = watched(kit, 60, feed)
+    assert found.kind == "skew"
+    assert found.task is not None
+    assert found.task.level == "agg"
+    busy = {task.id: status.busy_s for task, status in zip(kit.tasks, kit.stream.statuses(), strict=True)}
+    assert max(busy, key=busy.__getitem__) == found.task
+    kit.close()
+
+
+class Deaf:
+    """Takes writes and never acknowledges one."""
+
+    def submit(self, write: ResultWrite) -> None:
+        return
+
+    def acknowledged(self) -> int:
+        return 0
+
+
+def test_the_watchdog_finds_real_tasks_that_get_nowhere(tmp_path: Path) -> None:
+    """A sink whose writes are never acknowledged, with more behind them, is STALLED after the timeout, not before."""
+    kit = StreamKit(
+        tmp_path, "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname",
+        writer=lambda task: Deaf())
+    monitor, names = Monitor(100, 30), Names("s", (1,))
+    seen = []
+    for second in range(40):
+        kit.insert(rows(5, second * 5))
+        kit.run()
+        monitor.heartbeat(kit.stream.statuses(), kit.clock.monotonic())
+        seen.append(verdict(RUNNING, monitor.report(kit.clock.monotonic()), names).kind)
+        kit.clock.advance(1.0)
+    assert "stalled" not in seen[:31]
+    assert seen[-5:] == ["stalled"] * 5
+    last = judged(RUNNING, monitor.report(kit.clock.monotonic()), names)
+    assert last.state == "STALLED"
+    assert last.verdict.startswith("STALLED: sink s/v1 has work to do and made no progress for 3")
+    kit.close()
+
+
+def test_an_idle_stream_is_told_on_real_tasks(tmp_path: Path) -> None:
+    """Once everything is read and seconds have gone by without rows, there is no bottleneck to look for."""
+    kit = StreamKit(
+        tmp_path, "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname")
+    kit.insert(rows(100))
+    kit.run()
+    assert watched(kit, 10)[0].text == "idle: everything is read, and nothing new comes"
+    kit.close()
 
 
 # --- time accounting -------------------------------------------------------------------------------------------------

@@ -7,7 +7,15 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.vnode.keys import expand, find_ranges, kept_versions, key_codes, key_order, strictly_ascending
+from penstock.vnode.keys import (
+    expand,
+    find_ranges,
+    kept_versions,
+    key_codes,
+    key_order,
+    stable_order,
+    strictly_ascending,
+)
 
 KEYS = st.lists(st.tuples(st.sampled_from([1, 2, 2**63 + 5]), st.integers(-5, 5)), max_size=40).map(sorted)
 
@@ -45,6 +53,13 @@ def test_strictly_ascending_means_sorted_without_repeats(keys: list[tuple[int, i
     """Sorted keys are strictly ascending exactly when none occurs twice."""
     tuid, ts = np.array([k[0] for k in keys], np.uint64), np.array([k[1] for k in keys], np.int64)
     assert strictly_ascending(tuid, ts) == (len(set(keys)) == len(keys))
+
+
+@given(st.lists(st.tuples(st.sampled_from([3, 1, 2, 2**63 + 5]), st.integers(1, 12)), max_size=12))
+def test_runs_are_ordered_as_rows_are(runs: list[tuple[int, int]]) -> None:
+    """Short and long runs of equal ids: the order is that of a stable sort."""
+    ids = [id for id, count in runs for _ in range(count)]
+    assert stable_order(np.array(ids, np.uint64)).tolist() == sorted(range(len(ids)), key=ids.__getitem__)
 
 
 @given(st.lists(st.text(max_size=3), min_size=1) | st.lists(st.integers(0, 2**64 - 1), min_size=1)

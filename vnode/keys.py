@@ -14,6 +14,7 @@ I64 = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.intp]
 
+_RUN = 4  # from this mean length on, runs of equal ids are ordered as a whole
 _FEW = 16  # up to so many searches one by one are faster than all at once
 TS_MIN = int(np.iinfo(np.int64).min)
 TS_MAX = int(np.iinfo(np.int64).max)
@@ -43,7 +44,7 @@ def key_codes(column: Any) -> I64:
     return ranks
 
 
-def strictly_ascending(tuid: U64, ts: I64) -> bool:
+def strictly_ascending(tuid: U64 | I64, ts: I64) -> bool:
     """Tells whether (tuid, ts) are sorted and hold no key twice."""
     if len(tuid) < 2:
         return True
@@ -61,9 +62,22 @@ def ascending(tuid: U64, ts: I64) -> bool:
     return bool(((tuid[1:] > tuid[:-1]) | (same & (ts[1:] >= ts[:-1]))).all())
 
 
-def run_starts(tuid: U64) -> Index:
+def run_starts(tuid: U64 | I64) -> Index:
     """Returns the positions at which a new tuid begins."""
     return np.concatenate((np.zeros(1, np.intp), np.flatnonzero(tuid[1:] != tuid[:-1]) + 1))
+
+
+def stable_order(ids: U64 | I64) -> Index:
+    """Returns the order by id; equal ones stay as they are. Cheap where they come in runs: only the runs are sorted."""
+    order: Index
+    starts = run_starts(ids)
+    if _RUN * len(starts) > len(ids):
+        order = np.argsort(ids, kind="stable")
+        return order
+    by_id = np.argsort(ids[starts], kind="stable")
+    lengths = np.diff(starts, append=len(ids))[by_id]
+    order = np.arange(len(ids)) + np.repeat(starts[by_id] - (np.cumsum(lengths) - lengths), lengths)
+    return order
 
 
 def _search(values: I64, low: Index, high: Index, wanted: I64, *, behind_equal: bool) -> Index:

@@ -23,6 +23,7 @@ from penstock.vnode.keys import (
     kept_versions,
     key_codes,
     key_order,
+    stable_order,
     strictly_ascending,
     times_of,
     tuids_of,
@@ -206,7 +207,7 @@ def resolve(rows: pa.Table, key_name: str | None, tombstones: TombstoneIndex, *,
 
 def _order_of_appends(tuid: U64, ts: I64) -> Index | None:
     """Returns the order by key of rows that came in order of time within each child table; None if they didn't."""
-    order: Index = np.argsort(tuid, kind="stable")
+    order = stable_order(tuid)
     return order if strictly_ascending(tuid[order], ts[order]) else None
 
 

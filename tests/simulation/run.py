@@ -356,8 +356,17 @@ class Run:
     def _checkpoint(self, name: str) -> None:
         host = self._host()
         record = host.engine.catalog.stream(name)
-        if host.controller is not None and record is not None:
+        if host.controller is None or record is None:
+            return
+        with self.world.inside(host.process):
+            runs = record.id in host.controller.stream_states()
+        if runs:
             self._guard(lambda: host.controller.checkpoint_now(record.id))  # type: ignore[union-attr]
+            return
+        # The disk may have refused what its start needed; then it says so until it is resumed.
+        states = self._rows(f"SELECT state FROM information_schema.ins_streams WHERE stream_name = '{name}'")
+        if states != [("FAILED",)]:
+            raise SimulationError(f"stream {name} doesn't run, but is shown as {states}")
 
     def _do(self, text: str) -> bool:
         """Executes a statement; returns whether it was acknowledged."""
