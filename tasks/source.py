@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
 from penstock.planner.windows import end_of, grid_of
@@ -564,7 +563,7 @@ class SourceTask(BaseSourceTask):
         if self._grid is None or self._max_ts is None or partials.num_rows == 0:
             return partials
         limit = self._max_ts - self._plan.delete_mark
-        if pc.min(partials.column(WINDOW_START.name)).as_py() > limit:
+        if partials.column(WINDOW_START.name).to_numpy().min() > limit:
             return partials
         grid = self._grid
         kept = [end_of(start, grid) > limit for start in partials.column(WINDOW_START.name).to_pylist()]
