@@ -20,7 +20,9 @@ from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.keys import among
 from penstock.wal.record import DeleteRecord
 
-WINDOWS_PER_READ = 1_000
+ROWS_PER_READ = 1 << 19
+_FIRST_WINDOWS = 1_000
+_GROWTH = 8
 
 ReadRows = Callable[[pa.Array | None, int, int, int], pa.Table]
 """(tuids or None, first_ts, last_ts, as_of) -> the relation `rows` of the vnode's store at that WAL version."""
@@ -52,6 +54,8 @@ class Recalculation:
         self._schema = schema
         self._read_rows = read_rows
         self._time = plan.source.time_column
+        # Each read opens all parts of its time, so few reads are best; their size follows what windows held so far.
+        self._windows_per_read = _FIRST_WINDOWS
         self._grid = (grid_of(plan.agg.window, plan.agg.precision, plan.agg.time_zone)
                       if plan.agg is not None and plan.agg.window is not None else None)
 
@@ -75,7 +79,9 @@ class Recalculation:
         for first, last, members in self._runs(known):
             gids, starts = _windows_of(members)
             tuids = pa.array(np.unique(gids)) if self._plan.source.group_is_table else None
-            fresh = self._partials(self._read_rows(tuids, first, last, change.after))
+            rows = self._read_rows(tuids, first, last, change.after)
+            self._learn(members.num_rows, rows.num_rows)
+            fresh = self._partials(rows)
             replaced.append(fresh.filter(pa.array(among(*_windows_of(fresh), gids, starts))))
             gone = ~among(gids, starts, *_windows_of(fresh))
             if gone.any():
@@ -149,7 +155,7 @@ class Recalculation:
     # -- which windows -----------------------------------------------------------------------------------------
 
     def _runs(self, known: pa.RecordBatch) -> list[tuple[int, int, pa.RecordBatch]]:
-        """Returns (first ts, last ts, windows) per read: neighbouring windows together, within a bound.
+        """Returns (first ts, last ts, windows) per read: neighbouring windows together, about ROWS_PER_READ rows.
 
         `known` is sorted by start.
         """
@@ -160,12 +166,17 @@ class Recalculation:
         for head, tail in zip(heads.tolist(), [*heads[1:].tolist(), len(starts)], strict=True):
             start = int(starts[head])
             last = end_of(start, self._grid) - 1
-            if runs and start <= runs[-1][1] + 1 and head - runs[-1][2] < WINDOWS_PER_READ:
+            if runs and start <= runs[-1][1] + 1 and head - runs[-1][2] < self._windows_per_read:
                 first, previous_last, begin, _ = runs[-1]
                 runs[-1] = (first, max(last, previous_last), begin, tail)
             else:
                 runs.append((start, last, head, tail))
         return [(first, last, known.slice(begin, end - begin)) for first, last, begin, end in runs]
+
+    def _learn(self, windows: int, rows: int) -> None:
+        """Takes note of how many rows were read for so many windows."""
+        fitting = ROWS_PER_READ * windows // max(rows, windows)
+        self._windows_per_read = max(1, min(fitting, _GROWTH * self._windows_per_read))
 
     def _partials(self, rows: pa.Table) -> pa.RecordBatch:
         return self._first_stage.compute(rows)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from penstock.vnode.keys import (
     expand,
     find_ranges,
+    in_key_order,
     kept_versions,
     key_codes,
     key_order,
@@ -60,6 +61,19 @@ def test_runs_are_ordered_as_rows_are(runs: list[tuple[int, int]]) -> None:
     """Short and long runs of equal ids: the order is that of a stable sort."""
     ids = [id for id, count in runs for _ in range(count)]
     assert stable_order(np.array(ids, np.uint64)).tolist() == sorted(range(len(ids)), key=ids.__getitem__)
+
+
+@given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), max_size=30),
+       st.booleans(), st.booleans(), st.booleans())
+def test_order_by_key_and_version(rows: list[tuple[int, ...]], grouped: bool, sorted_: bool, composite: bool) -> None:
+    """Rows in any order, table by table, or in order already, with one key column or two."""
+    rows = sorted(rows) if sorted_ else sorted(rows, key=lambda row: row[0]) if grouped else rows
+    rows = rows if composite else [(tuid, ts, 0, version) for tuid, ts, _, version in rows]
+    tuid, ts, codes, version = (np.array([row[n] for row in rows], kind)
+                                for n, kind in enumerate((np.uint64, np.int64, np.int64, np.uint64)))
+    second = codes if composite else None
+    assert in_key_order(tuid, ts, second, version) == (rows == sorted(rows))
+    assert key_order(tuid, ts, second, version).tolist() == sorted(range(len(rows)), key=rows.__getitem__)
 
 
 @given(st.lists(st.text(max_size=3), min_size=1) | st.lists(st.integers(0, 2**64 - 1), min_size=1)

@@ -120,9 +120,21 @@ def expand(start: Index, stop: Index) -> tuple[Index, Index]:
     return owner, offsets + np.repeat(start, counts)
 
 
+def in_key_order(tuid: U64, ts: I64, codes: I64 | None, version: U64) -> bool:
+    """Tells whether rows are sorted by key, then version."""
+    if len(tuid) < 2:
+        return True
+    sorted_rows: Bools = version[1:] >= version[:-1]
+    for column in (ts, tuid) if codes is None else (codes, ts, tuid):
+        sorted_rows = (column[1:] > column[:-1]) | ((column[1:] == column[:-1]) & sorted_rows)
+    return bool(sorted_rows.all())
+
+
 def key_order(tuid: U64, ts: I64, codes: I64 | None, version: U64) -> Index:
     """Returns the order by key, then version; equal ones stay as they are."""
-    order: Index = np.lexsort((version, ts, tuid) if codes is None else (version, codes, ts, tuid))
+    order = stable_order(tuid)
+    if not in_key_order(tuid[order], ts[order], None if codes is None else codes[order], version[order]):
+        order = np.lexsort((version, ts, tuid) if codes is None else (version, codes, ts, tuid))
     return order
 
 

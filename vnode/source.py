@@ -20,11 +20,10 @@ from penstock.vnode.keys import (
     ascending,
     expand,
     find_ranges,
+    in_key_order,
     kept_versions,
     key_codes,
     key_order,
-    stable_order,
-    strictly_ascending,
     times_of,
     tuids_of,
 )
@@ -132,9 +131,10 @@ class Selection:
         elif len(self.tuids) == 1:
             low, high = (int(np.searchsorted(chunk.tuid, self.tuids[0], side)) for side in ("left", "right"))
         else:
-            first = np.full(len(self.tuids), self.first_ts, np.int64)
-            last = np.full(len(self.tuids), self.last_ts, np.int64)
-            return expand(*find_ranges(chunk.tuid, chunk.ts, self.tuids, first, last))[1]
+            begin = int(np.searchsorted(self.tuids, chunk.tuid[0], "left"))
+            near = self.tuids[begin : int(np.searchsorted(self.tuids, chunk.tuid[-1], "right"))]
+            first, last = (np.full(len(near), ts, np.int64) for ts in (self.first_ts, self.last_ts))
+            return expand(*find_ranges(chunk.tuid, chunk.ts, near, first, last))[1]
         times = chunk.ts[low:high]
         start = int(np.searchsorted(times, self.first_ts, "left"))
         stop = int(np.searchsorted(times, self.last_ts, "right"))
@@ -181,15 +181,13 @@ def resolve(rows: pa.Table, key_name: str | None, tombstones: TombstoneIndex, *,
     tuid, ts = tuids_of(_one(rows.column(0))), times_of(_one(rows.column(1)))
     version: U64 = _one(rows.column(rows.num_columns - 1)).to_numpy()
     order: Index | None = None
+    codes: I64 | None = None
     if not (unique and ascending(tuid, ts)):
         codes = key_codes(_one(rows.column(key_name))) if key_name is not None else None
-        order = _order_of_appends(tuid, ts) if unique else None
-        if order is None:
+        if not in_key_order(tuid, ts, codes, version):
             order = key_order(tuid, ts, codes, version)
-        tuid, ts, version = tuid[order], ts[order], version[order]
-        codes = None if codes is None else codes[order]
-    else:
-        codes = None
+            tuid, ts, version = tuid[order], ts[order], version[order]
+            codes = None if codes is None else codes[order]
     keep = version <= np.uint64(as_of)
     if tombstones:
         keep &= ~tombstones.hidden(tuid, ts, version)
@@ -200,15 +198,9 @@ def resolve(rows: pa.Table, key_name: str | None, tombstones: TombstoneIndex, *,
         codes = None if codes is None else codes[kept]
     if not unique:
         keep = kept_versions(tuid, ts, codes, version, pin)
-        if not keep.all() and order is not None:
-            order = order[keep]
+        if not keep.all():
+            order = np.flatnonzero(keep) if order is None else order[keep]
     return rows if order is None else rows.take(pa.array(order))
-
-
-def _order_of_appends(tuid: U64, ts: I64) -> Index | None:
-    """Returns the order by key of rows that came in order of time within each child table; None if they didn't."""
-    order = stable_order(tuid)
-    return order if strictly_ascending(tuid[order], ts[order]) else None
 
 
 def _one(column: pa.ChunkedArray) -> pa.Array:

@@ -120,7 +120,8 @@ class Vnode:
         self._fs = fs
         self._clock = clock
         self._wal = wal
-        self._cache = PartCache()
+        # What one flush wrote fits twice: who goes through a part piece by piece decodes it once.
+        self._cache = PartCache(2 * options.memtable_bytes)
         self._lock = threading.RLock()
         # Serialises what replaces the MANIFEST; taken before `_lock` where both are needed.
         self._store_lock = threading.RLock()
