@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.aggregation import Ints
 from penstock.tasks.children import Children
-from penstock.tasks.compute import WINDOW_START, Computer
+from penstock.tasks.compute import WINDOW_START, Computer, as_batch
 from penstock.tasks.groups import Groups
 from penstock.tasks.judging import Judged, expired_rows, suspects
 from penstock.tasks.segment_kernel import segment_partials, sorted_rows, sorted_schema
@@ -33,18 +34,32 @@ class FirstStage:
         self._schema = schema
         self._computer = computer
         self._children = children
-        self._registered: pa.Table | None = None
+        self._known: pa.Table | None = None
         self._groups: Groups | None = None
 
     def register_children(self) -> None:
-        """Sees to it that the relation `children` is what the log has said so far."""
+        """Sees to it that the child tables are those that the log has told of so far."""
         if not self._source.needs_children:
             return
         children = self._children.table()
-        if children is not self._registered:
-            self._computer.register("children", children)
-            self._registered = children
+        if children is not self._known:
+            self._known = children
             self._groups = None
+
+    def _table(self, sql: str, **rows: pa.Table) -> pa.Table:
+        """Returns the result of SQL over rows and the child tables that these are of.
+
+        What can't be computed of other tables' tags must not fail these rows, and DuckDB may compute what depends on
+        tags alone before it joins.
+        """
+        if self._known is None:
+            return self._computer.table(sql, **rows)
+        ((_, table),) = rows.items()
+        own = pc.is_in(self._known.column("_tuid"), pc.unique(table.column("_tuid")))
+        return self._computer.table(sql, **rows, children=self._known.filter(own))
+
+    def _run(self, sql: str, schema: pa.Schema, **rows: pa.Table) -> pa.RecordBatch:
+        return as_batch(self._table(sql, **rows), schema)
 
     def compute(self, rows: pa.Table) -> pa.RecordBatch:
         """Returns the partials, or the results of a scalar stream, of rows none of which is expired."""
@@ -53,7 +68,7 @@ class FirstStage:
         self.register_children()
         found = self._by_kernel(rows)
         if found is None:
-            found = self._computer.run(self._source.sql, self._schema, rows=rows)
+            found = self._run(self._source.sql, self._schema, rows=rows)
         if self._plan.agg is None and self._plan.on_error != "null":
             self._check_keys(found)
         return found
@@ -78,11 +93,11 @@ class FirstStage:
                 batches = [timely]
                 if partly.any():
                     doubtful = suspects(judged).filter(pa.array(partly))
-                    batches.append(self._computer.run(self._source.late_sql, self._schema, rows=doubtful))
+                    batches.append(self._run(self._source.late_sql, self._schema, rows=doubtful))
                 return batches, np.flatnonzero(self._counted(judged, expired))
         doubtful = suspects(judged)
-        numbers = self._computer.run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful).column(0).to_numpy()
-        return [self._computer.run(self._source.late_sql, self._schema, rows=doubtful)], np.sort(numbers)
+        numbers = self._run(self._source.expired_sql, _ROW_NUMBERS, rows=doubtful).column(0).to_numpy()
+        return [self._run(self._source.late_sql, self._schema, rows=doubtful)], np.sort(numbers)
 
     def attempt(self, rows: pa.Table) -> None:
         """Raises InvalidValueError if any of the rows can't be computed, be they in a window or not."""
@@ -105,13 +120,13 @@ class FirstStage:
         self.register_children()
         kernel = self._kernel
         if kernel is None:
-            return self._computer.table(self._source.rows_sql, rows=rows)
+            return self._table(self._source.rows_sql, rows=rows)
         try:
             return sorted_rows(kernel, rows, self.groups, self._source.time_column,
                                in_order=in_order and self._source.group_is_table)
         except NotInKernelError:
             schema = sorted_schema(kernel, rows.schema)
-            found = self._computer.table(self._source.rows_sql, rows=rows)
+            found = self._table(self._source.rows_sql, rows=rows)
             return found.select(schema.names).cast(schema)
 
     def segments(self, windowed: pa.Table) -> pa.RecordBatch:
@@ -119,14 +134,14 @@ class FirstStage:
         self.register_children()
         kernel = self._kernel
         if kernel is None:
-            return self._computer.run(self._source.sql, self._schema, windowed=windowed)
+            return self._run(self._source.sql, self._schema, windowed=windowed)
         try:
             return partials_batch(segment_partials(kernel, windowed, self.groups), self.groups, self._schema)
         except NotInKernelError:
             if not self._source.needs_children:
-                return self._computer.run(self._source.sql, self._schema, windowed=windowed)
+                return self._run(self._source.sql, self._schema, windowed=windowed)
             joined = "SELECT r.*, c.* EXCLUDE (_tuid) FROM narrow r LEFT JOIN children c USING (_tuid)"
-            return self._computer.run(f"WITH windowed AS ({joined}) {self._source.sql}", self._schema, narrow=windowed)
+            return self._run(f"WITH windowed AS ({joined}) {self._source.sql}", self._schema, narrow=windowed)
 
     def _counted(self, judged: Judged, expired: Bools) -> Bools:
         """Returns which of the expired rows the stream would have read."""
@@ -144,6 +159,8 @@ class FirstStage:
         assert self._kernel is not None
         self.register_children()
         if self._groups is None:
+            if self._known is not None:
+                self._computer.register("children", self._known)
             self._groups = Groups(self._kernel.groups_sql, self._plan.keys, self._children.table(), self._computer)
         return self._groups
 

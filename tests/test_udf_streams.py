@@ -10,6 +10,7 @@ from typing import Any
 
 import duckdb
 import pytest
+from failing_functions import SOUND
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from interval_streams import STEP
@@ -362,3 +363,16 @@ def test_workers_import_the_code_and_report_errors(con: Any, data_dir: Path) -> 
     assert "function picky failed 1 time, last: ValueError: three" in reasons[0][0]
     con.execute("insert into d1 values (3000, 4)")
     eventually(con, "select v, w from o", [(2 * (30 * 4 - 100), 10)])
+
+
+def test_what_fails_for_other_tables_does_not_fail_these_rows(tmp_path: Path) -> None:
+    """A condition on tags alone is computed for the tables of the rows at hand, not for all that there are."""
+    kit = StreamKit(tmp_path, "CREATE STREAM s TRIGGER AT_ONCE ON_ERROR SKIP INTO o AS SELECT _wstart, count(*) c "
+                    "FROM meters WHERE sound(CASE WHEN site = 's1' THEN 1 ELSE 0 END) = 1 AND site IS NOT NULL "
+                    "PARTITION BY tbname INTERVAL(10s)", functions=(SOUND,))
+    try:
+        kit.insert([(0, 1_000, 1, 1.0, "x"), (2, 2_000, 1, 1.0, "x"), (1, 3_000, 1, 1.0, "x")])
+        kit.run()
+        assert [row["c"] for row in kit.rows()] == [1, 1]
+    finally:
+        kit.close()
