@@ -25,6 +25,7 @@ PAST = {
     40072: "a power cut spared a later sector of unsynced records: the log was refused instead of cut",
     50479: "a MANIFEST whose rename was not durable came back after what it needs was deleted",
     174: "a commit record whose directory could not be synced was taken for unwritten, and was there at the next start",
+    160: "a file that could not be removed after a flush had it undone in memory: rows came twice",
     304: "a power cut (WAL_LEVEL 1) took back versions behind which a stream was created: they were given out again",
     40179: "an attempt was prepared while a commit record was being written: it dropped the state of that checkpoint",
 }

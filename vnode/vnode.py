@@ -647,7 +647,8 @@ class Vnode:
             for result, (_, last, _) in zip(results, before, strict=True):
                 result.table.sealed = ()
                 if last is not None and last != result.table.last_times:
-                    self._fs.remove(self._store / "last" / last.name)
+                    path = self._store / "last" / last.name
+                    self._replaced.append(_Replaced(path, self._clock.monotonic(), None, result.table.uid, None))
 
     def _publish_tombstones(self, table: TableState) -> None:
         """Writes the deletes for readers of other processes, when they changed."""
