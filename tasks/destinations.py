@@ -38,12 +38,10 @@ class Destinations:
         Children of groups that are new are computed first.
         """
         gids: Ids = batch.column(GROUP.name).to_numpy()
-        places = self._groups.find(gids)
-        unknown = np.flatnonzero(places < 0)
+        places, unknown = self._groups.find_or_first(gids)
         if not len(unknown):
             return places
-        _, first = np.unique(gids[unknown], return_index=True)
-        self._compute(batch, unknown[np.sort(first)])
+        self._compute(batch, unknown)
         return self._groups.find(gids)
 
     def _compute(self, batch: pa.RecordBatch, rows: Numbers) -> None:

@@ -51,12 +51,9 @@ class GroupIndex:
     def learn(self, block: pa.RecordBatch) -> Slots:
         """Returns the numbers of the groups of a block that begins with `_gid` and the keys; new ones get theirs."""
         gids: Ids = block.column(GROUP.name).to_numpy()
-        numbers = self._numbering.find(gids)
-        unknown = np.flatnonzero(numbers < 0)
-        if not len(unknown):
+        numbers, rows = self._numbering.find_or_first(gids)
+        if not len(rows):
             return numbers
-        _, first = np.unique(gids[unknown], return_index=True)
-        rows = unknown[np.sort(first)]
         place, chosen = block.schema.get_field_index(GROUP.name) + 1, pa.array(rows)
         keys = [block.column(place + n).take(chosen).to_pylist() for n in range(len(self.key_fields))]
         self._add(gids[rows], list(zip(*keys, strict=True)) if keys else [()] * len(rows))

@@ -45,6 +45,15 @@ class Numbering:
             rows = rows[(found >= 0) & (self._ids[found] != ids[rows])]
         return numbers
 
+    def find_or_first(self, ids: Ids) -> tuple[Numbers, Numbers]:
+        """Returns the numbers of ids as `find` does, and the first row of each id that was not added, in order."""
+        numbers = self.find(ids)
+        unknown = np.flatnonzero(numbers < 0)
+        if not len(unknown):
+            return numbers, unknown
+        _, first = np.unique(ids[unknown], return_index=True)
+        return numbers, unknown[np.sort(first)]
+
     def number(self, id_: int) -> int:
         """Returns the number of one id; -1 for an id that was not added. Faster than `find` for one."""
         slot = ((id_ ^ id_ >> int(_HALF)) * int(_MULTIPLIER) & 0xFFFF_FFFF_FFFF_FFFF) >> int(self._shift)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from embedded import NOW_MS, Embedded
+from product_function import PRODUCT
 
 from penstock.common.errors import InvalidStreamError, NotFoundError
 from penstock.shell.main import main
@@ -22,20 +23,7 @@ import pyarrow.compute as pc
 def twice(x):
     return pc.multiply(x, 2)
 
-
-class Product:
-    def init(self):
-        return 1
-
-    def accumulate(self, state, values):
-        return state * math.prod(values.drop_null().to_pylist())
-
-    def merge(self, left, right):
-        return left * right
-
-    def finish(self, state):
-        return state
-"""
+""" + PRODUCT
 T0 = NOW_MS // 60_000 * 60_000
 EXAMPLES = Path(__file__).parent.parent / "examples" / "stream_tests"
 

@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from embedded import Embedded
+from product_function import PRODUCT
 
 from penstock.common.errors import (
     AlreadyExistsError,
@@ -80,20 +81,7 @@ def nothing(x):
 def columnless():
     return None
 
-
-class Product:
-    def init(self):
-        return 1.0
-
-    def accumulate(self, state, values):
-        return state * math.prod(values.drop_null().to_pylist())
-
-    def merge(self, left, right):
-        return left * right
-
-    def finish(self, state):
-        return state
-
+''' + PRODUCT + '''
 
 class Joined:
     """The texts in the order in which they come, with their times."""
