@@ -142,7 +142,7 @@ def test_every_byte_of_a_part(directory: Path, tmp_path: Path) -> None:
 def test_every_byte_of_the_newest_times(directory: Path, tmp_path: Path) -> None:
     """Whichever byte of the file of newest times is flipped: the same times, or the file is named."""
     vnode = a_vnode(directory, tmp_path)
-    path = min(vnode.glob("store/last/*.parquet"))
+    path = max(vnode.glob("store/last/*.parquet"))  # older ones are only kept for a moment
 
     def newest() -> list[int | None]:
         opened = Vnode.open(vnode, VnodeOptions(int(vnode.name), wal_level=2), fs=UnsyncedFs(), clock=ManualClock())
