@@ -67,7 +67,7 @@ def damage(directory: Path, scenario: str) -> Path:
         flip(path)
         return path
     if scenario == "last_times":
-        path = min(directory.glob("vnode/*/store/last/*.parquet"))
+        path = max(directory.glob("vnode/*/store/last/*.parquet"))
         flip(path)
         return path
     if scenario == "commit_record":

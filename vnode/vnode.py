@@ -648,7 +648,7 @@ class Vnode:
                 result.table.sealed = ()
                 if last is not None and last != result.table.last_times:
                     path = self._store / "last" / last.name
-                    self._replaced.append(_Replaced(path, self._clock.monotonic(), None, result.table.uid, None))
+                    self._replaced.append(_Replaced(path, -math.inf, None, result.table.uid, None))  # no reader has it
 
     def _publish_tombstones(self, table: TableState) -> None:
         """Writes the deletes for readers of other processes, when they changed."""
