@@ -124,9 +124,13 @@ class Node:
         """Returns how the tasks of all streams are."""
         return [report.status for reports in self.status().tasks.values() for report in reports]
 
+    def all_run(self) -> bool:
+        """Tells whether all streams are RUNNING; some of their tasks may still be STARTING."""
+        return all(info.state == "RUNNING" for info in self.status().infos.values())
+
     def wait_running(self) -> None:
         """Waits until the tasks of all streams run. Raises UnavailableError after three minutes."""
-        self._wait_until(lambda: all(info.state == "RUNNING" for info in self.status().infos.values())
+        self.wait_until(lambda: self.all_run()
                          and all(task.state != "STARTING" for task in self.tasks()), _START_TIMEOUT_S)
 
     def log_ends(self) -> list[int]:
@@ -137,7 +141,7 @@ class Node:
 
     def wait_done(self, ends: Sequence[int], timeout_s: float) -> None:
         """Waits until all tasks have processed the logs up to these versions and rest. Raises UnavailableError."""
-        self._wait_until(lambda: self._is_done(ends), timeout_s)
+        self.wait_until(lambda: self._is_done(ends), timeout_s)
 
     def _is_done(self, ends: Sequence[int]) -> bool:
         calls = self.results.calls
@@ -151,14 +155,15 @@ class Node:
             task.state == "IDLE" and not task.input_bytes and not task.output_bytes
             and (task.processed_version is None or task.processed_version >= ends[task.task.index]) for task in tasks)
 
-    def _wait_until(self, condition: Callable[[], bool], timeout_s: float) -> None:
+    def wait_until(self, condition: Callable[[], bool], timeout_s: float, poll_s: float = _POLL_S) -> None:
+        """Waits until a condition holds, and looks every `poll_s`. Raises UnavailableError."""
         clock, never = SystemClock(), threading.Event()
         deadline = clock.monotonic() + timeout_s
         while not condition():
             if clock.monotonic() > deadline:
                 raise UnavailableError(f"after {timeout_s:g} s the streams are not there yet: " + "; ".join(
                     f"{task.task} {task.state} {task.reason}" for task in self.tasks()))
-            clock.wait(never, _POLL_S)
+            clock.wait(never, poll_s)
 
     def close(self) -> None:
         self.engine.close()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import statistics
-import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,12 +16,13 @@ from bench.setup import create_tables, feed
 
 _TIMES = 9
 _TIMEOUT_S = 60.0
+_POLL_S = 0.001
 
 
 def started(folder: Path, phase: Phase, query: Query, shape: Shape) -> dict[str, Any]:
     """Returns medians over some streams that start one after the other, each beside one that runs.
 
-    `start_seconds`: from CREATE STREAM until all tasks of the stream run. `result_seconds`: from the INSERT of a row
+    `start_seconds`: from CREATE STREAM until the stream is RUNNING. `result_seconds`: from the INSERT of a row
     until its result is visible. The first stream, which starts Spark, isn't among them.
     """
     starts, results = [], []
@@ -35,12 +34,12 @@ def started(folder: Path, phase: Phase, query: Query, shape: Shape) -> dict[str,
         for n in range(_TIMES):
             created = time.monotonic()
             node.execute(query.stream(f"s{n}", f"out{n}", "AT_ONCE"))
-            _wait_until(lambda: _all_run(node))
+            node.wait_until(node.all_run, _TIMEOUT_S, _POLL_S)
             starts.append(time.monotonic() - created)
             wanted = node.results.calls + 2  # the warm stream's, and the new one's
             inserted = time.monotonic()
             feed(node.engine, node.session, shape, arrivals(shape, 1))
-            _wait_until(partial(_has_calls, node, wanted))
+            node.wait_until(partial(_has_calls, node, wanted), _TIMEOUT_S, _POLL_S)
             results.append(time.monotonic() - inserted)
             node.execute(f"DROP STREAM s{n}")
         phase.end()
@@ -49,18 +48,5 @@ def started(folder: Path, phase: Phase, query: Query, shape: Shape) -> dict[str,
             "result_seconds": round(statistics.median(results), 4), "result_seconds_max": round(max(results), 4)}
 
 
-def _all_run(node: Node) -> bool:
-    return all(info.state == "RUNNING" for info in node.status().infos.values())
-
-
 def _has_calls(node: Node, count: int) -> bool:
     return node.results.calls >= count
-
-
-def _wait_until(condition: Callable[[], bool]) -> None:
-    """Waits closer than `Node.wait_running` does, which takes its time. Raises RuntimeError after a minute."""
-    never, deadline = threading.Event(), time.monotonic() + _TIMEOUT_S
-    while not condition():
-        if time.monotonic() > deadline:
-            raise RuntimeError(f"after {_TIMEOUT_S:g} s the streams are not there yet")
-        never.wait(0.001)

@@ -37,7 +37,7 @@ class FirstStage:
         self._known: pa.Table | None = None
         self._groups: Groups | None = None
 
-    def register_children(self) -> None:
+    def note_children(self) -> None:
         """Sees to it that the child tables are those that the log has told of so far."""
         if not self._source.needs_children:
             return
@@ -65,7 +65,7 @@ class FirstStage:
         """Returns the partials, or the results of a scalar stream, of rows none of which is expired."""
         if not rows.num_rows:
             return pa.RecordBatch.from_pylist([], schema=self._schema)
-        self.register_children()
+        self.note_children()
         found = self._by_kernel(rows)
         if found is None:
             found = self._run(self._source.sql, self._schema, rows=rows)
@@ -85,7 +85,7 @@ class FirstStage:
         """
         assert self._source.late_sql is not None
         assert self._source.expired_sql is not None
-        self.register_children()
+        self.note_children()
         if self._kernel is not None and self._kernel.panes is not None:
             expired, partly = expired_rows(judged, self._kernel.panes)
             timely = self._by_kernel(judged.rows, ~(expired | partly))
@@ -117,7 +117,7 @@ class FirstStage:
 
         `in_order`: those of each table are sorted by time already.
         """
-        self.register_children()
+        self.note_children()
         kernel = self._kernel
         if kernel is None:
             return self._table(self._source.rows_sql, rows=rows)
@@ -131,7 +131,7 @@ class FirstStage:
 
     def segments(self, windowed: pa.Table) -> pa.RecordBatch:
         """Returns the partials of rows from `in_windows`, each with the `_wstart` of its window."""
-        self.register_children()
+        self.note_children()
         kernel = self._kernel
         if kernel is None:
             return self._run(self._source.sql, self._schema, windowed=windowed)
@@ -157,7 +157,7 @@ class FirstStage:
     def groups(self) -> Groups:
         """The groups of the tables that are known now."""
         assert self._kernel is not None
-        self.register_children()
+        self.note_children()
         if self._groups is None:
             if self._known is not None:
                 self._computer.register("children", self._known)

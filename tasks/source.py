@@ -262,7 +262,7 @@ class SourceTask(BaseSourceTask):
         self._tracker.enter("RUNNING", "reads the history of its vnode")
         rows = history.read()
         if rows is not None and rows.num_rows:
-            self._first_stage.register_children()
+            self._first_stage.note_children()
             self._rows_in += rows.num_rows
             self._bytes_in += rows.nbytes
             self._emit_history(rows, history.as_of)
@@ -406,7 +406,7 @@ class SourceTask(BaseSourceTask):
     def _send_piece(self, piece: Piece) -> None:
         rows, readmitted = self._retried(piece.rows)
         if self._windower is not None:
-            self._first_stage.register_children()
+            self._first_stage.note_children()
             replayed = self._replayed_until > 0
             late: list[TimeRange] = [(None, piece.first, piece.last)] if not piece.retries else [
                 ((tuid,), ts, ts) for tuid, ts, _ in self._retries if piece.first <= ts <= piece.last]
@@ -486,7 +486,7 @@ class SourceTask(BaseSourceTask):
         if not rows and not deletes:
             self._send_watermark()
             return
-        self._first_stage.register_children()
+        self._first_stage.note_children()
         self._block = rows
         judged, future = judge(rows, self._plan, self._max_ts, self._table_times,
                                noted if self._writers is not None else None) if rows else (None, [])

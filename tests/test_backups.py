@@ -63,6 +63,15 @@ def pieces(backup: Path) -> dict[str, set[str]]:
     return {shelf.name: {piece.name for piece in shelf.iterdir()} for shelf in sorted(stream.glob("pieces-*"))}
 
 
+def assert_restored(directory: Path, backup: Path, checkpoint: int) -> None:
+    """Loses the state of the stream; the next start takes that of a checkpoint from its backup, and all is right."""
+    shutil.rmtree(directory / "data" / "streams")
+    with open_bed(directory / "data", backup) as bed:
+        bed.run()
+        assert events(bed)[-1] == f"its state is taken from the backup of checkpoint {checkpoint}"
+        assert is_right(bed)
+
+
 def test_a_stream_goes_on_from_a_backup_where_its_state_is_gone(tmp_path: Path) -> None:
     """Without streams/ in the data directory the newest copy is taken, and what came after it is read again."""
     backup = tmp_path / "backup"
@@ -112,11 +121,7 @@ def test_copies_that_are_not_whole_count_for_nothing(tmp_path: Path, damage: str
             data = bytearray(state.read_bytes())
             data[len(data) // 2] ^= 1
             state.write_bytes(data)
-    shutil.rmtree(tmp_path / "data" / "streams")
-    with open_bed(tmp_path / "data", backup) as bed:
-        bed.run()
-        assert events(bed)[-1] == "its state is taken from the backup of checkpoint 2"
-        assert is_right(bed)
+    assert_restored(tmp_path, backup, 2)
 
 
 def test_a_state_without_any_intact_checkpoint_is_taken_from_the_backup(tmp_path: Path) -> None:
@@ -198,11 +203,7 @@ def test_a_copy_sends_what_the_last_but_one_does_not_have(
             assert set().union(*shelves.values()) == named
         assert len(shelves) == 2
         assert max(sent[2:]) < max(len(shelf) for shelf in shelves.values())
-    shutil.rmtree(tmp_path / "data" / "streams")
-    with open_bed(tmp_path / "data", backup) as bed:
-        bed.run()
-        assert events(bed)[-1] == "its state is taken from the backup of checkpoint 6"
-        assert is_right(bed)
+    assert_restored(tmp_path, backup, 6)
 
 
 def test_copies_of_format_1_are_read(tmp_path: Path) -> None:

@@ -136,7 +136,9 @@ class LmdbSeam:
             yield
 
 
-class _Environment:
+class _Wrapped:
+    """Something of lmdb's with the seam around it: what isn't there is the library's."""
+
     def __init__(self, seam: LmdbSeam, inner: Any) -> None:
         self._seam = seam
         self._inner = inner
@@ -144,19 +146,14 @@ class _Environment:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._inner, name)
 
+
+class _Environment(_Wrapped):
     def begin(self, *arguments: Any, **options: Any) -> Any:
         transaction = self._inner.begin(*arguments, **options)
         return _Transaction(self._seam, transaction) if options.get("write") else transaction
 
 
-class _Transaction:
-    def __init__(self, seam: LmdbSeam, inner: Any) -> None:
-        self._seam = seam
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
+class _Transaction(_Wrapped):
     def __enter__(self) -> _Transaction:
         return self
 
