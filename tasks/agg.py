@@ -70,6 +70,7 @@ class AggTask(BaseTask):
         self._ahead: frozenset[TaskId] = frozenset()
         self._delayed = Delayed(plan.period_ms / 1000)
         self._late_kept = dict.fromkeys((task.index for task in upstream), 0)
+        self._late_forgotten = dict.fromkeys((task.index for task in upstream), 0)
         self._rows_in = 0
         self._bytes_in = 0
         self._set_up(len(upstream), deployment)
@@ -79,7 +80,9 @@ class AggTask(BaseTask):
             # How long the engine was down isn't known: quiet vnodes are quiet from now on.
             self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
             self._hold_back()
-            self._late_kept.update(meta.get("late_rows_kept", ()))  # checkpoints of older versions have none
+            # Checkpoints of older versions have no such counts.
+            self._late_kept.update(meta.get("late_rows_kept", ()))
+            self._late_forgotten.update(meta.get("late_rows_forgotten", ()))
             self._restore(meta)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
@@ -136,6 +139,7 @@ class AggTask(BaseTask):
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
             bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
+            late_rows=sum(self._late_forgotten.values()), late_forgotten=tuple(self._late_forgotten.items()),
             late_kept=tuple(self._late_kept.items()),
             held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
             if len(self._upstream) > 1 else (),
@@ -262,4 +266,5 @@ class AggTask(BaseTask):
 
     def _state(self) -> Mapping[str, Any]:
         return {"table": self._table.save(), "watermarks": self._watermarks.save(),
-                "late_rows_kept": list(self._late_kept.items())}
+                "late_rows_kept": list(self._late_kept.items()),
+                "late_rows_forgotten": list(self._late_forgotten.items())}

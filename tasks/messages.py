@@ -294,7 +294,8 @@ class TaskStatus:
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error. `upper_bound`: the greatest event time that rows have or writers have noted. `late_rows`: came too late and
-    are left out; `late_kept`: per vnode, by its place, those that came after their window had closed and changed its
+    are left out; `late_forgotten`: of them per vnode, by its place, those that an agg task left out, because it had
+    forgotten their windows; `late_kept`: per vnode those that came after their window had closed and changed its
     result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
     left out (None: as in the status before).
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
@@ -329,6 +330,7 @@ class TaskStatus:
     late_rows: int = 0
     future_rows: int = 0
     error_rows: int = 0
+    late_forgotten: tuple[tuple[int, int], ...] = ()
     late_kept: tuple[tuple[int, int], ...] = ()
     lateness: Lateness = Lateness()
     left_out: tuple[LeftOutRow, ...] | None = ()
