@@ -16,7 +16,7 @@ from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.final_stage import FinalStage
 from penstock.tasks.inbox import Inbox
-from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
+from penstock.tasks.messages import Barrier, Block, Cleared, End, Recalculating, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
@@ -122,7 +122,7 @@ class AggTask(BaseTask):
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._checkpoint(checkpoint_id, self._outbox)
-            case Cleared() | Settled():
+            case Recalculating() | Cleared() | Settled():
                 self._replace(item, self._inputs[channel])
             case End():
                 self._hear_time(self._inputs[channel], Watermark(None, idle=True))
@@ -244,7 +244,7 @@ class AggTask(BaseTask):
         """The time that results wait for is over."""
         raise NotImplementedError
 
-    def _replace(self, signal: Cleared | Settled, input: int) -> None:
+    def _replace(self, signal: Recalculating | Cleared | Settled, input: int) -> None:
         """A source puts something else in the place of what it sent; only sources of INTERVAL windows do."""
         raise InternalError(f"{self.id} was told of {signal}")
 

@@ -68,6 +68,11 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalculating:
+    """The sender is going to compute windows again, until a `Settled` says so; no window may be forgotten before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     """What the sender had contributed to windows that start in [first, last] is void; what follows takes its place."""
 
@@ -77,7 +82,9 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What follows `Cleared` is complete: the windows can be emitted again."""
+    """What follows `Cleared` is complete: the windows can be emitted again. `done`: none of the sender's is left."""
+
+    done: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class End:
     """Nothing more will come on this channel."""
 
 
-Signal = Watermark | Barrier | Cleared | Settled | End
+Signal = Watermark | Barrier | Recalculating | Cleared | Settled | End
 Item = Block | Signal
 
 

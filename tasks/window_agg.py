@@ -14,7 +14,7 @@ from penstock.tasks.agg import AggTask
 from penstock.tasks.compute import ADD, OPERATION, ROWS, WINDOW_START
 from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
-from penstock.tasks.messages import Cleared, Settled
+from penstock.tasks.messages import Cleared, Recalculating, Settled
 from penstock.tasks.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.window_table import Times, Touched, WindowTable, united
@@ -30,6 +30,8 @@ class WindowAggTask(AggTask):
         self._open: set[int] = set()
         # The state of windows that end by then is gone.
         self._forgotten_until: int | None = None
+        # Inputs that compute windows again: what one has brought back must wait for the others.
+        self._recalculating: set[int] = set()
         self._merged: list[Touched] = []
         self._held = HeldWindows()
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
@@ -127,11 +129,16 @@ class WindowAggTask(AggTask):
     def _emit_delayed(self) -> None:
         self._emit_windows(self._delayed.take())
 
-    def _replace(self, signal: Cleared | Settled, input: int) -> None:
+    def _replace(self, signal: Recalculating | Cleared | Settled, input: int) -> None:
+        if isinstance(signal, Recalculating):
+            self._recalculating.add(input)
+            return
         if isinstance(signal, Cleared):
             first, last = signal.first, signal.last
             self._held.clear(input, first, last, self._table.clear(first, last, input))
             return
+        if signal.done:
+            self._recalculating.discard(input)
         settled = self._held.settle(input)
         starts = np.array(list(settled), np.int64)
         sizes = [len(groups) for groups in settled.values()]
@@ -193,7 +200,7 @@ class WindowAggTask(AggTask):
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
         until = self._forgettable_until()
-        if until is not None:
+        if until is not None and not self._recalculating:
             self._table.forget(until)
             self._forgotten_until = until if self._forgotten_until is None else max(until, self._forgotten_until)
 

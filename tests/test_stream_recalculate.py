@@ -220,3 +220,27 @@ def test_time_by_the_clock_spoils_nothing_either() -> None:
         before = results(bed)
         bed.execute(f"INSERT INTO d0 VALUES ({at(2)}, 7)")
         assert results(bed) == before
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(("steps", "piece"), [(1, 5), (3, 2)])
+def test_what_comes_back_is_kept_until_all_vnodes_have_it(steps: int, piece: int, killed: bool) -> None:
+    """A checkpoint between what two vnodes compute again of a forgotten window lets nothing go; nor does a kill."""
+    options = "TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 DELETE_MARK 1m"
+    with make(options, vgroups=2, blockRowsMax=piece) as bed:
+        for n in range(12):
+            bed.execute("INSERT INTO " + " ".join(f"d{table} VALUES ({at(n * 10)}, 1)" for table in range(3)))
+        bed.checkpoint()
+        bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 7)")
+        bed.engine.execute(f"RECALCULATE STREAM s FROM {at(0)}", bed.session)
+        (running,) = bed.streams.local_streams().values()
+        for _ in range(steps):
+            running.step()
+        bed.checkpoint()
+        if killed:
+            bed.kill()
+        bed.run()
+        assert results(bed) == batch(bed)
+        bed.checkpoint()
+        kept = sum(status.windows_open or 0 for status in bed.streams.statuses() if status.task.level == "agg")
+        assert kept < 12 * 2
