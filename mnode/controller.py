@@ -7,6 +7,7 @@ collecting a deployment) is done elsewhere and comes back as an event. The publi
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -21,6 +22,7 @@ from penstock.common.errors import CorruptionError, InternalError, NotFoundError
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.mnode import checkpoints, groups
+from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
 from penstock.mnode.monitor import Monitor, TaskReport
@@ -121,7 +123,8 @@ class RunningStream:
     every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
     `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
     have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
-    `last_checkpoint_id` were used, also if they aren't on disk any more.
+    `last_checkpoint_id` were used, also if they aren't on disk any more. `pause_reason`: why it is paused, if not by
+    PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit.
     """
 
     stream_id: int
@@ -138,6 +141,8 @@ class RunningStream:
     savepoints: Callable[[], frozenset[int]] = frozenset
     recover: Callable[[], bool] = lambda: False
     last_checkpoint_id: int = 0
+    pause_reason: str = ""
+    state_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,8 @@ class _Entry:
 
     stream: RunningStream
     paused: bool
+    #: why, if nobody has asked for it
+    pause_reason: str = ""
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: StreamDeployment | None = None
@@ -218,13 +225,15 @@ class StreamController:
         build: TaskBuilder | None = None,
         surroundings: Surroundings | None = None,
         before_commit: Callable[[int], None] = lambda stream_id: None,
+        on_pause: Callable[[int, str], None] = lambda stream_id, reason: None,
     ) -> None:
         """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
 
         `on_checkpoint(stream id, {vgroup id: version})` is called after each commit, from another thread: WAL up to
         these versions isn't needed any more, not even for a restart from the oldest record that is kept.
         `before_commit(stream id)` is called before each commit, from another thread, and makes durable what the stream
-        has read and written; if it raises, the checkpoint is abandoned.
+        has read and written; if it raises, the checkpoint is abandoned. `on_pause(stream id, reason)` is called, from
+        another thread, for a stream that was paused because it has more than it may have.
         """
         self._paths = paths
         self._clock = clock
@@ -234,6 +243,7 @@ class StreamController:
         self._secret = secret
         self._on_checkpoint = on_checkpoint
         self._before_commit = before_commit
+        self._on_pause = on_pause
         self._build = build
         self._records = records
         self._machine = GroupMachine(settings.groups)
@@ -480,7 +490,7 @@ class StreamController:
     def _start(self, stream: RunningStream) -> None:
         if stream.stream_id in self._entries:
             return
-        self._entries[stream.stream_id] = _Entry(stream, stream.paused)
+        self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
         self._handle(groups.AddStream(stream.stream_id, stream.database, stream.vgroup_ids))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
@@ -496,7 +506,7 @@ class StreamController:
 
     def _resume(self, stream_id: int, skip_to_end: bool) -> None:
         entry = self._entry(stream_id)
-        entry.paused = False
+        entry.paused, entry.pause_reason = False, ""
         stream = self._machine.stream(stream_id)
         entry.skip_pending = skip_to_end and (stream is None or stream.state is not StreamState.RUNNING)
         self._post_event(stream_id, Resume(skip_to_end))
@@ -546,6 +556,7 @@ class StreamController:
             state = "STOPPING"
         elif stream.state is StreamState.RUNNING:
             state = "PAUSED" if entry.paused else "RUNNING"
+            reason = reason or entry.pause_reason
         else:
             state = "STARTING" if stream.attempt == 0 and not reason else "RESTARTING"
             if not reason:
@@ -607,6 +618,8 @@ class StreamController:
         if isinstance(message, control.Heartbeat):
             known = [status for status in message.statuses if status.task.stream_id in self._entries]
             self._monitor.heartbeat(known, worker.heard_at)
+            for stream_id in {status.task.stream_id for status in known}:
+                self._keep_state_limit(self._entries[stream_id])
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
         elif isinstance(message, control.Failed):
@@ -623,6 +636,30 @@ class StreamController:
             self._handle_checkpoint(checkpoints.Acknowledgement(message.checkpoint, message.attempt))
         else:
             raise InternalError(f"worker {connection.index} sent a {type(message).__name__}")
+
+    def _keep_state_limit(self, entry: _Entry) -> None:
+        limit = entry.stream.state_limit
+        if limit and not entry.paused:
+            held = state_bytes(self._monitor.statuses_of(entry.stream.stream_id))
+            reason = over_state_limit(entry.stream.name, held, limit)
+            if reason is not None:
+                self._pause_for(entry, reason)
+
+    def _pause_for(self, entry: _Entry, reason: str) -> None:
+        """Pauses a stream that has more than it may have; what it has read already still flows on."""
+        stream_id = entry.stream.stream_id
+        entry.pause_reason = reason
+        self._pause(stream_id)
+        self._tell(stream_id, f"paused: {reason}", logging.WARNING)
+        self._helpers.submit(self._call_on_pause, stream_id, reason)
+
+    def _call_on_pause(self, stream_id: int, reason: str) -> None:
+        try:
+            self._on_pause(stream_id, reason)
+        except Exception:  # noqa: BLE001
+            # It is paused all the same, though not for longer than the engine runs.
+            _log.exception("that stream %x is paused could not be noted", stream_id,
+                           extra=about(stream=self._name(stream_id)))
 
     def _note_damage(self, message: control.Failed) -> None:
         """Sees to it that the next attempt starts from the checkpoint before."""
@@ -812,9 +849,9 @@ class StreamController:
         entry = self._entries.get(stream_id)
         return f"0x{stream_id:x}" if entry is None else entry.stream.name
 
-    def _tell(self, stream_id: int, text: str) -> None:
+    def _tell(self, stream_id: int, text: str, level: int = logging.INFO) -> None:
         deployment = self._entries[stream_id].deployment if stream_id in self._entries else None
-        _log.info("stream %x: %s", stream_id, text, extra=about(
+        _log.log(level, "stream %x: %s", stream_id, text, extra=about(
             stream=self._name(stream_id), attempt=None if deployment is None else deployment.attempt))
         self._events.append(StreamEvent(self._clock.now_ms(), stream_id, text))
 

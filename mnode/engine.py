@@ -394,7 +394,7 @@ class Engine:
             plan = self._streams.plan(stream, session, replaced)
             source = self.catalog.database(plan.source_database)
             assert source is not None
-            lines = explain_stream(plan, source.vgroup_ids)
+            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options))
             if replaced is not None:
                 lines.append(f"Replaces stream {replaced.name}: computed from history, nothing of its state is used")
             return text_result("Query Plan", lines)
@@ -416,7 +416,11 @@ class Engine:
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config), self.records, self._runtime,
             self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
-            before_commit=self._streams.settle)
+            before_commit=self._streams.settle, on_pause=self._note_paused)
+
+    def _note_paused(self, stream_id: int, reason: str) -> None:
+        with self._ddl_lock:
+            self._streams.note_paused(stream_id, reason)
 
     def _stop_service(self) -> None:
         if self._service is not None:

@@ -23,6 +23,8 @@ _STREAM_GAUGES = (
      "event_time_watermark", 1000),
     ("penstock_stream_checkpoint_timestamp_seconds", "When the newest committed checkpoint was done.",
      "checkpoint_time", 1000),
+    ("penstock_stream_state_bytes", "State of all tasks in memory and on disk.", "state_bytes", 1),
+    ("penstock_stream_state_limit_bytes", "Its STATE_LIMIT, if there is one.", "state_limit", 1),
 )
 _STREAM_COUNTERS = (
     ("penstock_stream_restarts", "Attempts after the first since the engine started.", "restarts", 1),

@@ -16,6 +16,7 @@ class StreamInfo:
     """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM.
 
     `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `sink_rate` (MB/s) None: those of all.
+    `state_limit`: bytes of state beyond which it is paused, 0 for no limit.
     `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line.
     """
 
@@ -28,6 +29,7 @@ class StreamInfo:
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_s: float | None = None
     sink_rate: float | None = None
+    state_limit: int = 0
     backup: str = "none"
     verdict: str = ""
 

@@ -15,6 +15,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config, keys
 from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
+from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.history_text import history_text
 from penstock.mnode.lateness_text import histogram_text, suggestion
@@ -295,7 +296,7 @@ class SystemTables:
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
                 history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
-                info.verdict or None,
+                info.verdict or None, state_bytes(report.status for report in reports), info.state_limit or None,
             )
 
     def _task_rows(self) -> Iterator[Row]:

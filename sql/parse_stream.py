@@ -8,6 +8,7 @@ from typing import Any, cast
 from sqlglot import exp
 
 from penstock.common.errors import NotSupportedError
+from penstock.common.quantities import MIB, TIB, read_size, size_text
 from penstock.sql.cursor import Cursor
 from penstock.sql.lexer import Token, TokenKind
 from penstock.sql.literals import position
@@ -49,6 +50,7 @@ _FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
 ANALYZE_MIN_S, ANALYZE_MAX_S = 1, 600
 _SINK_RATE_RANGE = (0.1, 5.0)
+_STATE_LIMIT_RANGE = (MIB, 16 * TIB)
 _GUARANTEES = ("EXACTLY_ONCE", "AT_LEAST_ONCE")
 _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONTINUOUS_WINDOW_CLOSE")
 
@@ -92,6 +94,8 @@ class _OptionReader:
             self._set(token, "checkpoint_interval", token.word, _checkpoint_interval(cursor))
         elif cursor.take("SINK_RATE"):
             self._set(token, "sink_rate", token.word, _sink_rate(cursor))
+        elif cursor.take("STATE_LIMIT"):
+            self._set(token, "state_limit", token.word, _state_limit(cursor))
         elif cursor.take("GUARANTEE"):
             word = cursor.take_any(*_GUARANTEES)
             if word is None:
@@ -189,6 +193,20 @@ def _sink_rate(cursor: Cursor) -> float:
     if rate != 0 and not low <= rate <= high:
         raise cursor.fail(f"SINK_RATE is from {low:g} to {high:g} MB per second, or 0 for no limit", token)
     return rate
+
+
+def _state_limit(cursor: Cursor) -> int:
+    token = cursor.token
+    try:
+        limit = read_size(cursor.string("a size") if token.kind is TokenKind.STRING else token.raw)
+    except ValueError:
+        raise cursor.fail("a size such as '1GiB' is expected", token) from None
+    if token.kind is not TokenKind.STRING:
+        cursor.advance()
+    low, high = _STATE_LIMIT_RANGE
+    if limit != 0 and not low <= limit <= high:
+        raise cursor.fail(f"STATE_LIMIT is from {size_text(low)} to {size_text(high)}, or 0 for no limit", token)
+    return limit
 
 
 def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False) -> Statement:

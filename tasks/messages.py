@@ -308,7 +308,8 @@ class TaskStatus:
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
     Of the `elapsed_s` seconds of this attempt the task was `busy_s` in its steps, `udf_s` of them in users' functions,
     most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
-    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`.
+    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
+    of which `state_memory` are in memory.
     """
 
     task: TaskId
@@ -358,3 +359,4 @@ class TaskStatus:
     udf_s: float = 0.0
     slowest_udf: str = ""
     state_capacity: int | None = None
+    state_memory: int = 0

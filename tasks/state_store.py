@@ -307,8 +307,20 @@ class StateStore:
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the map in use, rounded up to pages."""
-        return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]) + self._pending_bytes
+        """Bytes that are kept: pages that hold something, and what is in memory. Costs a look at each layer.
+
+        Pages that were freed don't count: LMDB uses them again before the file grows.
+        """
+        layers = self._layers()
+        with self._reading() as transaction:
+            stats = [transaction.stat(layer) for layer in (self._meta, *layers)]
+        pages = sum(stat[kind] for stat in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
+        return int(pages * self._env.stat()["psize"]) + self._pending_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the open delta that are in memory."""
+        return self._pending_bytes
 
     # -- inside ----------------------------------------------------------------------------------------------
 
