@@ -101,7 +101,7 @@ Item = Block | Signal
 
 @dataclass(frozen=True, slots=True)
 class StartCheckpoint:
-    """To source tasks: put a barrier behind what has been sent."""
+    """To source tasks: put a barrier behind what has been sent. To sink tasks: don't keep it waiting."""
 
     checkpoint_id: int
 
@@ -159,7 +159,8 @@ class TaskCheckpoint:
 
     `version` is the source task's WAL position (the last processed version), None for the other levels.
     `digest` is a checksum over what was written, kept in the commit record. `rows`: all rows that a source task has
-    read since the stream was created, None for the other levels.
+    read since the stream was created, None for the other levels. `unwritten`: whether a sink task has set results from
+    before the checkpoint aside in its state, which are still to be written.
     """
 
     task: TaskId
@@ -169,6 +170,7 @@ class TaskCheckpoint:
     version: int | None = None
     digest: str = ""
     rows: int | None = None
+    unwritten: bool = False
 
 
 # --- results: what a sink task asks the dnode to write -----------------------------------------------------------
@@ -310,6 +312,7 @@ class TaskStatus:
     most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
     until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
     of which `state_memory` are in memory.
+    `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
     """
 
     task: TaskId
@@ -360,3 +363,4 @@ class TaskStatus:
     slowest_udf: str = ""
     state_capacity: int | None = None
     state_memory: int = 0
+    aside_bytes: int = 0

@@ -158,7 +158,7 @@ class SourceTask(BaseSourceTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         if not self._outbox.flush():
-            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            self._enter_blocked(self._outbox)
             return self._read_ahead() or progressed
         if self._dead is not None:
             progressed |= self._dead.step()
@@ -194,7 +194,7 @@ class SourceTask(BaseSourceTask):
         return read or progressed
 
     def next_deadline(self) -> float | None:
-        if self._paused or self._plan.agg is None:
+        if self._paused or self._plan.agg is None or self._outbox.blocked_channel is not None:
             return None
         deadlines = [] if self._idle else [self._quiet_since + self._idle_timeout_s]
         if self._writers is not None:
