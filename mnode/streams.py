@@ -64,7 +64,7 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.build import TaskEdges, task_edges
+from penstock.tasks.build import TaskEdges, queue_counts, task_edges
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
@@ -675,7 +675,8 @@ class Streams:
             interval = options.checkpoint_interval
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-                           sink_rate=options.sink_rate, state_limit=self.state_limit(options), backup=self._backup_text(stream.id))
+                           sink_rate=options.sink_rate, state_limit=self.state_limit(options),
+                           backup=self._backup_text(stream.id))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -726,6 +727,7 @@ class Streams:
             paused=stream.wanted == "paused",
             pause_reason=stream.wanted_reason,
             state_limit=self.state_limit(options),
+            queues=queue_counts(task_edges(plan, stream.id, len(database.vgroup_ids)), len(database.vgroup_ids)),
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id),
