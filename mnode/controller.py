@@ -315,19 +315,28 @@ class StreamController:
         except FutureTimeoutError:
             _log.info("stream %x: RECALCULATE is under way, but no checkpoint holds it yet", stream_id)
 
-    def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = 30.0) -> CommitRecord | None:
-        """Starts a checkpoint of a running stream. With `wait`, returns its record once it is valid.
+    def checkpoint_now(self, stream_id: int, timeout_s: float = 30.0) -> CommitRecord:
+        """Takes a checkpoint of a running stream; returns its record once it is valid.
 
         Raises NotFoundError for an unknown stream, UnavailableError if the checkpoint is abandoned or takes too long.
         """
-        future = self._ask(lambda: self._request_checkpoint(stream_id))
-        if not wait:
-            return None
+        _, future = self._ask(lambda: self._request_checkpoint(stream_id))
         try:
             return self._surroundings.result(future, timeout_s)
         except FutureTimeoutError:
             text = f"the checkpoint of stream {stream_id:x} is not done within {timeout_s:g} s"
             raise UnavailableError(text) from None
+
+    def begin_checkpoint(self, stream_id: int, timeout_s: float) -> tuple[int, bool]:
+        """Has a checkpoint of a running stream taken; returns its id, and whether it became valid within `timeout_s`.
+
+        One that takes longer goes on. Raises NotFoundError for an unknown stream, UnavailableError if it is abandoned.
+        """
+        checkpoint_id, future = self._ask(lambda: self._request_checkpoint(stream_id))
+        try:
+            return self._surroundings.result(future, timeout_s).checkpoint_id, True
+        except FutureTimeoutError:
+            return checkpoint_id, False
 
     def statuses(self) -> list[TaskStatus]:
         """Returns the latest status of each task, ordered by task."""
@@ -394,7 +403,7 @@ class StreamController:
 
     def _checkpoint_all(self, timeout_s: float) -> None:
         running = [report.stream_id for report in self.stream_states().values() if report.state == "RUNNING"]
-        futures = [self._ask(partial(self._request_checkpoint, stream_id)) for stream_id in running]
+        futures = [self._ask(partial(self._request_checkpoint, stream_id))[1] for stream_id in running]
         deadline = self._clock.monotonic() + timeout_s
         for stream_id, future in zip(running, futures, strict=True):
             try:
@@ -526,9 +535,10 @@ class StreamController:
         if stream is None or stream.state is not StreamState.RUNNING:
             raise UnavailableError(f"stream {stream_id:x} isn't running", hint="try again once SHOW STREAMS says so")
         self._post_event(stream_id, order)
-        return self._request_checkpoint(stream_id)
+        return self._request_checkpoint(stream_id)[1]
 
-    def _request_checkpoint(self, stream_id: int) -> Future[CommitRecord]:
+    def _request_checkpoint(self, stream_id: int) -> tuple[int, Future[CommitRecord]]:
+        """Returns the id of the checkpoint that will have everything until now, and what waits for it."""
         entry = self._entry(stream_id)
         future: Future[CommitRecord] = Future()
         progress = self._checkpoints.progress(stream_id)
@@ -536,10 +546,11 @@ class StreamController:
             future.set_exception(UnavailableError(
                 f"stream {entry.stream.name} doesn't run now and can't be checkpointed",
                 hint="SHOW STREAMS says what it waits for"))
-            return future
-        entry.waiters.append((progress.checkpoint_id + 1, future))
+            return 0, future
+        checkpoint_id = progress.checkpoint_id + 1
+        entry.waiters.append((checkpoint_id, future))
         self._handle_checkpoint(checkpoints.Request(stream_id))
-        return future
+        return checkpoint_id, future
 
     def _close_all(self) -> Future[None]:
         gone = self._gone = Future()

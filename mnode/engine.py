@@ -377,9 +377,11 @@ class Engine:
         self._dnode.maintain()
 
     def abandon(self) -> None:
-        """Lets go of the directory as the death of the process would: nothing is written. For the simulation."""
+        """Lets go of the directory as the death of the process would: nothing is flushed. For tests and simulation."""
         self._closed = True
         self._undo.pop_all()
+        self._dnode.stop()
+        self._views.stop()
         self.catalog.close()
         stop_logging(self._log_handler)
         self._lock.release()

@@ -99,12 +99,15 @@ class LocalController:
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         self._running(self._entry(stream_id)).post(order)
 
-    def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = 0.0) -> CommitRecord | None:
+    def checkpoint_now(self, stream_id: int, timeout_s: float = 0.0) -> CommitRecord:
         entry = self._entry(stream_id)
         record = self._checkpoint(entry, self._running(entry))
         if record is None:
             raise UnavailableError(f"stream {entry.stream.name} can't be checkpointed: it doesn't get anywhere")
         return record
+
+    def begin_checkpoint(self, stream_id: int, timeout_s: float) -> tuple[int, bool]:
+        return self.checkpoint_now(stream_id).checkpoint_id, True
 
     def close(self) -> None:
         for stream_id in list(self._entries):

@@ -89,7 +89,7 @@ def _lag(status: TaskStatus) -> int | None:
 
 
 def _has_work(status: TaskStatus) -> bool:
-    return status.state != "PAUSED" and (status.input_bytes > 0 or bool(_lag(status)))
+    return status.state != "PAUSED" and (status.input_bytes + status.aside_bytes > 0 or bool(_lag(status)))
 
 
 class Monitor:

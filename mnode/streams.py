@@ -38,7 +38,7 @@ from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
 from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
 from penstock.mnode.monitor import TaskReport
-from penstock.mnode.records import CommitRecords
+from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
@@ -472,12 +472,19 @@ class Streams:
         plan = self._plans.get(stream.id)
         return None if plan is None else plan.trigger
 
-    def checkpoint(self, stream: StreamRecord, timeout_s: float) -> None:
+    def checkpoint(self, stream: StreamRecord, timeout_s: float) -> CommitRecord:
         """Takes a checkpoint; returns when it is valid. Raises UnavailableError if it can't be had in time."""
+        return self._checkpointing(stream).checkpoint_now(stream.id, timeout_s)
+
+    def begin_checkpoint(self, stream: StreamRecord, timeout_s: float) -> tuple[int, bool]:
+        """Has a checkpoint taken; returns its id, and whether it is valid by now, at most so much later."""
+        return self._checkpointing(stream).begin_checkpoint(stream.id, timeout_s)
+
+    def _checkpointing(self, stream: StreamRecord) -> Controller:
         if self._controller is None or not self.runs(stream):
             _refuse_stopped(stream, "checkpointed")
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="SHOW STREAMS says why")
-        self._controller.checkpoint_now(stream.id, wait=True, timeout_s=timeout_s)
+        return self._controller
 
     def end_at_checkpoint(self, stream: StreamRecord, timeout_s: float, *, required: bool) -> None:
         """Ends a stream's tasks right behind a checkpoint: its source tasks rest, so nothing is read after its cut.
@@ -492,7 +499,7 @@ class Streams:
         try:
             controller.pause(stream.id)
             self._await_sources(controller, stream.id, paused=True)
-            controller.checkpoint_now(stream.id, wait=True, timeout_s=timeout_s)
+            controller.checkpoint_now(stream.id, timeout_s)
         except UnavailableError as error:
             if required:
                 if stream.wanted != "paused":

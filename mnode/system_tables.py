@@ -292,7 +292,7 @@ class SystemTables:
                 f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
-                sum(status.late_rows for status in sources), sum(lags) if lags else None,
+                sum(report.status.late_rows for report in reports), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
                 history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
@@ -435,7 +435,7 @@ def _task_row(
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
         _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
-        ", ".join(map(str, downstream)) or None,
+        ", ".join(map(str, downstream)) or None, status.aside_bytes,
     )
 
 
@@ -465,7 +465,8 @@ def watermark_row(
     return (
         stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision),
         _to_ms(status.upper_bound, precision), status.idle, report.lag,
-        status.late_rows, sum(dict(each.late_kept).get(index, 0) for each in (status, *aggs)),
+        status.late_rows + sum(dict(agg.late_forgotten).get(index, 0) for agg in aggs),
+        sum(dict(each.late_kept).get(index, 0) for each in (status, *aggs)),
         status.future_rows, status.error_rows, status.idle_since_ms, holds, status.processed_version,
         _to_ms(min(marks), precision) if marks else None, suggestion(status.lateness, per_second),
         histogram_text(status.lateness, per_second),

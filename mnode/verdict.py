@@ -135,9 +135,9 @@ def _follow(report: TaskReport, by_name: dict[str, TaskReport]) -> TaskReport:
 
 def _limited_sink(reports: Sequence[TaskReport]) -> TaskReport | None:
     """Returns a sink that can't write as fast as results come, before queues are full enough to block anybody."""
-    waiting = [report for report in reports if report.status.task.level == "sink" and report.status.input_bytes
+    waiting = [report for report in reports if report.status.task.level == "sink" and _waiting(report)
                and (report.blocked or 0.0) >= _SATURATED]
-    return max(waiting, key=lambda report: report.status.input_bytes, default=None)
+    return max(waiting, key=_waiting, default=None)
 
 
 def _saturated(reports: Sequence[TaskReport]) -> TaskReport | None:
@@ -158,7 +158,11 @@ def _busiest(tasks: Sequence[TaskReport]) -> TaskReport:
 
 
 def _has_more(report: TaskReport) -> bool:
-    return bool(report.lag) or report.status.input_bytes > 0
+    return bool(report.lag) or _waiting(report) > 0
+
+
+def _waiting(report: TaskReport) -> int:
+    return report.status.input_bytes + report.status.aside_bytes
 
 
 def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) -> Verdict:

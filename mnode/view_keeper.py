@@ -74,12 +74,16 @@ class ViewKeeper:
                 raise
 
     def close(self) -> None:
-        """Writes what changed for the last time, and stops."""
+        """Stops, and writes what changed for the last time."""
+        self.stop()
+        self.refresh()
+
+    def stop(self) -> None:
+        """Ends the thread; what changed stays marked."""
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        self.refresh()
 
     def _run(self) -> None:
         while not self._stop.is_set():

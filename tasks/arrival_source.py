@@ -37,7 +37,7 @@ class ArrivalSourceTask(SourceTask):
         self._next_end = self._end_after(self._now())
 
     def next_deadline(self) -> float | None:
-        if self._paused:
+        if self._paused or self._outbox.blocked_channel is not None:
             return None
         missing_ms = -(-(self._next_end - self._now()) * 1000 // UNITS_PER_SECOND[self._source.precision])
         return self._clock.monotonic() + max(0, missing_ms) / 1000

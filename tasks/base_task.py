@@ -91,6 +91,11 @@ class BaseTask:
         """Rows read since the stream was created; None where nobody counts them."""
         return None
 
+    @property
+    def _has_unwritten(self) -> bool:
+        """Whether the state holds results that are still to be written; only sink tasks' may."""
+        return False
+
     def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
         """Goes back to a checkpoint; returns what `_state` gave then, or None at the stream's beginning."""
         try:
@@ -115,7 +120,8 @@ class BaseTask:
             outbox.flush()
         duration_ms = (time.perf_counter() - started) * 1000
         self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest, self._rows_total))
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest, self._rows_total,
+            self._has_unwritten))
 
     def _status(self, output: ChannelQueue[TaskId] | None, table_bytes: int = 0, **more: Any) -> TaskStatus:
         """Returns what every task reports, and `more` fields of `TaskStatus`. `table_bytes`: state beside the store."""
@@ -171,6 +177,13 @@ class BaseSourceTask(BaseTask):
     def _abandon(self, checkpoint_id: int) -> None:
         if checkpoint_id in self._checkpoints:
             self._checkpoints.remove(checkpoint_id)
+
+    def _enter_blocked(self, outbox: Outbox) -> None:
+        """What it has made doesn't fit its output queue; a task that rests makes nothing more, and is paused."""
+        if self._paused:
+            self._tracker.enter("PAUSED", "paused by PAUSE STREAM; its output queue is full")
+        else:
+            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(outbox.blocked_channel))
 
     @property
     def _rows_total(self) -> int:

@@ -19,6 +19,7 @@ from penstock.common.errors import UnavailableError
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
     TaskId,
@@ -160,8 +161,12 @@ _MESSAGES = (
 
 
 def concerns(event: TaskEvent, task: TaskId) -> bool:
-    """Tells whether a task is meant by an event: the ends of checkpoints go to all tasks, the rest to source tasks."""
-    return task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned)
+    """Tells whether a task is meant by an event.
+
+    The ends of checkpoints go to all tasks, their beginnings to source and sink tasks, the rest to source tasks.
+    """
+    return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned)
+            or (task.level == "sink" and isinstance(event, StartCheckpoint)))
 
 
 class ControlConnection:

@@ -68,6 +68,11 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalculating:
+    """The sender is going to compute windows again, until a `Settled` says so; no window may be forgotten before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     """What the sender had contributed to windows that start in [first, last] is void; what follows takes its place."""
 
@@ -77,7 +82,9 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What follows `Cleared` is complete: the windows can be emitted again."""
+    """What follows `Cleared` is complete: the windows can be emitted again. `done`: none of the sender's is left."""
+
+    done: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +92,7 @@ class End:
     """Nothing more will come on this channel."""
 
 
-Signal = Watermark | Barrier | Cleared | Settled | End
+Signal = Watermark | Barrier | Recalculating | Cleared | Settled | End
 Item = Block | Signal
 
 
@@ -94,7 +101,7 @@ Item = Block | Signal
 
 @dataclass(frozen=True, slots=True)
 class StartCheckpoint:
-    """To source tasks: put a barrier behind what has been sent."""
+    """To source tasks: put a barrier behind what has been sent. To sink tasks: don't keep it waiting."""
 
     checkpoint_id: int
 
@@ -152,7 +159,8 @@ class TaskCheckpoint:
 
     `version` is the source task's WAL position (the last processed version), None for the other levels.
     `digest` is a checksum over what was written, kept in the commit record. `rows`: all rows that a source task has
-    read since the stream was created, None for the other levels.
+    read since the stream was created, None for the other levels. `unwritten`: whether a sink task has set results from
+    before the checkpoint aside in its state, which are still to be written.
     """
 
     task: TaskId
@@ -162,6 +170,7 @@ class TaskCheckpoint:
     version: int | None = None
     digest: str = ""
     rows: int | None = None
+    unwritten: bool = False
 
 
 # --- results: what a sink task asks the dnode to write -----------------------------------------------------------
@@ -294,7 +303,8 @@ class TaskStatus:
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error. `upper_bound`: the greatest event time that rows have or writers have noted. `late_rows`: came too late and
-    are left out; `late_kept`: per vnode, by its place, those that came after their window had closed and changed its
+    are left out; `late_forgotten`: of them per vnode, by its place, those that an agg task left out, because it had
+    forgotten their windows; `late_kept`: per vnode those that came after their window had closed and changed its
     result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
     left out (None: as in the status before).
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
@@ -302,6 +312,7 @@ class TaskStatus:
     most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
     until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
     of which `state_memory` are in memory.
+    `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
     """
 
     task: TaskId
@@ -330,6 +341,7 @@ class TaskStatus:
     late_rows: int = 0
     future_rows: int = 0
     error_rows: int = 0
+    late_forgotten: tuple[tuple[int, int], ...] = ()
     late_kept: tuple[tuple[int, int], ...] = ()
     lateness: Lateness = Lateness()
     left_out: tuple[LeftOutRow, ...] | None = ()
@@ -351,3 +363,4 @@ class TaskStatus:
     slowest_udf: str = ""
     state_capacity: int | None = None
     state_memory: int = 0
+    aside_bytes: int = 0

@@ -45,6 +45,7 @@ from penstock.tasks.messages import (
     LeftOutRow,
     Reason,
     Recalculate,
+    Recalculating,
     Replay,
     RowKey,
     Settled,
@@ -123,6 +124,7 @@ class SourceTask(BaseSourceTask):
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
+            self._announce_ranges()
         self._quarantine = Quarantine(self._store, plan.source)
         self._dead = self._open_dead_letters(deployment)
         self._open_wal()
@@ -156,7 +158,7 @@ class SourceTask(BaseSourceTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         if not self._outbox.flush():
-            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            self._enter_blocked(self._outbox)
             return self._read_ahead() or progressed
         if self._dead is not None:
             progressed |= self._dead.step()
@@ -192,7 +194,7 @@ class SourceTask(BaseSourceTask):
         return read or progressed
 
     def next_deadline(self) -> float | None:
-        if self._paused or self._plan.agg is None:
+        if self._paused or self._plan.agg is None or self._outbox.blocked_channel is not None:
             return None
         deadlines = [] if self._idle else [self._quiet_since + self._idle_timeout_s]
         if self._writers is not None:
@@ -218,15 +220,26 @@ class SourceTask(BaseSourceTask):
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, Recalculate):
             self._ranges.add(event.first_ts, event.last_ts)
+            self._announce_ranges()
         elif isinstance(event, Replay):
-            self._replay([row for vgroup_id, row in event.rows if vgroup_id == self._vgroup_id])
+            self._replay(event)
+            self._announce_ranges()
         else:
             super()._handle(event)
 
-    def _replay(self, rows: Sequence[DeadRow]) -> None:
-        """Orders the windows of rows that were left out to be computed with those of them that can be computed."""
-        self._retries.update((row.row.row_key, row) for row in rows)
+    def _replay(self, order: Replay) -> None:
+        """Orders the windows of rows that were left out to be computed with those of them that can be computed.
+
+        INTERVAL windows of other vnodes' rows are computed too: the agg task may have forgotten what they hold of ours.
+        """
+        own = [row for vgroup_id, row in order.rows if vgroup_id == self._vgroup_id]
+        self._retries.update((row.row.row_key, row) for row in own)
+        rows = own if self._grid is None or self._source.group_is_table else [row for _, row in order.rows]
         self._ranges.add_retries(sorted({row.row.ts for row in rows}))
+
+    def _announce_ranges(self) -> None:
+        if self._grid is not None and self._ranges.pending:
+            self._outbox.signal(Recalculating())
 
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
@@ -425,7 +438,7 @@ class SourceTask(BaseSourceTask):
         else:
             self._outbox.signal(Cleared(piece.first, piece.last))
             self._send(ADD, within(fresh, piece))
-            self._outbox.signal(Settled())
+            self._outbox.signal(Settled(done=not self._ranges.pending))
 
     def _retried(self, rows: pa.Table) -> tuple[pa.Table, list[RowKey]]:
         """Returns a piece's rows without those that were tried once more in vain, and the keys of the others tried."""

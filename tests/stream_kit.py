@@ -296,7 +296,7 @@ class StreamKit:
         """Takes a checkpoint; commits it if all tasks acknowledged and `commit` is set."""
         self.checkpoints += 1
         number = self.checkpoints
-        self.post(StartCheckpoint(number), "source")
+        self.stream.post(StartCheckpoint(number))
         self.run()
         acknowledged = {ack.task for ack in self.acknowledged if ack.checkpoint_id == number}
         assert acknowledged == {task.id for task in self.tasks}
@@ -309,7 +309,7 @@ class StreamKit:
         """Takes and commits a checkpoint while the tasks are in the middle of their work: no more than it takes."""
         self.checkpoints += 1
         number = self.checkpoints
-        self.post(StartCheckpoint(number), "source")
+        self.stream.post(StartCheckpoint(number))
         wanted = {task.id for task in self.tasks}
         while {ack.task for ack in self.acknowledged if ack.checkpoint_id == number} != wanted:
             assert self.stream.step()

@@ -160,7 +160,7 @@ def test_a_checkpoint_commits_moves_pins_and_is_restored_from(engine: Engine) ->
     """A requested checkpoint has a record on disk, releases WAL, and is what the next engine deploys from."""
     engine.controller.start(engine.stream(1, FakePlan(4, 5)))
     engine.results.wait_rows(1, 40)
-    record = engine.controller.checkpoint_now(1, wait=True)
+    record = engine.controller.checkpoint_now(1)
     assert record is not None
     assert record.versions == ((2, 4), (3, 4))
     assert [task.task for task in record.tasks] == sorted(
@@ -188,7 +188,7 @@ def test_a_checkpoint_that_a_task_finds_damaged_is_passed_over(tmp_path: Path) -
         engine.controller.start(engine.stream(1, FakePlan(4, 5)))
         engine.results.wait_rows(1, 40)
         for _ in range(2):
-            engine.controller.checkpoint_now(1, wait=True)
+            engine.controller.checkpoint_now(1)
         engine.runtime.groups[0].kill(0)
         clock = SystemClock()
         deadline = clock.monotonic() + 15
@@ -199,7 +199,7 @@ def test_a_checkpoint_that_a_task_finds_damaged_is_passed_over(tmp_path: Path) -
         texts = [event.text for event in engine.controller.events()]
         assert "checkpoint 2 is damaged and passed over: the state of 1-agg-1 is not as it was written" in texts
         assert any(text.endswith("is deployed, from checkpoint 1") for text in texts)
-        record = engine.controller.checkpoint_now(1, wait=True)
+        record = engine.controller.checkpoint_now(1)
         assert record is not None
         assert record.checkpoint_id == 3
     finally:

@@ -30,6 +30,7 @@ from penstock.wal.segment import (
 )
 
 MAX_PAYLOAD = 1 << 30
+_LARGE = 1 << 20  # bytes from which copying a piece takes longer than a write of its own
 
 
 class Ticket:
@@ -284,8 +285,19 @@ class WalWriter:
         return None
 
     def _append(self, pieces: list[bytes | pa.Buffer]) -> None:
-        if pieces and self._file is not None:
-            self._file.append(b"".join(pieces))
+        """Appends all pieces, small ones together; a large one isn't copied first."""
+        if self._file is None:
+            return
+        small: list[bytes | pa.Buffer] = []
+        for piece in pieces:
+            if len(piece) < _LARGE:
+                small.append(piece)
+                continue
+            self._file.append(b"".join(small))
+            self._file.append(piece)
+            small = []
+        if small:
+            self._file.append(b"".join(small))
 
     def _roll(self, first_version: int) -> None:
         with self._sync_lock:
