@@ -89,6 +89,7 @@ class Config:
     compact_min_parts: int = field(metadata=_key("vnode", "integer", 2, 1000))
 
     stream_queue_size: int = field(metadata=_key("streams", "size", 64 * KIB, 4 * GIB))
+    queue_budget: int = field(metadata=_key("streams", "size", MIB, 16 * TIB, or_zero=True))
     stream_buffer_size: int = field(metadata=_key("streams", "size", MIB, TIB))
     block_rows_max: int = field(metadata=_key("streams", "integer", 1, 10_000_000))
     block_bytes_max: int = field(metadata=_key("streams", "size", 4 * KIB, GIB))

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,7 @@ from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
 from penstock.mnode.monitor import Monitor, TaskReport
+from penstock.mnode.queue_shares import QueueShares
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
@@ -87,6 +88,7 @@ class ControllerSettings:
     heartbeat_timeout_s: float = 15.0
     wal_poll_interval_s: float = 0.0005
     stall_timeout_s: float = 30.0
+    queue_budget_bytes: int = 0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     log_level: str = "warning"
@@ -108,6 +110,7 @@ class ControllerSettings:
             heartbeat_timeout_s=config.heartbeat_timeout,
             wal_poll_interval_s=config.wal_poll_interval,
             stall_timeout_s=config.stall_timeout,
+            queue_budget_bytes=config.queue_budget,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.host,
@@ -124,7 +127,8 @@ class RunningStream:
     `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
     have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
     `last_checkpoint_id` were used, also if they aren't on disk any more. `pause_reason`: why it is paused, if not by
-    PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit.
+    PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit. `queues`: how
+    many its tasks have on each worker, for the share in `queueBudget`.
     """
 
     stream_id: int
@@ -135,6 +139,7 @@ class RunningStream:
     start_versions: tuple[int, ...]
     children: Callable[[], tuple[bytes, ...]]
     next_attempt: Callable[[], int]
+    queues: tuple[int, ...]
     settings: TaskSettings = field(default_factory=TaskSettings)
     paused: bool = False
     checkpoint_interval_s: float | None = None
@@ -249,6 +254,7 @@ class StreamController:
         self._machine = GroupMachine(settings.groups)
         self._checkpoints = CheckpointMachine(settings.checkpoints)
         self._monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0), settings.stall_timeout_s)
+        self._queue_shares = QueueShares(settings.queue_budget_bytes)
         self._entries: dict[int, _Entry] = {}
         self._workers: dict[str, dict[int, _Worker]] = {}
         self._handles: dict[str, Handle] = {}
@@ -631,6 +637,7 @@ class StreamController:
             self._monitor.heartbeat(known, worker.heard_at)
             for stream_id in {status.task.stream_id for status in known}:
                 self._keep_state_limit(self._entries[stream_id])
+            self._hear_of_queues(message.queues, connection.index)
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
         elif isinstance(message, control.Failed):
@@ -647,6 +654,21 @@ class StreamController:
             self._handle_checkpoint(checkpoints.Acknowledgement(message.checkpoint, message.attempt))
         else:
             raise InternalError(f"worker {connection.index} sent a {type(message).__name__}")
+
+    def _hear_of_queues(self, queues: Iterable[control.QueuesHeld], index: int) -> None:
+        for held in queues:
+            entry = self._entries.get(held.stream_id)
+            if entry is not None and entry.deployment is not None and entry.deployment.attempt == held.attempt:
+                self._queue_shares.heard(held.stream_id, index, held.order, held.held_bytes)
+        self._share_queues()
+
+    def _share_queues(self) -> None:
+        """Tells workers which bounds of queues have changed."""
+        for share in self._queue_shares.decide():
+            stream, deployment = self._machine.stream(share.stream_id), self._entries[share.stream_id].deployment
+            if stream is not None and deployment is not None:
+                self._send(stream.group.name, control.BoundQueues(
+                    share.stream_id, deployment.attempt, share.order, share.queue_bytes))
 
     def _keep_state_limit(self, entry: _Entry) -> None:
         limit = entry.stream.state_limit
@@ -813,14 +835,18 @@ class StreamController:
                 self._tell(entry.stream.stream_id, f"checkpoint {checkpoint_id} is damaged and passed over: {why}")
 
     def _deploy(self, instruction: groups.DeployStream) -> None:
-        deployment = self._entries[instruction.stream_id].deployment
-        if deployment is None:
+        entry = self._entries[instruction.stream_id]
+        if entry.deployment is None:
             raise InternalError(f"stream {instruction.stream_id:x} is to be deployed without a deployment")
+        settings = entry.deployment.settings
+        queue_bytes = self._queue_shares.enter(instruction.stream_id, entry.stream.queues, settings.queue_bytes)
+        deployment = replace(entry.deployment, settings=replace(settings, queue_bytes=queue_bytes))
         workers = self._workers.get(instruction.group, {})
         peers = tuple(workers[index].connection.exchange_address for index in sorted(workers))
         since = "the start" if deployment.checkpoint_id is None else f"checkpoint {deployment.checkpoint_id}"
         self._tell(instruction.stream_id, f"attempt {deployment.attempt} is deployed, from {since}")
         self._send(instruction.group, control.Deploy(deployment, peers))
+        self._share_queues()
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:
         entry = self._entries[stream_id]
@@ -844,6 +870,8 @@ class StreamController:
         self._handle_checkpoint(checkpoints.AttemptEnds(stream_id, "the stream was removed"))
         entry = self._entries.pop(stream_id, None)
         self._monitor.forget(stream_id)
+        self._queue_shares.leave(stream_id)
+        self._share_queues()
         if entry is not None and not entry.removed.done():
             entry.removed.set_result(None)
 

@@ -14,6 +14,7 @@ import contextlib
 import json
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -331,7 +332,7 @@ class _Inbox:
         self.sequence += frame.size
 
     def _put_block(self, block: Block, on_blocked: Callable[[], None]) -> None:
-        blocked = False
+        blocked, pieces = False, deque([block])
         # Set before the queue is looked at, so that no change in between goes unnoticed.
         self.waiting = True
         try:
@@ -339,7 +340,7 @@ class _Inbox:
                 self.changed.clear()
                 if not self.open:
                     raise StaleAttemptError(f"channel {self.channel} was closed by its receiver")
-                if self.queue.try_put(self.channel.upstream, block):
+                if self.queue.put_pieces(self.channel.upstream, pieces):
                     return
                 if not blocked:
                     blocked = True

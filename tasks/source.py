@@ -262,9 +262,11 @@ class SourceTask(BaseSourceTask):
             if not records:
                 return False
             size = self._wal.bytes_read - before
-            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
-            self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
+            self._read = WalBlock(_NO_DATA, tuple(records), size)
             self._bytes_in += size
+        if self._read.size > self.input.share_bytes:
+            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
+            self._read = replace(self._read, size=self.input.share_bytes)
         if not self.input.try_put(self.id, self._read):
             return False
         self._read = None

@@ -108,7 +108,8 @@ class FakeTask:
 
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, StartCheckpoint):
-            assert self.output is not None
+            if self.output is None:
+                return  # only says that barriers will come
             for downstream in self.output.channels:
                 self.output.try_put(downstream, Barrier(event.checkpoint_id))
             self._acknowledge(event.checkpoint_id, self.sent)

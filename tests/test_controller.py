@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes
+from waiting import wait_until
 
 from penstock.common.clock import SystemClock
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, UnavailableError
@@ -20,8 +21,10 @@ from penstock.mnode.controller import ControllerSettings, RunningStream, StreamC
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.service import DnodeService
+from penstock.tasks.messages import TaskId
+from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamDeployment, TaskEnvironment, TaskSettings
-from penstock.tasks.worker import TaskBuilder
+from penstock.tasks.worker import TaskBuilder, queues_of
 
 SECRET = b"s" * 32
 
@@ -29,8 +32,9 @@ SECRET = b"s" * 32
 class Engine:
     """A controller with all that it needs."""
 
-    def __init__(self, root: Path, build: TaskBuilder = build_fakes) -> None:
+    def __init__(self, root: Path, build: TaskBuilder = build_fakes, queue_budget: int = 0) -> None:
         self.root = root
+        self.queue_budget = queue_budget
         self.build = build
         self.results = Results()
         self.runtime = ThreadRuntime()
@@ -46,6 +50,7 @@ class Engine:
             heartbeat_interval_s=0.05,
             heartbeat_timeout_s=20,
             close_timeout_s=5,
+            queue_budget_bytes=self.queue_budget,
         )
         return StreamController(
             DataPaths(self.root),
@@ -74,6 +79,7 @@ class Engine:
             start_versions=(0, 0),
             children=lambda: (b"", b""),
             next_attempt=next_attempt,
+            queues=(5, 5),
             **arguments,
         )
 
@@ -216,6 +222,42 @@ def test_control_answers_while_queues_are_full(engine: Engine) -> None:
     engine.controller.stop(1, timeout_s=5)
     assert engine.controller.stream_states() == {}
     assert engine.controller.statuses() == []
+
+
+def test_the_queues_of_all_streams_stay_within_the_budget(tmp_path: Path) -> None:
+    """While nobody takes results, a second stream still gets its part; at no look is there more than the budget, and
+    when results are taken again, all rows arrive and both streams have the same."""
+    tasks: dict[int, list[FakeTask]] = {1: [], 2: []}
+
+    def build(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
+        made = build_fakes(deployment, index, environment)
+        tasks[deployment.stream_id] += made
+        return made
+
+    budget, plan = 1 << 16, FakePlan(500, 10)
+    engine = Engine(tmp_path, build, budget)
+
+    def queues(stream_id: int) -> list[ChannelQueue[TaskId]]:
+        return queues_of(tasks[stream_id])
+
+    def used(stream_id: int) -> int:
+        assert sum(queue.used_bytes for stream in tasks for queue in queues(stream)) <= budget
+        return sum(queue.used_bytes for queue in queues(stream_id))
+
+    engine.results.gate.clear()
+    engine.controller.start(engine.stream(1, plan))
+    wait_until(lambda: used(1) > budget // 4)
+    assert {queue.capacity_bytes for queue in queues(1)} == {budget // 20}
+    engine.controller.start(engine.stream(2, plan))
+    wait_until(lambda: used(2) > budget // 5)
+    engine.results.gate.set()
+    for stream_id in (1, 2):
+        wait_until(lambda: used(1) + used(2) == 0)
+        assert engine.results.wait_rows(stream_id, 10_000) == expected(plan)
+    wait_until(lambda: {queue.capacity_bytes for stream in tasks for queue in queues(stream)} == {budget // 30})
+    engine.controller.stop(1)
+    wait_until(lambda: {queue.capacity_bytes for queue in queues(2)} == {budget // 20})
+    engine.close()
 
 
 def test_a_paused_stream_rests_until_resumed(engine: Engine) -> None:
