@@ -28,8 +28,11 @@ class Outbox:
 
     def send(self, channel: TaskId, data: pa.RecordBatch) -> None:
         """Hands over rows for one channel, cut into blocks that fit."""
-        for block in cut(data, self._block_bytes_max):
-            self._waiting.append((channel, block))
+        if data.num_rows:
+            self._send(channel, Block(data))
+
+    def _send(self, channel: TaskId, block: Block) -> None:
+        self._waiting.extend((channel, piece) for piece in cut(block, self._block_bytes_max))
 
     def spread(self, places: Numbers, data: pa.RecordBatch) -> None:
         """Hands over rows, each for the channel at its place."""
@@ -39,9 +42,10 @@ class Outbox:
             if len(places):
                 self.send(channels[int(places[0])], data)
             return
-        data = data.take(pa.array(np.argsort(places, kind="stable")))
+        block = Block(data.take(pa.array(np.argsort(places, kind="stable"))))
         for channel, end, count in zip(channels, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
-            self.send(channel, data.slice(end - count, count))
+            if count:
+                self._send(channel, _part(block, end - count, count))
 
     def signal(self, item: Item) -> None:
         """Hands over a signal for all channels."""
@@ -61,12 +65,15 @@ class Outbox:
         return True
 
 
-def cut(data: pa.RecordBatch, bytes_max: int) -> list[Block]:
-    """Returns the rows as blocks of at most `bytes_max` bytes each (a single row is never cut)."""
-    if data.num_rows == 0:
-        return []
-    block = Block(data)
-    if block.nbytes <= bytes_max or data.num_rows == 1:
+def cut(block: Block, bytes_max: int) -> list[Block]:
+    """Returns a block as blocks of about `bytes_max` bytes at most each (a single row is never cut)."""
+    rows = block.data.num_rows
+    if block.nbytes <= bytes_max or rows == 1:
         return [block]
-    half = data.num_rows // 2
-    return cut(data.slice(0, half), bytes_max) + cut(data.slice(half), bytes_max)
+    half = rows // 2
+    return cut(_part(block, 0, half), bytes_max) + cut(_part(block, half, rows - half), bytes_max)
+
+
+def _part(block: Block, first: int, rows: int) -> Block:
+    """Returns some rows of a block, which take their share of its bytes."""
+    return Block(block.data.slice(first, rows), block.nbytes * rows // block.data.num_rows)

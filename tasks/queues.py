@@ -28,6 +28,7 @@ class ChannelQueue(Generic[K]):
         """`on_change` is called when an item was put, and when one was taken after a block had been refused."""
         if not channels:
             raise InternalError("a queue needs at least one channel")
+        self.channels = tuple(channels)
         self.capacity_bytes = capacity_bytes
         self.share_bytes = capacity_bytes // len(channels)
         self.peak_bytes = 0
@@ -37,10 +38,6 @@ class ChannelQueue(Generic[K]):
         self._refused = False
         self._on_change = on_change
         self._lock = threading.Lock()
-
-    @property
-    def channels(self) -> tuple[K, ...]:
-        return tuple(self._items)
 
     @property
     def used_bytes(self) -> int:
@@ -68,6 +65,8 @@ class ChannelQueue(Generic[K]):
     def peek(self, channel: K) -> Item | None:
         """Returns the oldest item of the channel without taking it, or None."""
         items = self._items[channel]
+        if not items:
+            return None
         with self._lock:
             return items[0] if items else None
 
@@ -78,8 +77,10 @@ class ChannelQueue(Generic[K]):
 
     def take(self, channel: K) -> Item | None:
         """Removes and returns the oldest item of the channel, or returns None."""
+        items = self._items[channel]
+        if not items:
+            return None
         with self._lock:
-            items = self._items[channel]
             if not items:
                 return None
             item = items.popleft()

@@ -77,11 +77,7 @@ _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 class WalBlock(Block):
     """Consecutive WAL records, as the input queue of a source task holds them; `data` is not used."""
 
-    records: tuple[Record, ...]
-    size: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", self.size)
+    records: tuple[Record, ...] = ()
 
 
 class SourceTask(BaseSourceTask):
@@ -250,7 +246,7 @@ class SourceTask(BaseSourceTask):
                 return False
             size = self._wal.bytes_read - before
             # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
-            self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
+            self._read = WalBlock(_NO_DATA, min(size, self.input.share_bytes), tuple(records))
             self._bytes_in += size
         if not self.input.try_put(self.id, self._read):
             return False
