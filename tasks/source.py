@@ -78,11 +78,7 @@ _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 class WalBlock(Block):
     """Consecutive WAL records, as the input queue of a source task holds them; `data` is not used."""
 
-    records: tuple[Record, ...]
-    size: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", self.size)
+    records: tuple[Record, ...] = ()
 
 
 class SourceTask(BaseSourceTask):
@@ -262,11 +258,11 @@ class SourceTask(BaseSourceTask):
             if not records:
                 return False
             size = self._wal.bytes_read - before
-            self._read = WalBlock(_NO_DATA, tuple(records), size)
+            self._read = WalBlock(_NO_DATA, size, tuple(records))
             self._bytes_in += size
-        if self._read.size > self.input.share_bytes:
+        if self._read.nbytes > self.input.share_bytes:
             # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
-            self._read = replace(self._read, size=self.input.share_bytes)
+            self._read = replace(self._read, nbytes=self.input.share_bytes)
         if not self.input.try_put(self.id, self._read):
             return False
         self._read = None
