@@ -91,6 +91,7 @@ class Config:
     stream_queue_size: int = field(metadata=_key("streams", "size", 64 * KIB, 4 * GIB))
     queue_budget: int = field(metadata=_key("streams", "size", MIB, 16 * TIB, or_zero=True))
     stream_buffer_size: int = field(metadata=_key("streams", "size", MIB, TIB))
+    max_stream_backend_cache: int = field(metadata=_key("streams", "integer", 16, 1024))
     block_rows_max: int = field(metadata=_key("streams", "integer", 1, 10_000_000))
     block_bytes_max: int = field(metadata=_key("streams", "size", 4 * KIB, GIB))
     idle_timeout: float = field(metadata=_key("streams", "duration", 0, DAY))

@@ -21,6 +21,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
+from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
@@ -44,6 +45,7 @@ from penstock.tasks.messages import (
     TaskId,
     TaskStatus,
 )
+from penstock.tasks.state_cache import DEFAULT_BYTES
 from penstock.tasks.task import StreamDeployment, TaskSettings
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
 
@@ -90,6 +92,7 @@ class ControllerSettings:
     wal_poll_interval_s: float = 0.0005
     stall_timeout_s: float = 30.0
     queue_budget_bytes: int = 0
+    state_cache_bytes: int = DEFAULT_BYTES
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     log_level: str = "warning"
@@ -112,6 +115,7 @@ class ControllerSettings:
             wal_poll_interval_s=config.wal_poll_interval,
             stall_timeout_s=config.stall_timeout,
             queue_budget_bytes=config.queue_budget,
+            state_cache_bytes=config.max_stream_backend_cache * MIB,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.host,
@@ -770,6 +774,7 @@ class StreamController:
             self._settings.wal_poll_interval_s,
             self._settings.log_level,
             self._settings.log_format,
+            self._settings.state_cache_bytes,
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"

@@ -47,7 +47,7 @@ class BaseTask:
         self._settings = settings
         self._environment = environment
         self._clock = environment.clock
-        self._store = StateStore(environment.state_directory(task), settings.state_map_bytes)
+        self._store = StateStore(environment.state_directory(task), settings.state_map_bytes, environment.state_cache)
         # Only source tasks can tell which row a function failed for.
         strict = plan.on_error != "null" and task.level == "source"
         self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
