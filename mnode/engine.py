@@ -182,7 +182,7 @@ class Engine:
     def _connect_parts(self) -> None:
         catalog, storage, clock = self.catalog, self.storage, self.clock
         interval_s = min(1.0, self.config.view_refresh_interval)
-        self._views = ViewKeeper(catalog, self.paths, self.fs, clock, interval_s)
+        self._views = ViewKeeper(catalog, self.paths, self.fs, clock, interval_s, self.config.part_grace)
         self._children = Children(catalog, storage, clock, self._views.children_changed)
         self.results = ResultStore(
             catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
