@@ -21,6 +21,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
+from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
@@ -38,11 +39,13 @@ from penstock.tasks.messages import (
     Recalculate,
     Replay,
     Resume,
+    SetRates,
     StartCheckpoint,
     TaskEvent,
     TaskId,
     TaskStatus,
 )
+from penstock.tasks.state_cache import DEFAULT_BYTES
 from penstock.tasks.task import StreamDeployment, TaskSettings
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
 
@@ -89,6 +92,7 @@ class ControllerSettings:
     wal_poll_interval_s: float = 0.0005
     stall_timeout_s: float = 30.0
     queue_budget_bytes: int = 0
+    state_cache_bytes: int = DEFAULT_BYTES
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     log_level: str = "warning"
@@ -111,6 +115,7 @@ class ControllerSettings:
             wal_poll_interval_s=config.wal_poll_interval,
             stall_timeout_s=config.stall_timeout,
             queue_budget_bytes=config.queue_budget,
+            state_cache_bytes=config.max_stream_backend_cache * MIB,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.host,
@@ -302,6 +307,10 @@ class StreamController:
     def resume(self, stream_id: int, skip_to_end: bool = False) -> None:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
         self._ask(lambda: self._resume(stream_id, skip_to_end))
+
+    def set_rates(self, stream_id: int, rates: SetRates) -> None:
+        """Has the tasks of a stream work by other rates from now on, also those of later attempts."""
+        self._ask(lambda: self._set_rates(stream_id, rates))
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         """Has a running stream compute a range of time, or rows that it left out, again.
@@ -528,6 +537,11 @@ class StreamController:
         if skip_to_end and self._checkpoints.progress(stream_id) is not None:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
             self._handle_checkpoint(checkpoints.Request(stream_id))
+
+    def _set_rates(self, stream_id: int, rates: SetRates) -> None:
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, settings=entry.stream.settings.with_rates(rates))
+        self._post_event(stream_id, rates)
 
     def _recalculate(self, stream_id: int, order: Recalculate | Replay) -> Future[CommitRecord]:
         stream = self._machine.stream(stream_id)
@@ -760,6 +774,7 @@ class StreamController:
             self._settings.wal_poll_interval_s,
             self._settings.log_level,
             self._settings.log_format,
+            self._settings.state_cache_bytes,
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"
@@ -856,6 +871,8 @@ class StreamController:
         elif entry.deployment is not None and entry.deployment.paused != entry.paused:
             # Before the tasks start: a stream that was paused meanwhile must not read a single row.
             self._post_event(stream_id, Pause() if entry.paused else Resume())
+        if entry.deployment is not None and entry.deployment.settings != entry.stream.settings:
+            self._post_event(stream_id, entry.stream.settings.rates)  # they changed since it was prepared
         self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id,

@@ -139,6 +139,16 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class SetRates:
+    """To all tasks: work by these rates from now on; the fields are those of `TaskSettings`."""
+
+    sink_calls_per_second: float
+    sink_bytes_per_second: float
+    source_rows_per_second: float
+    history_rows_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recalculate:
     """To source tasks: compute [first_ts, last_ts] again (units of the source's precision; the last may be TS_MAX)."""
 
@@ -161,7 +171,7 @@ class Replay:
 
 
 TaskEvent = (
-    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate | Replay
+    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | SetRates | Recalculate | Replay
 )
 
 
@@ -282,7 +292,7 @@ TaskState = Literal[
     "RUNNING",        # processing
     "IDLE",           # caught up, nothing to do
     "BACKPRESSURED",  # cannot put its output: somebody downstream is full
-    "RATE_LIMITED",   # a sink waits for a token
+    "RATE_LIMITED",   # waits for a token: a sink to write, a source to read on
     "WRITING",        # a sink waits for the dnode's acknowledgement
     "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
     "PAUSED",

@@ -40,6 +40,7 @@ from penstock.tasks.messages import LeftOutRow, TaskCheckpoint, TaskId
 from penstock.tasks.notifier import WalNotifier
 from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.runner import Link, LocalLink, StreamRunner
+from penstock.tasks.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
 
 _log = logger(__name__)
@@ -64,6 +65,7 @@ class WorkerSpec:
     wal_poll_interval_s: float = 0.0005
     log_level: str = "warning"
     log_format: str = "text"
+    state_cache_bytes: int = DEFAULT_BYTES
     build: TaskBuilder | None = None  # None: penstock.tasks.build.build_tasks
 
 
@@ -91,6 +93,7 @@ class Worker:
         self._paths = DataPaths(Path(spec.data_directory))
         self._exchange = ExchangeServer(spec.secret)
         self._dnode = DnodeClient(spec.dnode_address, spec.secret)
+        self._state_cache = StateCache(spec.state_cache_bytes)
         self._notifier = WalNotifier(clock, spec.wal_poll_interval_s)
         self._streams: dict[int, _HostedStream] = {}
         self._leaving = threading.Event()
@@ -135,7 +138,8 @@ class Worker:
         def acknowledge(checkpoint: TaskCheckpoint) -> None:
             self._connection.send(Acknowledged(checkpoint, deployment.attempt))
 
-        environment = WorkerEnvironment(self._clock, self._fs, self._paths, self._dnode, acknowledge, wake)
+        environment = WorkerEnvironment(
+            self._clock, self._fs, self._paths, self._dnode, acknowledge, wake, self._state_cache)
         stream = _HostedStream(deployment, environment)
         stream.runner = StreamRunner(
             name=deployment.name,

@@ -255,11 +255,13 @@ class ThreadRuntime:
     def __init__(self) -> None:
         self.groups: list[ThreadGroup] = []
         self.descriptions: list[str] = []
+        self.specs: list[WorkerSpec] = []
 
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
     ) -> ThreadGroup:
         self.descriptions.append(description)
+        self.specs.append(spec)
         group = ThreadGroup(spec, workers, on_end)
         self.groups.append(group)
         return group

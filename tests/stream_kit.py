@@ -22,6 +22,7 @@ from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.state_cache import StateCache
 from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
@@ -181,6 +182,7 @@ class MemoryEnvironment:
     def __init__(self, kit: StreamKit) -> None:
         self.kit = kit
         self.clock = kit.clock
+        self.state_cache = StateCache()
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(self.kit.store.wal(vgroup_id), self.kit.store.fs, after_version + 1)

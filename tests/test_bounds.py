@@ -30,11 +30,12 @@ class Threaded:
     def __init__(self, path: Path, **config: Any) -> None:
         self.path, self.config = path, load_config({**CONFIG, **config}, environment={})
         self.session = SessionState("UTC")
+        self.runtime = ThreadRuntime()
         self.engine = self._open()
 
     def _open(self) -> Engine:
         return Engine(self.path, self.config, clock=SystemClock(), fs=FaultyFs(),
-                      runtime=lambda config, root: ThreadRuntime())
+                      runtime=lambda config, root: self.runtime)
 
     def run(self, *statements: str) -> list[tuple[Any, ...]]:
         """Executes statements and returns the rows of the last one."""
@@ -125,3 +126,12 @@ def test_a_limit_is_kept_to_the_byte_and_zero_is_none() -> None:
     reason = over_state_limit("a b", 3 << 20, 2 << 20)
     assert reason == ("its state of 3.0 MiB exceeds its STATE_LIMIT of 2.0 MiB; to go on: ALTER STREAM `a b` SET "
                       "STATE_LIMIT '...', then RESUME STREAM `a b`")
+
+
+def test_what_stores_keep_in_memory_is_given_to_each_worker(tmp_path: Path) -> None:
+    """`maxStreamBackendCache` is in MB, as TDengine has it, and for all streams of a worker."""
+    bed = Threaded(tmp_path, maxStreamBackendCache=16)
+    bed.run(*TABLES, "CREATE STREAM s INTO d.o AS SELECT _wstart ts, count(*) c FROM d.m INTERVAL(1m)")
+    bed.until(lambda: bed.stream("s", "state") == ("RUNNING",))
+    assert [spec.state_cache_bytes for spec in bed.runtime.specs] == [16 << 20]
+    bed.engine.close()

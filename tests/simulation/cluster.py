@@ -30,6 +30,7 @@ from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskId
 from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.runner import LocalLink, TaskFailure, drive_once, statuses
+from penstock.tasks.state_cache import StateCache
 from penstock.tasks.task import StreamDeployment, StreamTask
 from penstock.tasks.worker import WorkerSpec, queues_of
 from penstock.vnode.snapshot import TimeSpan
@@ -486,6 +487,7 @@ class SimEnvironment:
 
     def __init__(self, worker: SimWorker, hosted: Hosted) -> None:
         self.clock: Clock = worker.cluster.world.clock
+        self.state_cache = StateCache()
         self._worker = worker
         self._hosted = hosted
 
