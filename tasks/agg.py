@@ -93,7 +93,7 @@ class AggTask(BaseTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         if not self._outbox.flush():
-            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", str(self._outbox.blocked_channel))
             return progressed
         if self._go_on():
             return True

@@ -186,11 +186,11 @@ class BaseSourceTask(BaseTask):
             self._checkpoints.remove(checkpoint_id)
 
     def _enter_blocked(self, outbox: Outbox) -> None:
-        """What it has made doesn't fit its output queue; a task that rests makes nothing more, and is paused."""
+        """What it has made isn't taken; a task that rests makes nothing more, and is paused."""
         if self._paused:
-            self._tracker.enter("PAUSED", "paused by PAUSE STREAM; its output queue is full")
+            self._tracker.enter("PAUSED", "paused by PAUSE STREAM; what it has sent isn't taken")
         else:
-            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(outbox.blocked_channel))
+            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", str(outbox.blocked_channel))
 
     @property
     def _rows_total(self) -> int:

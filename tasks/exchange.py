@@ -243,10 +243,12 @@ class RemoteLink:
             exchange.send(frame)
         while (answer := exchange.answer()) == (_BLOCKED, frame.sequence):
             self._blocked_since = self._clock.monotonic()
+            self._output.stop(self.downstream, True)
             self._on_change()
         if answer != (_TAKEN, frame.sequence):
             raise InternalError(f"channel {self._channel}: frame {frame.sequence} was answered with {answer}")
         self._blocked_since = None
+        self._output.stop(self.downstream, False)
         self._sent = None
         self._sequence += frame.size
         for _ in range(frame.size):

@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from penstock.common.errors import InternalError
-from penstock.tasks.messages import Block, Item
+from penstock.tasks.messages import Barrier, Block, Item
 
 K = TypeVar("K", bound=Hashable)
 
@@ -38,6 +38,10 @@ class ChannelQueue(Generic[K]):
         self._bytes: dict[K, int] = dict.fromkeys(channels, 0)
         self._draining: dict[K, int] = {}  # what was there when the bound was changed last
         self._total = 0
+        self._reserved = 0
+        self._awaited = 0
+        self._barriers: dict[K, int] = dict.fromkeys(channels, 0)  # the last of each channel
+        self._stopped: set[K] = set()
         self._refused = False
         self._on_change = on_change
         self._lock = threading.Lock()
@@ -63,7 +67,30 @@ class ChannelQueue(Generic[K]):
 
     def fits(self, channel: K, nbytes: int) -> bool:
         """Tells whether a block of `nbytes` would be taken now."""
-        return self._bytes[channel] == 0 or self._bytes[channel] + nbytes <= self.share_bytes
+        reserved = 0 if self._barriers[channel] < self._awaited else self._reserved // len(self._bytes)
+        held = self._bytes[channel] + reserved
+        return held == 0 or (channel not in self._stopped and held + nbytes <= self.share_bytes)
+
+    def stop(self, channel: K, stopped: bool) -> None:
+        """Takes, while `stopped`, no further block for a channel that has one: whoever reads it can't hand it on."""
+        if stopped:
+            self._stopped.add(channel)
+        else:
+            self._stopped.discard(channel)
+
+    def reserve(self, nbytes: int, awaited: int = 0) -> bool:
+        """Lets so many bytes, which the queue's reader holds elsewhere, count as if they were in the queue.
+
+        They don't count for a channel until the barrier of the checkpoint `awaited` has been put into it. Returns
+        whether something may fit now that was refused.
+        """
+        with self._lock:
+            more_fits = self._refused and (nbytes < self._reserved or awaited > self._awaited)
+            self._reserved, self._awaited = nbytes, awaited
+            self._refused &= not more_fits
+        if more_fits:
+            self._on_change()
+        return more_fits
 
     def put_pieces(self, channel: K, pieces: deque[Block]) -> bool:
         """Puts blocks, the first one first, cut to the channel's share where they are larger.
@@ -100,6 +127,8 @@ class ChannelQueue(Generic[K]):
                 self._bytes[channel] += nbytes
                 self._total += nbytes
                 self.peak_bytes = max(self.peak_bytes, self._total)
+            elif isinstance(item, Barrier):
+                self._barriers[channel] = item.checkpoint_id
             self._items[channel].append(item)
         self._on_change()
         return True

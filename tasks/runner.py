@@ -70,7 +70,9 @@ class LocalLink:
             if not self._put(item):
                 if self._blocked_since is None:
                     self._blocked_since = self._clock.monotonic()
+                self._output.stop(self.downstream, True)
                 return moved
+            self._output.stop(self.downstream, False)
             self._output.take(self.downstream)
             moved = True
         self._blocked_since = None

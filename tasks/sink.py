@@ -37,7 +37,7 @@ _BYTES_AT_ONCE_S = 1.0
 _WRITES_UNDER_WAY = 2
 _PATIENCE_S = 0.25
 """How long a checkpoint may wait for results to be written, before they become part of it instead."""
-_ASIDE_QUEUES = 2
+_ASIDE_QUEUES = 4
 """With as much as so many queues hold set aside, a checkpoint takes no more but waits until some of it is written."""
 
 
@@ -95,6 +95,7 @@ class SinkTask(BaseTask):
         if meta is not None:
             self._writes = meta["writes"]
             self._aside.restore(meta.get("aside", ()))  # checkpoints of older versions have none
+            self.input.reserve(self._aside.nbytes)
         if self._transactions is not None:
             self._transactions.recover(deployment.checkpoint_id)
 
@@ -106,6 +107,9 @@ class SinkTask(BaseTask):
         progressed |= self._work()
         if not progressed and self._overdue:
             progressed = self._set_aside()
+        # What is set aside takes the place of what would fill the queue; but a barrier must get through.
+        awaited = self._begun[0] if self._begun is not None and self._sets_aside else 0
+        progressed |= self.input.reserve(self._aside.nbytes, awaited)
         if not progressed and not self._has_results and not self._writing:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
