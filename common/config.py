@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from penstock.common.errors import ConfigError
+from penstock.common.memory import share_of
 from penstock.common.quantities import (
     DAY,
     GIB,
@@ -34,10 +35,11 @@ from penstock.common.quantities import (
     size_text,
 )
 
-Kind = Literal["duration", "size", "integer", "number", "flag", "text", "choice", "path", "timezone"]
+Kind = Literal["duration", "size", "integer", "number", "flag", "text", "choice", "path", "timezone", "memory"]
 Value = str | int | float | bool
 
 CONF_DIRECTORY = Path(__file__).resolve().parent.parent / "conf"
+_MEMORY_LEAST = 64 * MIB
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 SPARK_PREFIX = "spark."
 
@@ -123,6 +125,7 @@ class Config:
     heartbeat_timeout: float = field(metadata=_key("workers", "duration", 0.1, HOUR))
     stall_timeout: float = field(metadata=_key("workers", "duration", 1, DAY))
     worker_start_timeout: float = field(metadata=_key("workers", "duration", 1, HOUR))
+    memory_limit: str = field(metadata=_key("workers", "memory"))
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))
 
@@ -344,6 +347,8 @@ def describe_values(key: Key) -> str:
         return "One of " + ", ".join(key.choices)
     if key.kind == "timezone":
         return 'IANA name or "system"'
+    if key.kind == "memory":
+        return f"Size from {size_text(_MEMORY_LEAST)} on, a share of what there is such as 90%, or 0"
     if key.kind in ("text", "path"):
         return key.kind.capitalize()
     word = "Number" if key.kind in ("integer", "number") else key.kind.capitalize()
@@ -368,6 +373,18 @@ def _read_duration(key: Key, value: Any) -> float:
 
 def _read_size(key: Key, value: Any) -> int:
     return read_size(value)
+
+
+def _read_memory(key: Key, value: Any) -> str:
+    share = share_of(str(value))
+    if share is None:
+        size = read_size(value)
+        if 0 < size < _MEMORY_LEAST:
+            raise ValueError(f"out of range ({describe_values(key)})")
+        return size_text(size)
+    if not 0 < share <= 1:
+        raise ValueError("expected a share from 1% to 100%")
+    return f"{100 * share:g}%"
 
 
 def _read_number(key: Key, value: Any) -> float:
@@ -429,6 +446,7 @@ _READERS: dict[Kind, Callable[[Key, Any], Any]] = {
     "choice": _read_choice,
     "path": _read_path,
     "timezone": _read_time_zone,
+    "memory": _read_memory,
 }
 
 

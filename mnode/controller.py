@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
@@ -20,16 +20,18 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import about, logger
+from penstock.common.memory import Memory, available_bytes, limit_bytes
 from penstock.common.paths import DataPaths
 from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
+from penstock.mnode.memory_watch import Holding, MemoryWatch, Place
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.queue_shares import QueueShares
 from penstock.mnode.records import CommitRecord, CommitRecords
-from penstock.mnode.stream_status import CheckpointInfo, WorkerInfo
+from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.tasks import control
 from penstock.tasks.messages import (
@@ -63,6 +65,8 @@ _STOP_TIMEOUT_S = 30.0
 _EVENTS_KEPT = 1000
 _ABANDONED_KEPT = 5
 _SILENCE_CHECK_S = 0.5
+_MEASURE_LEAST_S = 0.5
+"""A look at all processes takes milliseconds: more often than so it is not worth it, however fast heartbeats come."""
 
 
 class Handle(Protocol):
@@ -93,6 +97,7 @@ class ControllerSettings:
     stall_timeout_s: float = 30.0
     queue_budget_bytes: int = 0
     state_cache_bytes: int = DEFAULT_BYTES
+    memory_limit_bytes: int = 0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     log_level: str = "warning"
@@ -116,6 +121,7 @@ class ControllerSettings:
             stall_timeout_s=config.stall_timeout,
             queue_budget_bytes=config.queue_budget,
             state_cache_bytes=config.max_stream_backend_cache * MIB,
+            memory_limit_bytes=limit_bytes(config.memory_limit, available_bytes()),
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.host,
@@ -236,6 +242,7 @@ class StreamController:
         surroundings: Surroundings | None = None,
         before_commit: Callable[[int], None] = lambda stream_id: None,
         on_pause: Callable[[int, str], None] = lambda stream_id, reason: None,
+        measure: Callable[[], Memory] | None = None,
     ) -> None:
         """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
 
@@ -243,7 +250,8 @@ class StreamController:
         these versions isn't needed any more, not even for a restart from the oldest record that is kept.
         `before_commit(stream id)` is called before each commit, from another thread, and makes durable what the stream
         has read and written; if it raises, the checkpoint is abandoned. `on_pause(stream id, reason)` is called, from
-        another thread, for a stream that was paused because it has more than it may have.
+        another thread, for a stream that was paused because it has more than it may have. `measure` is called once per
+        heartbeat, from another thread, and returns what all processes take; None: memory isn't watched.
         """
         self._paths = paths
         self._clock = clock
@@ -254,6 +262,10 @@ class StreamController:
         self._on_checkpoint = on_checkpoint
         self._before_commit = before_commit
         self._on_pause = on_pause
+        self._measure = measure
+        self._memory_watch = MemoryWatch(settings.memory_limit_bytes)
+        self._memory = Memory({})
+        self._measured_at: float | None = clock.monotonic()  # None: a measurement is under way
         self._build = build
         self._records = records
         self._machine = GroupMachine(settings.groups)
@@ -372,6 +384,18 @@ class StreamController:
             }
         )
 
+    def memory(self) -> list[MemoryInfo]:
+        """Returns what each process took when memory was measured last, and all together."""
+        return self._ask(self._memory_infos)
+
+    def _memory_infos(self) -> list[MemoryInfo]:
+        workers = {worker.connection.pid: f"worker {group}/{index}"
+                   for group, members in self._workers.items() for index, worker in members.items()}
+        known = [MemoryInfo("java" if pid in self._memory.java else workers.get(pid, "engine"), pid, nbytes)
+                 for pid, nbytes in self._memory.by_pid.items()]
+        limit = self._memory_watch.limit
+        return [*known, MemoryInfo("all", None, self._memory.total, limit or None)] if known else []
+
     def workers(self) -> list[WorkerInfo]:
         """Returns all worker processes that there are or should be."""
         return self._ask(lambda: [self._worker_info(group, index)
@@ -475,7 +499,7 @@ class StreamController:
     def _wait(self) -> None:
         deadlines = [self._machine.next_deadline(), self._checkpoints.next_deadline()]
         if self._workers:
-            deadlines.append(self._silence_checked_at + _SILENCE_CHECK_S)
+            deadlines += [self._silence_checked_at + _SILENCE_CHECK_S, self._next_measurement()]
         known = [deadline for deadline in deadlines if deadline is not None]
         if not known:
             self._flag.wait()
@@ -495,6 +519,51 @@ class StreamController:
         if now >= self._silence_checked_at + _SILENCE_CHECK_S:
             self._silence_checked_at = now
             self._check_silence(now)
+        at = self._next_measurement()
+        if self._workers and at is not None and at <= now:
+            self._measured_at = None
+            self._helpers.submit(self._measure_memory)
+
+    def _next_measurement(self) -> float | None:
+        if self._measure is None or self._measured_at is None:
+            return None
+        return self._measured_at + max(self._settings.heartbeat_interval_s, _MEASURE_LEAST_S)
+
+    def _measure_memory(self) -> None:
+        """Looks at all processes, in a helper thread."""
+        assert self._measure is not None
+        memory = None
+        try:
+            memory = self._measure()
+        except Exception:  # noqa: BLE001
+            # The next heartbeat tries again.
+            _log.exception("memory could not be measured")
+        self._post(lambda: self._measured(memory))
+
+    def _measured(self, memory: Memory | None) -> None:
+        self._measured_at = self._clock.monotonic()
+        if memory is None:
+            return
+        self._memory = memory
+        workers = {Place(group, index): memory.by_pid.get(worker.connection.pid, 0)
+                   for group, members in self._workers.items() for index, worker in members.items()}
+        found = self._memory_watch.decide(memory.total, workers, list(self._holdings()))
+        if found is not None:
+            holding, reason = found
+            self._pause_for(self._entries[holding.stream_id], reason)
+
+    def _holdings(self) -> Iterator[Holding]:
+        """Yields what each stream that isn't paused holds in the memory of each worker."""
+        for stream in self._machine.streams:
+            entry = self._entries[stream.stream_id]
+            if stream.state is not StreamState.RUNNING or entry.paused:
+                continue
+            by_worker: dict[int, int] = {}
+            for status in self._monitor.statuses_of(stream.stream_id):
+                held = status.state_memory + status.input_bytes + (status.output_bytes or 0)
+                by_worker[status.task.index] = by_worker.get(status.task.index, 0) + held
+            for index, nbytes in by_worker.items():
+                yield Holding(stream.stream_id, entry.stream.name, Place(stream.group.name, index), nbytes)
 
     def _check_silence(self, now: float) -> None:
         limit = self._settings.heartbeat_timeout_s

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,6 +19,7 @@ from penstock.common.config import CONF_DIRECTORY, Config
 from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
+from penstock.common.memory import measure_tree
 from penstock.common.paths import DataPaths
 from penstock.common.responsiveness import take_short_turns
 from penstock.mnode.activity import Activity
@@ -419,7 +422,8 @@ class Engine:
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config), self.records, self._runtime,
             self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
-            before_commit=self._streams.settle, on_pause=self._note_paused)
+            before_commit=self._streams.settle, on_pause=self._note_paused,
+            measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
 
     def _note_paused(self, stream_id: int, reason: str) -> None:
         with self._ddl_lock:

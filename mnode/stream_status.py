@@ -94,6 +94,17 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """What a process takes: `process` is engine (with all that isn't one of the others), java, worker and its name, or
+    all, which has the limit if there is one."""
+
+    process: str
+    pid: int | None
+    memory_bytes: int
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EventInfo:
     """Something that happened to a stream."""
 
@@ -112,3 +123,4 @@ class StreamsSnapshot:
     events: Sequence[EventInfo] = ()
     workers: Sequence[WorkerInfo] = ()
     downstream: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
+    memory: Sequence[MemoryInfo] = ()

@@ -653,7 +653,8 @@ class Streams:
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         downstream = {edges.task: edges.downstream
                       for stream in self._catalog.streams() for edges in self._edges(stream)}
-        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream)
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream,
+                               self._controller.memory())
 
     def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
         return judged(info, reports, self._names(stream))

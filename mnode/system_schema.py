@@ -128,6 +128,9 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("reason", _LINE), ("pid", _INT), ("address", _text(134)), ("last_heartbeat", _TIME), ("streams", _INT),
             ("failures", _INT),
         ),
+        "ins_stream_memory": (
+            ("process", _text(96)), ("pid", _INT), ("memory_bytes", _BIG), ("memory_limit", _BIG),
+        ),
         "ins_watermarks": (
             ("stream_name", _TABLE), ("node_id", _INT), ("event_time_watermark", _TIME), ("max_event_time", _TIME),
             ("upper_bound", _TIME), ("idle", _BOOL), ("lag", _BIG), ("late_rows", _BIG), ("late_kept", _BIG),

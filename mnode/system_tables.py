@@ -103,6 +103,7 @@ class SystemTables:
             "ins_stream_checkpoints": self._checkpoint_rows,
             "ins_stream_savepoints": self._savepoint_rows,
             "ins_stream_workers": self._worker_rows,
+            "ins_stream_memory": self._memory_rows,
             "ins_watermarks": self._watermark_rows,
             "ins_late_rows": self._late_row_rows,
             "ins_stream_events": self._event_rows,
@@ -334,6 +335,10 @@ class SystemTables:
         for worker in self._streams.snapshot().workers:
             yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
                    worker.address, worker.heard_ms, worker.streams, worker.failures)
+
+    def _memory_rows(self) -> Iterator[Row]:
+        for info in self._streams.snapshot().memory:
+            yield (info.process, info.pid, info.memory_bytes, info.limit_bytes)
 
     def _sources(self) -> Iterator[tuple[StreamRecord, int, TaskReport, Sequence[TaskReport], Precision]]:
         """Yields each source task with its stream, its vnode and the reports of all tasks of the stream."""
