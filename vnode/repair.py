@@ -19,7 +19,7 @@ from penstock.vnode import manifest as manifests
 from penstock.vnode.check import Damage, LogReport, part_problem, read_segment
 from penstock.vnode.manifest import Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, join_ranges
-from penstock.vnode.parts import PartWriter
+from penstock.vnode.parts import SCHEMA_FILE, PartWriter
 from penstock.vnode.source import Selection, gather, resolve
 from penstock.vnode.table import stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
@@ -178,7 +178,7 @@ class VnodeRepair:
             path = directory / name
             if path.is_dir():
                 yield from self._files(path)
-            elif name != "schema.parquet":
+            elif name != SCHEMA_FILE:
                 yield path
 
     def _forget_last_times(self, manifest: Manifest, damage: Damage) -> tuple[Manifest, Repair]:

@@ -29,7 +29,7 @@ from penstock.vnode.ingest import prepare
 from penstock.vnode.keys import TS_MAX, TS_MIN
 from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges, newest_times
-from penstock.vnode.parts import MAX_PART_ROWS, ROW_GROUP_ROWS, PartCache, PartWriter, parquet_bytes
+from penstock.vnode.parts import MAX_PART_ROWS, ROW_GROUP_ROWS, SCHEMA_FILE, PartCache, PartWriter, parquet_bytes
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.source import cut, gather, resolve
 from penstock.vnode.table import PartHandle, TableState, stored_form
@@ -208,8 +208,10 @@ class Vnode:
                     path = self._store / kind / uid / name
                     if name.startswith("0") and path.suffix == ".parquet":
                         self._next_file = max(self._next_file, int(path.stem) + 1)
-                    if path not in valid and name != "schema.parquet":
+                    if path not in valid and name != SCHEMA_FILE:
                         self._replaced.append(_Replaced(path, now, None, int(uid), None))
+                if int(uid) not in manifest.tables:
+                    self._remove_folders(int(uid))
         for name in self._fs.list(self._store):
             if name.endswith(".tmp"):
                 self._fs.remove(self._store / name)
@@ -274,6 +276,7 @@ class Vnode:
         if self._wal.failed is not None:
             raise self._wal.failed
         if self._wal.refused is not None:
+            self._wal.take_back()
             self._generation += 1
             self._load(self._manifest(self._persisted))
             self._wal.reset()
@@ -329,7 +332,7 @@ class Vnode:
         for kind, schema in (("parts", table.run_schema), ("tombstones", file_schema(table.time_type))):
             directory = self._store / kind / str(table.uid)
             self._fs.make_dirs(directory)
-            self._fs.write_atomic(directory / "schema.parquet", parquet_bytes(schema.empty_table()))
+            self._fs.write_atomic(directory / SCHEMA_FILE, parquet_bytes(schema.empty_table()))
 
     def drop_table(self, table_uid: int) -> None:
         """Forgets a table and all its rows; an unknown table is no error."""
@@ -352,6 +355,12 @@ class Vnode:
                     _Replaced(directory / name, now, None, table_uid, None)
                     for name in self._fs.list(directory) if directory / name not in known)
             self._tombstone_files.pop(table_uid, None)
+            self._replace_times(table_uid, table.last_times)
+
+    def _replace_times(self, table_uid: int, times: LastTimes | None) -> None:
+        if times is not None:
+            # No reader of another process has it.
+            self._replaced.append(_Replaced(self._store / "last" / times.name, -math.inf, None, table_uid, None))
 
     def drop_children(self, table_uid: int, tuids: Sequence[int]) -> None:
         """Removes all rows of child tables for every reader, also for older snapshots; their uids never come back."""
@@ -663,9 +672,8 @@ class Vnode:
             self._persisted = persisted
             for result, (_, last, _) in zip(results, before, strict=True):
                 result.table.sealed = ()
-                if last is not None and last != result.table.last_times:
-                    path = self._store / "last" / last.name
-                    self._replaced.append(_Replaced(path, -math.inf, None, result.table.uid, None))  # no reader has it
+                if last != result.table.last_times:
+                    self._replace_times(result.table.uid, last)
 
     def _publish_tombstones(self, table: TableState) -> None:
         """Writes the deletes for readers of other processes, when they changed."""
@@ -836,7 +844,19 @@ class Vnode:
                     continue
                 self._cache.forget(entry.path)
                 self._fs.remove(entry.path)
+            gone = {entry.table_uid for entry in self._replaced} - {entry.table_uid for entry in kept}
             self._replaced = kept
+            for uid in gone - self._tables.keys():
+                self._remove_folders(uid)
+
+    def _remove_folders(self, table_uid: int) -> None:
+        """Removes the folders of a table that is gone, with the files of its schema if a crash has left them."""
+        for kind in ("parts", "tombstones"):
+            folder = self._store / kind / str(table_uid)
+            if self._fs.list(folder) == [SCHEMA_FILE]:
+                self._fs.remove(folder / SCHEMA_FILE)
+            if not self._fs.list(folder):
+                self._fs.remove_dir(folder)
 
     def _apply_retention(self) -> None:
         options = self._options

@@ -361,7 +361,7 @@ class Run:
         with self.world.inside(host.process):
             runs = record.id in host.controller.stream_states()
         if runs:
-            self._guard(lambda: host.controller.checkpoint_now(record.id))  # type: ignore[union-attr]
+            self._guard(lambda: host.controller.begin_checkpoint(record.id, 0.0))  # type: ignore[union-attr]
             return
         # The disk may have refused what its start needed; then it says so until it is resumed.
         states = self._rows(f"SELECT state FROM information_schema.ins_streams WHERE stream_name = '{name}'")
