@@ -32,6 +32,7 @@ from penstock.common.errors import (
     StaleAttemptError,
     StorageError,
 )
+from penstock.common.fs import shortage
 
 FORMAT_VERSION = 2
 """2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked."""
@@ -397,7 +398,8 @@ class StateStore:
             raise StorageError(f"the task state in {self._directory} is full",
                                hint="raise stateMapSize in the configuration") from error
         except lmdb.Error as error:
-            raise StorageError(f"cannot write the task state in {self._directory}: {error}") from error
+            raise StorageError(f"cannot write the task state in {self._directory}: {error}{shortage(self._directory)}",
+                               hint="check free space and the disk") from error
 
     def _drop(self, transaction: Any, sequence: int) -> None:
         handle = self._handles.pop(sequence, None)
