@@ -30,8 +30,10 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from engine_process import ENDED, EngineProcess  # noqa: E402
+from engine_process import ENDED  # noqa: E402
 from examples.flights.data import batches, load_feeds  # noqa: E402
+from interrupts import interrupt_on_sigterm  # noqa: E402
+from killed_engine import KilledEngine, UnexpectedAnswerError  # noqa: E402
 from rich.console import Console  # noqa: E402
 from rich.progress import Progress  # noqa: E402
 
@@ -64,31 +66,18 @@ class Kill:
     right_s: float
 
 
-class Killed(EngineProcess):
-    """The engine under load, and what it said."""
+class Killed(KilledEngine):
+    """The engine under load, and which attempts have written results."""
 
     def __init__(self, data: Path, position: int) -> None:
-        super().__init__("kill_child.py", data, position, "watch")
-        self.acked = position - 1
         #: (when it was heard, {stream: attempt that has written results})
         self.flow: list[tuple[float, dict[str, int]]] = [(0.0, {})]
-        self.expect("ready")
+        super().__init__(data, position, "watch")
 
-    def next(self) -> str:
-        line = super().next()
-        if line.startswith("acked "):
-            self.acked = int(line.split()[1])
-        elif line.startswith("flow "):
+    def note(self, line: str) -> None:
+        super().note(line)
+        if line.startswith("flow "):
             self.flow.append((time.monotonic(), json.loads(line[5:])))
-        return line
-
-    def expect(self, start: str) -> str:
-        """Returns the next line that is no news; it must begin with `start`."""
-        while (line := self.next()).startswith(("acked ", "flow ")):
-            continue
-        if not line.startswith(start):
-            raise SystemExit(f"the engine said {line!r} instead of {start!r}")
-        return line
 
     def flows_since(self, moment: float, before: dict[str, int]) -> float | None:
         """Returns when, after a moment, some stream had results of a later attempt than before."""
@@ -112,7 +101,7 @@ def main() -> int:
     console = Console(stderr=True)
     console.print(f"seed {options.seed}", highlight=False)
     kills: list[Kill] = []
-    signal.signal(signal.SIGTERM, _interrupt)
+    interrupt_on_sigterm()
     with Progress(console=console) as progress:
         bar = progress.add_task("kills", total=options.kills)
         try:
@@ -131,10 +120,6 @@ def main() -> int:
     return 0
 
 
-def _interrupt(*_: object) -> None:
-    raise KeyboardInterrupt
-
-
 def _rounds(chance: random.Random, count: int) -> Iterator[Kill]:
     """Yields rounds on one data directory: up to `count`, or until there are no more rows to insert.
 
@@ -147,7 +132,7 @@ def _rounds(chance: random.Random, count: int) -> Iterator[Kill]:
         while count and rounds.more:
             yield rounds.one()
             count -= 1
-    except SystemExit as error:
+    except UnexpectedAnswerError as error:
         wrong = True
         raise SystemExit(f"{error}\nthe data is in {folder}") from error
     finally:
@@ -175,42 +160,40 @@ class Rounds:
         return self.engine.acked + 2 * _BATCHES + _AFTER < len(self._arrived) - 1
 
     def one(self) -> Kill:
-        """Kills once; returns when the streams equal the batch answer again. Ends the program if they don't."""
+        """Kills once; returns when the streams equal the batch answer again. Raises UnexpectedAnswerError if not."""
         victim = self._chance.choice(["engine", "java", "worker", "worker stopped"])
         point = self._chance.choice(["random", *POINTS])
         engine = self.engine
-        engine.tell("tasks")
-        tasks = json.loads(engine.expect("tasks ").removeprefix("tasks "))
+        tasks = engine.tasks()
         engine.tell(f"insert {_BATCHES} {_PAUSE_MS}")
         self._await_point(point)
         killed_at = time.monotonic()
         if victim == "engine":
-            for line in engine.kill():
-                if line.startswith("acked "):
-                    engine.acked = int(line.split()[1])
+            engine.kill()
             self.engine = engine = Killed(self._data, engine.acked + 1)
             engine.tell(f"insert {_BATCHES} {_PAUSE_MS}")
         else:
-            self._hit(victim, [psutil.Process(pid) for pid in tasks["pids"]])
+            self._hit(victim, tasks.workers)
         while (line := engine.next()) != "inserted":
             if line == ENDED:
-                raise SystemExit(f"the engine ended after {victim} was hit at {point}")
+                raise UnexpectedAnswerError(f"the engine ended after {victim} was hit at {point}")
         # What came before may have been processed before the kill: these rows can only be by a later attempt.
         engine.tell(f"insert {_AFTER}")
         engine.expect("inserted")
         self._right()
         right_at = time.monotonic()
-        flows_at = engine.flows_since(killed_at, tasks["attempts"]) or right_at
+        flows_at = engine.flows_since(killed_at, tasks.attempts) or right_at
         return Kill(victim, point, flows_at - killed_at, right_at - killed_at)
 
     def _right(self) -> None:
         self.engine.tell(f"check {_PATIENCE_S}")
         verdict = self.engine.expect("")
         if not verdict.startswith("equal"):
-            raise SystemExit(f"wrong: {verdict}")
+            raise UnexpectedAnswerError(f"wrong: {verdict}")
         rows = sum(int(count) for count in verdict.split()[1:])
-        if rows < self._arrived[self.engine.acked + 1]:
-            raise SystemExit(f"{self._arrived[self.engine.acked + 1]} rows were acknowledged, but {rows} are there")
+        acknowledged = self._arrived[self.engine.acked + 1]
+        if rows < acknowledged:
+            raise UnexpectedAnswerError(f"{acknowledged} rows were acknowledged, but {rows} are there")
 
     def _hit(self, victim: str, workers: list[psutil.Process]) -> None:
         if victim == "java":

@@ -48,10 +48,19 @@ class DataPaths:
     @property
     def needed(self) -> tuple[Path, ...]:
         """What an engine reads and writes in here, without what it makes anew."""
-        return self.lock, self.format, self.catalog, self.root / "children", self.root / "vnode", self.root / "streams"
+        return self.lock, self.format, self.catalog, self.children_lists, self.root / "vnode", self.root / "streams"
+
+    @property
+    def children_lists(self) -> Path:
+        return self.root / "children"
 
     def children(self, table_uid: int) -> Path:
-        return self.root / "children" / f"{table_uid}.parquet"
+        return self.children_lists / f"{table_uid}.parquet"
+
+    def uid_of_children(self, name: str) -> int | None:
+        """Returns the table whose list of children has this name; None if it is no such list."""
+        stem, _, suffix = name.partition(".")
+        return int(stem) if suffix == "parquet" and stem.isdigit() else None
 
     def vnode(self, vgroup_id: int) -> Path:
         return self.root / "vnode" / str(vgroup_id)

@@ -23,9 +23,9 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.common.sealed import seal, unseal
 from penstock.mnode.backup_store import BackupStore
 from penstock.mnode.records import CommitRecord, CommitRecords
-from penstock.mnode.sealed import seal, unseal
 from penstock.tasks.state_copy import copy_states
 
 FORMAT_VERSION = 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from penstock.mnode.monitor import TaskReport
-from penstock.mnode.stream_status import WorkerInfo
+from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
 from penstock.tasks.messages import Recalculate, Replay, SetRates, TaskStatus
 
 if TYPE_CHECKING:
@@ -41,5 +41,7 @@ class Controller(Protocol):
     def events(self) -> list[StreamEvent]: ...
 
     def workers(self) -> list[WorkerInfo]: ...
+
+    def memory(self) -> list[MemoryInfo]: ...
 
     def close(self) -> None: ...

@@ -16,7 +16,7 @@ from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport, 
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
-from penstock.mnode.stream_status import WorkerInfo
+from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
 from penstock.tasks.local import LocalEnvironment, LocalStream
 from penstock.tasks.messages import (
     CheckpointAbandoned,
@@ -171,6 +171,9 @@ class LocalController:
         return list(self._events)
 
     def workers(self) -> list[WorkerInfo]:
+        return []
+
+    def memory(self) -> list[MemoryInfo]:
         return []
 
     # --- inside --------------------------------------------------------------------------------------------------

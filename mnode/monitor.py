@@ -115,6 +115,11 @@ class Monitor:
         """Returns the latest status of each task, ordered by task."""
         return [t.status for _, t in sorted(self._tracks.items()) if t.status is not None]
 
+    def statuses_of(self, stream_id: int) -> list[TaskStatus]:
+        """Returns the latest status of each task of a stream, in no order."""
+        return [track.status for task, track in self._tracks.items()
+                if task.stream_id == stream_id and track.status is not None]
+
     def report(self, now: float) -> list[TaskReport]:
         """Returns what is known of each task, ordered by task."""
         return [

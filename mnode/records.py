@@ -11,7 +11,7 @@ from penstock.common.errors import CorruptionError, InternalError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
-from penstock.mnode.sealed import seal, unseal
+from penstock.common.sealed import seal, unseal
 from penstock.tasks.messages import TaskCheckpoint
 
 _log = logger(__name__)

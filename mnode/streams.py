@@ -64,7 +64,7 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.build import TaskEdges, task_edges
+from penstock.tasks.build import TaskEdges, queue_counts, task_edges
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
@@ -370,11 +370,18 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             _refuse_stopped(stream, "paused")
-            self._catalog.set_stream_wanted(stream.id, "paused")
+            self._catalog.set_stream_wanted(stream.id, "paused", stream.wanted_reason)
             if self._controller is not None and stream.id not in self._failed:
                 self._controller.pause(stream.id)
                 self._await_sources(self._controller, stream.id, paused=True)
         return Result()
+
+    def note_paused(self, stream_id: int, reason: str) -> None:
+        """Keeps in mind that the controller has paused a stream, unless it was resumed or ended since."""
+        stream = self._catalog.stream_by_id(stream_id)
+        state = None if self._controller is None else self._controller.stream_states().get(stream_id)
+        if stream is not None and stream.wanted == "running" and state is not None and state.reason == reason:
+            self._catalog.set_stream_wanted(stream_id, "paused", reason)
 
     def _await_sources(self, controller: Controller, stream_id: int, *, paused: bool) -> None:
         """Waits, not for long, until all source tasks rest, or none does.
@@ -396,9 +403,9 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             _refuse_stopped(stream, "resumed")
-            self._catalog.set_stream_wanted(stream.id, "running")
+            stream = self._catalog.set_stream_wanted(stream.id, "running")
             if stream.id in self._failed:
-                self.begin(replace(stream, wanted="running"))
+                self.begin(stream)
             elif self._controller is not None:
                 self._controller.resume(stream.id, statement.ignore_untreated)
                 if statement.ignore_untreated:
@@ -646,7 +653,8 @@ class Streams:
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         downstream = {edges.task: edges.downstream
                       for stream in self._catalog.streams() for edges in self._edges(stream)}
-        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream)
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream,
+                               self._controller.memory())
 
     def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
         return judged(info, reports, self._names(stream))
@@ -683,7 +691,8 @@ class Streams:
             interval = options.checkpoint_interval
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-                           rates=self._settings(options).rates, backup=self._backup_text(stream.id))
+                           rates=self._settings(options).rates, state_limit=self.state_limit(options),
+                           backup=self._backup_text(stream.id))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -732,11 +741,18 @@ class Streams:
             next_attempt=lambda: self._next_attempt(stream.id),
             settings=self._settings(options),
             paused=stream.wanted == "paused",
+            pause_reason=stream.wanted_reason,
+            state_limit=self.state_limit(options),
+            queues=queue_counts(task_edges(plan, stream.id, len(database.vgroup_ids)), len(database.vgroup_ids)),
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id),
             last_checkpoint_id=stream.last_checkpoint_id,
         ))
+
+    def state_limit(self, options: StreamOptions) -> int:
+        """Returns how many bytes of state a stream may have, 0 for any number."""
+        return self._config.state_limit if options.state_limit is None else options.state_limit
 
     def _settings(self, options: StreamOptions) -> TaskSettings:
         settings = replace(task_settings(self._config),

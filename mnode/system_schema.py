@@ -92,6 +92,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("blocked_by", _text(64)), ("history", _text(128)), ("guarantee", _text(20)), ("delivery", _text(64)),
             ("verdict", _LINE), ("source_quota", _text(24)), ("history_quota", _text(24)),
             ("sink_calls_quota", _text(24)),
+            ("state_bytes", _BIG), ("state_limit", _BIG),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -126,6 +127,9 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("worker_group", _text(96)), ("worker", _INT), ("node_id", _INT), ("state", _text(20)),
             ("reason", _LINE), ("pid", _INT), ("address", _text(134)), ("last_heartbeat", _TIME), ("streams", _INT),
             ("failures", _INT),
+        ),
+        "ins_stream_memory": (
+            ("process", _text(96)), ("pid", _INT), ("memory_bytes", _BIG), ("memory_limit", _BIG),
         ),
         "ins_watermarks": (
             ("stream_name", _TABLE), ("node_id", _INT), ("event_time_watermark", _TIME), ("max_event_time", _TIME),

@@ -15,6 +15,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config, keys
 from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
+from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.history_text import history_text
 from penstock.mnode.lateness_text import histogram_text, suggestion
@@ -102,6 +103,7 @@ class SystemTables:
             "ins_stream_checkpoints": self._checkpoint_rows,
             "ins_stream_savepoints": self._savepoint_rows,
             "ins_stream_workers": self._worker_rows,
+            "ins_stream_memory": self._memory_rows,
             "ins_watermarks": self._watermark_rows,
             "ins_late_rows": self._late_row_rows,
             "ins_stream_events": self._event_rows,
@@ -292,12 +294,13 @@ class SystemTables:
                 f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
-                sum(status.late_rows for status in sources), sum(lags) if lags else None,
+                sum(report.status.late_rows for report in reports), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
                 history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
                 info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
                 _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
+                state_bytes(report.status for report in reports), info.state_limit or None,
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -332,6 +335,10 @@ class SystemTables:
         for worker in self._streams.snapshot().workers:
             yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
                    worker.address, worker.heard_ms, worker.streams, worker.failures)
+
+    def _memory_rows(self) -> Iterator[Row]:
+        for info in self._streams.snapshot().memory:
+            yield (info.process, info.pid, info.memory_bytes, info.limit_bytes)
 
     def _sources(self) -> Iterator[tuple[StreamRecord, int, TaskReport, Sequence[TaskReport], Precision]]:
         """Yields each source task with its stream, its vnode and the reports of all tasks of the stream."""
@@ -470,7 +477,8 @@ def watermark_row(
     return (
         stream, vgroup, _to_ms(status.watermark, precision), _to_ms(status.max_event_time, precision),
         _to_ms(status.upper_bound, precision), status.idle, report.lag,
-        status.late_rows, sum(dict(each.late_kept).get(index, 0) for each in (status, *aggs)),
+        status.late_rows + sum(dict(agg.late_forgotten).get(index, 0) for agg in aggs),
+        sum(dict(each.late_kept).get(index, 0) for each in (status, *aggs)),
         status.future_rows, status.error_rows, status.idle_since_ms, holds, status.processed_version,
         _to_ms(min(marks), precision) if marks else None, suggestion(status.lateness, per_second),
         histogram_text(status.lateness, per_second),

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from penstock.common.quantities import mebibytes
+from penstock.mnode.bounds import state_bytes
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.stream_status import StreamInfo
 from penstock.tasks.messages import TaskId
@@ -72,13 +74,26 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Ve
                        stalled.status.task)
     full = next((report for report in reports if _state_share(report) >= _STATE_FULL), None)
     if full is not None:
-        why = (f"its state of {_size(full.status.state_bytes or 0)} has nearly reached its limit of "
-               f"{_size(full.status.state_capacity or 0)}")
+        why = (f"its state of {mebibytes(full.status.state_bytes or 0)} has nearly reached its limit of "
+               f"{mebibytes(full.status.state_capacity or 0)}")
         return Verdict("state", _sentence(names(full.status.task), why), full.status.task)
+    limited = _near_state_limit(info, reports, names)
+    if limited is not None:
+        return limited
     end = _end_of_chain(reports) or _held_up(reports) or _saturated(reports)
     if end is not None:
         return _bottleneck(end, reports, names)
     return _at_ease(reports, names)
+
+
+def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict | None:
+    held = state_bytes(report.status for report in reports)
+    if not info.state_limit or held < _STATE_FULL * info.state_limit:
+        return None
+    task = max(reports, key=lambda report: report.status.state_bytes or 0).status.task
+    why = (f"most of the stream's state of {mebibytes(held)}, which has nearly reached its STATE_LIMIT of "
+           f"{mebibytes(info.state_limit)}, is there")
+    return Verdict("state", _sentence(names(task), why), task)
 
 
 def stalled_reason(report: TaskReport) -> str:
@@ -223,7 +238,3 @@ def _state_share(report: TaskReport) -> float:
 
 def _sentence(name: str, why: str) -> str:
     return f"{name} is the bottleneck: {why}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB"

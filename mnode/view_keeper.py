@@ -22,12 +22,17 @@ _log = logger(__name__)
 class ViewKeeper:
     """Writes views and lists of child tables at most once per interval. Thread-safe."""
 
-    def __init__(self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float) -> None:
+    def __init__(
+        self, catalog: Catalog, paths: DataPaths, fs: Fs, clock: Clock, interval_s: float, grace_s: float
+    ) -> None:
+        """`grace_s`: how long readers that have begun may still need the list of a table that is gone."""
         self._catalog = catalog
         self._paths = paths
         self._fs = fs
         self._clock = clock
         self._interval_s = interval_s
+        self._grace_s = grace_s
+        self._gone_since: dict[int, float] = {}
         self._lock = threading.Lock()
         self._write_lock = threading.Lock()
         self._schema_dirty = False
@@ -74,16 +79,20 @@ class ViewKeeper:
                 raise
 
     def close(self) -> None:
-        """Writes what changed for the last time, and stops."""
+        """Stops, and writes what changed for the last time."""
+        self.stop()
+        self.refresh()
+
+    def stop(self) -> None:
+        """Ends the thread; what changed stays marked."""
         self._stop.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join()
-        self.refresh()
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            self._clock.wait(self._wake, 3600.0)
+            self._clock.wait(self._wake, self._grace_s if self._gone_since else 3600.0)
             if self._stop.is_set():
                 return
             try:
@@ -107,6 +116,19 @@ class ViewKeeper:
                 self._written_children.add(uid)
         if schema_dirty:
             write_views(self._paths, [_view(table) for table in tables], fs=self._fs)
+        self._remove_lists(look=schema_dirty)
+
+    def _remove_lists(self, *, look: bool) -> None:
+        """Removes the lists of children of tables that are gone; with `look` it looks for them first."""
+        now = self._clock.monotonic()
+        if look:
+            uids = {self._paths.uid_of_children(name) for name in self._fs.list(self._paths.children_lists)}
+            gone = {uid for uid in uids if uid is not None and self._catalog.table_by_uid(uid) is None}
+            self._gone_since = {uid: self._gone_since.get(uid, now) for uid in gone}
+        for uid in [uid for uid, since in self._gone_since.items() if now - since >= self._grace_s]:
+            self._fs.remove(self._paths.children(uid))
+            self._written_children.discard(uid)
+            del self._gone_since[uid]
 
     def _children_table(self, table: Table) -> pa.Table:
         children = self._catalog.children(table.uid)

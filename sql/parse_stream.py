@@ -8,6 +8,7 @@ from typing import Any, cast
 from sqlglot import exp
 
 from penstock.common.errors import NotSupportedError
+from penstock.common.quantities import MIB, TIB, read_size, size_text
 from penstock.sql.cursor import Cursor
 from penstock.sql.lexer import Token, TokenKind
 from penstock.sql.literals import position
@@ -48,6 +49,9 @@ _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
 _FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
 ANALYZE_MIN_S, ANALYZE_MAX_S = 1, 600
+_STATE_LIMIT_RANGE = (MIB, 16 * TIB)
+
+
 @dataclass(frozen=True)
 class _Rate:
     """What a rate may be; `or_zero`: 0 is no limit."""
@@ -107,6 +111,8 @@ class _OptionReader:
             self._set(token, "checkpoint_interval", token.word, _checkpoint_interval(cursor))
         elif cursor.take_any(*_RATES) is not None:
             self._set(token, token.word.lower(), token.word, _rate(cursor, token.word))
+        elif cursor.take("STATE_LIMIT"):
+            self._set(token, "state_limit", token.word, _state_limit(cursor))
         elif cursor.take("GUARANTEE"):
             word = cursor.take_any(*_GUARANTEES)
             if word is None:
@@ -205,6 +211,20 @@ def _rate(cursor: Cursor, option: str) -> float:
         unlimited = ", or 0 for no limit" if spec.or_zero else ""
         raise cursor.fail(f"{option} is from {spec.low:g} to {spec.high:.0f} {spec.unit}{unlimited}", token)
     return rate
+
+
+def _state_limit(cursor: Cursor) -> int:
+    token = cursor.token
+    try:
+        limit = read_size(cursor.string("a size") if token.kind is TokenKind.STRING else token.raw)
+    except ValueError:
+        raise cursor.fail("a size such as '1GiB' is expected", token) from None
+    if token.kind is not TokenKind.STRING:
+        cursor.advance()
+    low, high = _STATE_LIMIT_RANGE
+    if limit != 0 and not low <= limit <= high:
+        raise cursor.fail(f"STATE_LIMIT is from {size_text(low)} to {size_text(high)}, or 0 for no limit", token)
+    return limit
 
 
 def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False) -> Statement:

@@ -402,7 +402,7 @@ class StreamOptions:
     """Options of CREATE STREAM; None means not given, so that defaults come from the engine.
 
     Rates are per second and task, 0 is unlimited: `sink_rate` in MB, `sink_calls`, `source_rate` and `history_rate` in
-    rows.
+    rows. `state_limit` is in bytes, 0 is unlimited.
     """
 
     trigger: TriggerMode | None = None
@@ -431,6 +431,7 @@ class StreamOptions:
     sink_calls: float | None = None
     source_rate: float | None = None
     history_rate: float | None = None
+    state_limit: int | None = None
     guarantee: Guarantee | None = None
 
 

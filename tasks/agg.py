@@ -15,8 +15,9 @@ from penstock.tasks.compute import result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.final_stage import FinalStage
+from penstock.tasks.group_index import GroupIndex
 from penstock.tasks.inbox import Inbox
-from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
+from penstock.tasks.messages import Barrier, Block, Cleared, End, Recalculating, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
@@ -25,6 +26,8 @@ from penstock.tasks.watermarks import Watermarks
 
 class Table(Protocol):
     """The windows of an agg task, as far as all kinds of them are alike."""
+
+    groups: GroupIndex
 
     @property
     def slots_used(self) -> int: ...
@@ -70,6 +73,7 @@ class AggTask(BaseTask):
         self._ahead: frozenset[TaskId] = frozenset()
         self._delayed = Delayed(plan.period_ms / 1000)
         self._late_kept = dict.fromkeys((task.index for task in upstream), 0)
+        self._late_forgotten = dict.fromkeys((task.index for task in upstream), 0)
         self._rows_in = 0
         self._bytes_in = 0
         self._set_up(len(upstream), deployment)
@@ -79,7 +83,9 @@ class AggTask(BaseTask):
             # How long the engine was down isn't known: quiet vnodes are quiet from now on.
             self._quiet_since = dict.fromkeys(self._watermarks.idle_inputs(), self._clock.monotonic())
             self._hold_back()
-            self._late_kept.update(meta.get("late_rows_kept", ()))  # checkpoints of older versions have none
+            # Checkpoints of older versions have no such counts.
+            self._late_kept.update(meta.get("late_rows_kept", ()))
+            self._late_forgotten.update(meta.get("late_rows_forgotten", ()))
             self._restore(meta)
 
     # -- what the runtime calls ------------------------------------------------------------------------------
@@ -119,7 +125,7 @@ class AggTask(BaseTask):
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._checkpoint(checkpoint_id, self._outbox)
-            case Cleared() | Settled():
+            case Recalculating() | Cleared() | Settled():
                 self._replace(item, self._inputs[channel])
             case End():
                 self._hear_time(self._inputs[channel], Watermark(None, idle=True))
@@ -136,10 +142,12 @@ class AggTask(BaseTask):
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
             bytes_out=self._outbox.bytes_out, watermark=self._watermarks.current,
+            late_rows=sum(self._late_forgotten.values()), late_forgotten=tuple(self._late_forgotten.items()),
             late_kept=tuple(self._late_kept.items()),
             held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
             if len(self._upstream) > 1 else (),
-            windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes)
+            windows_open=self._table.slots_used,
+            table_bytes=self._table.memory_bytes + self._table.groups.memory_bytes)
 
     def _take_blocks(self, channel: TaskId, block: Block) -> None:
         """Merges a block and one of each other channel that has one, and shows at once what they changed.
@@ -240,7 +248,7 @@ class AggTask(BaseTask):
         """The time that results wait for is over."""
         raise NotImplementedError
 
-    def _replace(self, signal: Cleared | Settled, input: int) -> None:
+    def _replace(self, signal: Recalculating | Cleared | Settled, input: int) -> None:
         """A source puts something else in the place of what it sent; only sources of INTERVAL windows do."""
         raise InternalError(f"{self.id} was told of {signal}")
 
@@ -262,4 +270,5 @@ class AggTask(BaseTask):
 
     def _state(self) -> Mapping[str, Any]:
         return {"table": self._table.save(), "watermarks": self._watermarks.save(),
-                "late_rows_kept": list(self._late_kept.items())}
+                "late_rows_kept": list(self._late_kept.items()),
+                "late_rows_forgotten": list(self._late_forgotten.items())}

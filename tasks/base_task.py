@@ -47,7 +47,7 @@ class BaseTask:
         self._settings = settings
         self._environment = environment
         self._clock = environment.clock
-        self._store = StateStore(environment.state_directory(task), settings.state_map_bytes)
+        self._store = StateStore(environment.state_directory(task), settings.state_map_bytes, environment.state_cache)
         # Only source tasks can tell which row a function failed for.
         strict = plan.on_error != "null" and task.level == "source"
         self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
@@ -130,13 +130,14 @@ class BaseTask:
             self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest, self._rows_total,
             self._has_unwritten))
 
-    def _status(self, output: ChannelQueue[TaskId] | None, **more: Any) -> TaskStatus:
-        """Returns what every task reports, and `more` fields of `TaskStatus`."""
+    def _status(self, output: ChannelQueue[TaskId] | None, table_bytes: int = 0, **more: Any) -> TaskStatus:
+        """Returns what every task reports, and `more` fields of `TaskStatus`. `table_bytes`: state beside the store."""
         state = self._tracker.current
         if output is not None:
             more |= {"output_bytes": output.used_bytes, "output_capacity": output.capacity_bytes,
                      "output_peak": output.peak_bytes}
-        more.setdefault("state_bytes", self._store.used_bytes)
+        more["state_bytes"] = self._store.used_bytes + table_bytes
+        more["state_memory"] = self._store.memory_bytes + table_bytes
         blocked = self._tracker.blocked()
         return TaskStatus(
             task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,

@@ -83,10 +83,21 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuesHeld:
+    """What the queues of a stream on this worker hold at most until they get another order; see BoundQueues."""
+
+    stream_id: int
+    attempt: int
+    order: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """The state of all tasks of the worker; sent in regular intervals, also when there are none."""
 
     statuses: tuple[TaskStatus, ...]
+    queues: tuple[QueuesHeld, ...] = ()
 
 
 WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Heartbeat
@@ -128,15 +139,25 @@ class PostEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundQueues:
+    """Give each queue of the stream's attempt another bound. Orders are numbered from 1, the deployment is order 0."""
+
+    stream_id: int
+    attempt: int
+    order: int
+    queue_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End all streams and leave."""
 
 
-MnodeMessage = Deploy | StartStream | StopStream | PostEvent | Shutdown
+MnodeMessage = Deploy | StartStream | StopStream | PostEvent | BoundQueues | Shutdown
 
 _MESSAGES = (
     Hello, Deployed, Failed, Stopped, Acknowledged, Heartbeat,
-    Deploy, StartStream, StopStream, PostEvent, Shutdown,
+    Deploy, StartStream, StopStream, PostEvent, BoundQueues, Shutdown,
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import contextlib
 import json
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,7 @@ import pyarrow.flight as flight
 from penstock.common.clock import Clock
 from penstock.common.errors import InternalError, PenstockError, StaleAttemptError, UnavailableError
 from penstock.common.logging import logger
-from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, Signal, TaskId, Watermark
+from penstock.tasks.messages import Barrier, Block, Cleared, End, Recalculating, Settled, Signal, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.wire import (
     SENT_AHEAD,
@@ -98,7 +99,9 @@ def _signal_to_json(signal: Signal) -> list[Any]:
         return ["barrier", signal.checkpoint_id]
     if isinstance(signal, Cleared):
         return ["cleared", signal.first, signal.last]
-    return ["settled"] if isinstance(signal, Settled) else ["end"]
+    if isinstance(signal, Settled):
+        return ["settled", signal.done]
+    return ["recalculating"] if isinstance(signal, Recalculating) else ["end"]
 
 
 def _signal_from_json(parts: list[Any]) -> Signal:
@@ -107,7 +110,8 @@ def _signal_from_json(parts: list[Any]) -> Signal:
 
 
 _SIGNALS: dict[str, Any] = {
-    "watermark": Watermark, "barrier": Barrier, "cleared": Cleared, "settled": Settled, "end": End,
+    "watermark": Watermark, "barrier": Barrier, "recalculating": Recalculating, "cleared": Cleared,
+    "settled": Settled, "end": End,
 }
 
 
@@ -330,7 +334,7 @@ class _Inbox:
         self.sequence += frame.size
 
     def _put_block(self, block: Block, on_blocked: Callable[[], None]) -> None:
-        blocked = False
+        blocked, pieces = False, deque([block])
         # Set before the queue is looked at, so that no change in between goes unnoticed.
         self.waiting = True
         try:
@@ -338,7 +342,7 @@ class _Inbox:
                 self.changed.clear()
                 if not self.open:
                     raise StaleAttemptError(f"channel {self.channel} was closed by its receiver")
-                if self.queue.try_put(self.channel.upstream, block):
+                if self.queue.put_pieces(self.channel.upstream, pieces):
                     return
                 if not blocked:
                     blocked = True

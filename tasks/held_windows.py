@@ -21,6 +21,10 @@ class HeldWindows:
         """Whether any window is held."""
         return bool(self._ranges)
 
+    def replaces(self, input: int) -> bool:
+        """Tells whether what an input sends now takes the place of what it cleared."""
+        return input in self._ranges
+
     def clear(self, input: int, first: int, last: int, touched: Mapping[int, Iterable[int]]) -> None:
         """An input voids the windows that start in [first, last]; `touched`: the groups it was in, by window."""
         self._ranges[input] = (first, last)

@@ -20,6 +20,10 @@ class TaskId:
     level: Level
     index: int
 
+    def __hash__(self) -> int:
+        # Every queue looks its channels up by these, several times per block. The levels differ in their length.
+        return (self.stream_id << 8 | self.index) << 3 | len(self.level)
+
     def __str__(self) -> str:
         return f"{self.stream_id:x}-{self.level}-{self.index}"
 
@@ -37,14 +41,22 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A batch of rows on its way between two tasks."""
+    """A batch of rows on its way between two tasks.
+
+    `nbytes`: about what they take; who hands over a part of a larger batch says so, else all buffers count as a whole.
+    """
 
     data: pa.RecordBatch
-    #: Added up once: every queue on the way asks for it, and Arrow looks at each buffer.
-    nbytes: int = field(init=False)
+    nbytes: int = field(default=-1, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", int(self.data.nbytes))
+        if self.nbytes < 0:
+            # What the rows refer to exactly takes Arrow longer to find out than most tasks take for a small block.
+            object.__setattr__(self, "nbytes", int(self.data.get_total_buffer_size()))
+
+    def part(self, first: int, rows: int) -> Block:
+        """Returns `rows` of the rows, from the one at place `first` on; they take their share of the bytes."""
+        return Block(self.data.slice(first, rows), self.nbytes * rows // self.data.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +80,11 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
+class Recalculating:
+    """The sender is going to compute windows again, until a `Settled` says so; no window may be forgotten before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cleared:
     """What the sender had contributed to windows that start in [first, last] is void; what follows takes its place."""
 
@@ -77,7 +94,9 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What follows `Cleared` is complete: the windows can be emitted again."""
+    """What follows `Cleared` is complete: the windows can be emitted again. `done`: none of the sender's is left."""
+
+    done: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +104,7 @@ class End:
     """Nothing more will come on this channel."""
 
 
-Signal = Watermark | Barrier | Cleared | Settled | End
+Signal = Watermark | Barrier | Recalculating | Cleared | Settled | End
 Item = Block | Signal
 
 
@@ -306,13 +325,15 @@ class TaskStatus:
     `rows_total`: rows that a source task has read since the stream was created.
     `udf_errors`: values that users' functions could not compute; `udf_report`: how often each failed, and its last
     error. `upper_bound`: the greatest event time that rows have or writers have noted. `late_rows`: came too late and
-    are left out; `late_kept`: per vnode, by its place, those that came after their window had closed and changed its
+    are left out; `late_forgotten`: of them per vnode, by its place, those that an agg task left out, because it had
+    forgotten their windows; `late_kept`: per vnode those that came after their window had closed and changed its
     result; `future_rows`: too far in the future; `error_rows`: could not be computed. `left_out`: the last of those
     left out (None: as in the status before).
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
     Of the `elapsed_s` seconds of this attempt the task was `busy_s` in its steps, `udf_s` of them in users' functions,
     most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
-    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`.
+    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
+    of which `state_memory` are in memory.
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
     """
 
@@ -342,6 +363,7 @@ class TaskStatus:
     late_rows: int = 0
     future_rows: int = 0
     error_rows: int = 0
+    late_forgotten: tuple[tuple[int, int], ...] = ()
     late_kept: tuple[tuple[int, int], ...] = ()
     lateness: Lateness = Lateness()
     left_out: tuple[LeftOutRow, ...] | None = ()
@@ -362,4 +384,5 @@ class TaskStatus:
     udf_s: float = 0.0
     slowest_udf: str = ""
     state_capacity: int | None = None
+    state_memory: int = 0
     aside_bytes: int = 0

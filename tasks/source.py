@@ -46,6 +46,7 @@ from penstock.tasks.messages import (
     LeftOutRow,
     Reason,
     Recalculate,
+    Recalculating,
     Replay,
     RowKey,
     Settled,
@@ -81,11 +82,7 @@ _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 class WalBlock(Block):
     """Consecutive WAL records, as the input queue of a source task holds them; `data` is not used."""
 
-    records: tuple[Record, ...]
-    size: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", self.size)
+    records: tuple[Record, ...] = ()
 
 
 class SourceTask(BaseSourceTask):
@@ -132,6 +129,7 @@ class SourceTask(BaseSourceTask):
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
+            self._announce_ranges()
         self._quarantine = Quarantine(self._store, plan.source)
         self._dead = self._open_dead_letters(deployment)
         self._open_wal()
@@ -305,15 +303,26 @@ class SourceTask(BaseSourceTask):
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, Recalculate):
             self._ranges.add(event.first_ts, event.last_ts)
+            self._announce_ranges()
         elif isinstance(event, Replay):
-            self._replay([row for vgroup_id, row in event.rows if vgroup_id == self._vgroup_id])
+            self._replay(event)
+            self._announce_ranges()
         else:
             super()._handle(event)
 
-    def _replay(self, rows: Sequence[DeadRow]) -> None:
-        """Orders the windows of rows that were left out to be computed with those of them that can be computed."""
-        self._retries.update((row.row.row_key, row) for row in rows)
+    def _replay(self, order: Replay) -> None:
+        """Orders the windows of rows that were left out to be computed with those of them that can be computed.
+
+        INTERVAL windows of other vnodes' rows are computed too: the agg task may have forgotten what they hold of ours.
+        """
+        own = [row for vgroup_id, row in order.rows if vgroup_id == self._vgroup_id]
+        self._retries.update((row.row.row_key, row) for row in own)
+        rows = own if self._grid is None or self._source.group_is_table else [row for _, row in order.rows]
         self._ranges.add_retries(sorted({row.row.ts for row in rows}))
+
+    def _announce_ranges(self) -> None:
+        if self._grid is not None and self._ranges.pending:
+            self._outbox.signal(Recalculating())
 
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
@@ -337,9 +346,11 @@ class SourceTask(BaseSourceTask):
             if not records:
                 return False
             size = self._wal.bytes_read - before
-            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
-            self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
+            self._read = WalBlock(_NO_DATA, size, tuple(records))
             self._bytes_in += size
+        if self._read.nbytes > self.input.share_bytes:
+            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
+            self._read = replace(self._read, nbytes=self.input.share_bytes)
         if not self.input.try_put(self.id, self._read):
             return False
         self._read = None
@@ -513,7 +524,7 @@ class SourceTask(BaseSourceTask):
         else:
             self._outbox.signal(Cleared(piece.first, piece.last))
             self._send(ADD, within(fresh, piece))
-            self._outbox.signal(Settled())
+            self._outbox.signal(Settled(done=not self._ranges.pending))
 
     def _retried(self, rows: pa.Table) -> tuple[pa.Table, list[RowKey]]:
         """Returns a piece's rows without those that were tried once more in vain, and the keys of the others tried."""

@@ -11,6 +11,7 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.state_cache import StateCache
 
 if TYPE_CHECKING:
     from penstock.planner.stream import StreamPlan
@@ -112,6 +113,7 @@ class TaskEnvironment(Protocol):
     """A task's way to the world; the runtime implements it for workers, tests and the simulation in memory."""
 
     clock: Clock
+    state_cache: StateCache
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         """Returns a reader whose next record is `after_version + 1`."""

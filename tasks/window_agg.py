@@ -11,10 +11,10 @@ import pyarrow as pa
 
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.agg import AggTask
-from penstock.tasks.compute import ADD, OPERATION, ROWS
+from penstock.tasks.compute import ADD, OPERATION, ROWS, WINDOW_START
 from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
-from penstock.tasks.messages import Cleared, Settled
+from penstock.tasks.messages import Cleared, Recalculating, Settled
 from penstock.tasks.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.window_table import Times, Touched, WindowTable, united
@@ -28,6 +28,10 @@ class WindowAggTask(AggTask):
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
+        # The state of windows that end by then is gone.
+        self._forgotten_until: int | None = None
+        # Inputs that compute windows again: what one has brought back must wait for the others.
+        self._recalculating: set[int] = set()
         self._merged: list[Touched] = []
         self._held = HeldWindows()
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
@@ -39,14 +43,36 @@ class WindowAggTask(AggTask):
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         operation = data.column(OPERATION.name)[0].as_py()
+        data = self._remembered(data, operation, input)
+        if not data.num_rows:
+            return
         touched = self._table.merge(data.select(data.schema.names[1:]), operation, input)
         if operation == ADD:
             self._count_reopened(data, touched, self._upstream[input].index)
         self._merged.append(touched)
 
+    def _remembered(self, data: pa.RecordBatch, operation: int, input: int) -> pa.RecordBatch:
+        """Returns partials without those of forgotten windows, whose results stay; rows added to them are late.
+
+        A source leaves out what is older than DELETE_MARK by its own vnode's time, but time goes on without vnodes that
+        are idle. Windows that a source computes again come back.
+        """
+        until = self._forgotten_until
+        if until is None or self._held.replaces(input):
+            return data
+        starts = data.column(WINDOW_START.name).to_numpy()
+        if int(starts.min()) >= until:
+            return data
+        gone = self._table.ends(starts) <= until
+        if operation == ADD:
+            rows = data.column(ROWS.name).to_numpy()
+            self._late_forgotten[self._upstream[input].index] += int(rows[gone].sum())
+        return data.filter(pa.array(~gone))
+
     def _show_merged(self) -> None:
-        self._show(united(self._merged))
-        self._merged = []
+        if self._merged:
+            self._show(united(self._merged))
+            self._merged = []
         self._table.spill(self._settings.state_memory_bytes, self._closed_until)
 
     def _count_reopened(self, data: pa.RecordBatch, touched: Touched, vnode: int) -> None:
@@ -89,12 +115,14 @@ class WindowAggTask(AggTask):
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
         until = self._closed_until
         assert until is not None
-        ready = sorted(start for start in self._open if self._table.end(start) <= until)
+        opened = np.fromiter(self._open, np.int64, len(self._open))
+        ready = np.sort(opened[self._table.ends(opened) <= until]).tolist()
         self._open.difference_update(ready)
         if self._plan.trigger != "at_once":
             self._emit_windows([(start, None) for start in ready])
-            for start in ready:
-                self._delayed.discard(start)
+            if self._delayed.windows():
+                for start in ready:
+                    self._delayed.discard(start)
 
     def _next_closing(self) -> int | None:
         lateness = self._plan.time.lateness
@@ -103,11 +131,16 @@ class WindowAggTask(AggTask):
     def _emit_delayed(self) -> None:
         self._emit_windows(self._delayed.take())
 
-    def _replace(self, signal: Cleared | Settled, input: int) -> None:
+    def _replace(self, signal: Recalculating | Cleared | Settled, input: int) -> None:
+        if isinstance(signal, Recalculating):
+            self._recalculating.add(input)
+            return
         if isinstance(signal, Cleared):
             first, last = signal.first, signal.last
             self._held.clear(input, first, last, self._table.clear(first, last, input))
             return
+        if signal.done:
+            self._recalculating.discard(input)
         settled = self._held.settle(input)
         starts = np.array(list(settled), np.int64)
         sizes = [len(groups) for groups in settled.values()]
@@ -164,17 +197,24 @@ class WindowAggTask(AggTask):
         self._forget_old_windows()
         if self._filler is not None:
             self._filler.save()
-        return {**super()._state(), "late": self._late()}
+        return {**super()._state(), "late": self._late(), "forgotten_until": self._forgotten_until}
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
+        until = self._forgettable_until()
+        if until is not None and not self._recalculating:
+            self._table.forget(until)
+            self._forgotten_until = until if self._forgotten_until is None else max(until, self._forgotten_until)
+
+    def _forgettable_until(self) -> int | None:
         until = self._closed_until
-        if until is not None:
-            self._table.forget(min(until, until + self._plan.closing_delay - self._plan.delete_mark))
+        return None if until is None else min(until, until + self._plan.closing_delay - self._plan.delete_mark)
 
     def _restore(self, meta: dict[str, Any]) -> None:
         self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
+        # A checkpoint of an older version doesn't say what it had forgotten.
+        self._forgotten_until = meta["forgotten_until"] if "forgotten_until" in meta else self._forgettable_until()
         now = self._clock.monotonic()
         if self._plan.trigger == "max_delay":
             for start in self._open:

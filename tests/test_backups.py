@@ -12,9 +12,9 @@ import pytest
 from sandboxes import T0, TestBed
 
 from penstock.common.errors import CheckpointDamagedError, ConfigError
+from penstock.common.sealed import seal, unseal
 from penstock.mnode import backups
 from penstock.mnode.backup_store import DirectoryStore, open_backup_store
-from penstock.mnode.sealed import seal, unseal
 from penstock.tasks.state_copy import copy_states
 from penstock.tasks.state_store import StateStore
 

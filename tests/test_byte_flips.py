@@ -129,7 +129,7 @@ def test_every_byte_of_a_manifest(directory: Path, tmp_path: Path) -> None:
     """Whichever byte of the MANIFEST is flipped, it is named."""
     vnode = a_vnode(directory, tmp_path)
     manifest = vnode / "store" / "MANIFEST"
-    assert judge(manifest, lambda: load(OsFs(), manifest.parent, int(vnode.name))) >= manifest.stat().st_size - 1
+    assert judge(manifest, lambda: load(OsFs(), manifest.parent, int(vnode.name))) == manifest.stat().st_size
 
 
 def test_every_byte_of_a_part(directory: Path, tmp_path: Path) -> None:
@@ -165,9 +165,7 @@ def test_every_byte_of_a_commit_record(directory: Path, tmp_path: Path) -> None:
     good = path.read_bytes()
     for at, bad in flips(good):
         path.write_bytes(bad)
-        newest = CommitRecords(paths, OsFs()).newest(stream_id)
-        assert newest in (records[0].record, records[1].record), f"byte {at}"
-        assert newest == records[1].record or bad.lower() == good.lower()
+        assert CommitRecords(paths, OsFs()).newest(stream_id) == records[1].record, f"byte {at}"
 
 
 #: The state of a task is mostly empty pages: only the nightly run flips every byte of it.

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from penstock.common.errors import CorruptionError, InternalError, StorageError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.common.sealed import seal
 from penstock.mnode import checkpoints
 from penstock.mnode.checkpoints import (
     Acknowledgement,
@@ -38,7 +39,6 @@ from penstock.mnode.checkpoints import (
 )
 from penstock.mnode.records import CommitRecord, CommitRecords, TaskRecord
 from penstock.tasks.messages import Level, TaskCheckpoint, TaskId
-from penstock.wal.record import crc32c
 
 LEVELS: tuple[Level, ...] = ("source", "agg", "sink")
 TASKS = frozenset(TaskId(1, level, index) for level in LEVELS for index in (0, 1))
@@ -320,7 +320,7 @@ def test_records_of_format_1_are_read() -> None:
     """What an earlier version wrote gives the record without what it didn't have."""
     text = (b'{"attempt": 3, "bytes": 0, "checkpoint": 8, "duration_ms": 12.5, "format": 1, "started_ms": 5, '
             b'"stream": "2a", "tasks": [["2a-source-0", "ab", 7]], "versions": [[20, 100]]}')
-    record = CommitRecord.decode(b"%08x\n%s\n" % (crc32c(text), text), "x")
+    record = CommitRecord.decode(seal(text), "x")
     assert record == CommitRecord(0x2A, 8, 3, ((20, 100),), (TaskRecord("2a-source-0", "ab", 7),), 5, 12.5)
     assert (record.slowest, record.rows) == (None, None)
 

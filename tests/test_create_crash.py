@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ def test_a_crash_leaves_stream_and_table_or_neither(
 ) -> None:
     """Before and behind each commit of the catalog and each MANIFEST that the statement writes."""
     found = set()
+    threads = set(threading.enumerate())
     for number in range(1, 50):
         directory = tmp_path / str(number)
         directory.mkdir()
@@ -56,6 +58,7 @@ def test_a_crash_leaves_stream_and_table_or_neither(
                     bed.engine.execute(CREATE, bed.session)
                 except Crash:
                     bed.engine.abandon()
+        assert set(threading.enumerate()) <= threads
         if len(calls) < number:
             assert found == {True, False}
             return

@@ -297,6 +297,24 @@ def test_replay_computes_the_windows_again(bed: TestBed) -> None:
     assert bed.rows("SELECT ts, n FROM o ORDER BY ts")[:2] == [(SHIFT, 3), (SHIFT + MINUTE, 1)]
 
 
+def test_replay_into_a_forgotten_window_takes_all_vnodes() -> None:
+    """What DELETE_MARK let go is computed by every vnode, not only by that of the row that is tried again."""
+    with TestBed(now_ms=T0) as bed:
+        bed.all("CREATE DATABASE d VGROUPS 2", "USE d", "CREATE STABLE st (ts TIMESTAMP, v INT) TAGS (g INT)",
+                *(f"CREATE TABLE c{n} USING st TAGS ({n})" for n in range(4)),
+                "CREATE STREAM s LATE DLQ dead DELETE_MARK 2m INTO o AS "
+                "SELECT _wstart ts, count(*) n FROM st INTERVAL(1m)")
+        homes = bed.rows("SELECT vgroup_id FROM information_schema.ins_tables WHERE table_name LIKE 'c_'")
+        assert len(set(homes)) == 2
+        for minutes in range(8):
+            bed.execute("INSERT INTO " + " ".join(f"c{n} VALUES ({T0 + minutes * MINUTE}, 1)" for n in range(4)))
+        put(bed, "c0", (0.5, 1))
+        bed.checkpoint()
+        assert bed.rows("SELECT ts, n FROM o ORDER BY ts")[0] == (SHIFT, 4)
+        bed.execute("REPLAY DLQ dead")
+        assert bed.rows("SELECT ts, n FROM o ORDER BY ts")[0] == (SHIFT, 5)
+
+
 def test_a_row_that_fails_again_is_dead_again(bed: TestBed) -> None:
     """The attempts count up, and the row keeps its place in the DLQ."""
     bed.execute(f"CREATE STREAM s TRIGGER AT_ONCE ON_ERROR DLQ dead INTO o AS {SUM}")

@@ -87,14 +87,18 @@ def test_a_stream_is_created_as_a_whole_or_not(tmp_path: Path, fail_at: int) -> 
     db.close()
 
 
-def test_a_disk_that_stays_full_is_told_every_time(tmp_path: Path) -> None:
-    """While nothing can be written, writes fail with a StorageError, and what is there can be read."""
+@pytest.mark.parametrize("refused", [("append", "write"), ("",)], ids=["full", "read-only"])
+def test_a_disk_that_refuses_for_long_is_told_every_time(tmp_path: Path, refused: tuple[str, ...]) -> None:
+    """While nothing can be written, writes fail with a StorageError, and what is there can be read; then all goes on.
+
+    A full disk still opens and cuts files; a read-only one doesn't even let a refused write be taken back.
+    """
 
     class FullFs(FaultyFs):
         full = False
 
         def trip(self, what: str, *, sync: bool = False) -> bool:
-            return self.full and what.startswith(("append", "write"))  # a full disk still opens and cuts files
+            return self.full and what.startswith(refused)
 
     fs = FullFs()
     db = Embedded(tmp_path, fs=fs)
@@ -108,4 +112,6 @@ def test_a_disk_that_stays_full_is_told_every_time(tmp_path: Path) -> None:
     fs.full = False
     db.execute(f"INSERT INTO t VALUES ({T0 + 1}, 2)")
     assert db.run("SELECT v FROM t ORDER BY ts") == [(1,), (2,)]
+    db.reopen()
+    assert db.run("SELECT v FROM d.t ORDER BY ts") == [(1,), (2,)]
     db.close()

@@ -92,3 +92,11 @@ def test_streams_leave_nothing_behind(tmp_path: Path) -> None:
         assert after[0] <= before[0] + 64
         assert after[1] <= before[1]
         assert list((tmp_path / "streams").iterdir()) == []
+        sandbox.engine.flush()
+        sandbox.advance(1)
+        sandbox.engine.maintain()
+        (source,) = (table.uid for table in sandbox.engine.catalog.tables("d", "super"))
+        assert [path.name for path in (tmp_path / "children").iterdir()] == [f"{source}.parquet"]
+        for kind in ("parts", "tombstones"):
+            assert {path.name for path in tmp_path.glob(f"vnode/*/store/{kind}/*")} == {str(source)}
+        assert {path.name.split("-")[0] for path in tmp_path.glob("vnode/*/store/last/*")} == {str(source)}

@@ -75,6 +75,7 @@ class Engine:
                 start_versions=(0, 0),
                 children=lambda: (b"", b""),
                 next_attempt=next_attempt,
+                queues=(5, 5),
                 settings=TaskSettings(queue_bytes=1 << 20),
             )
         )

@@ -178,3 +178,69 @@ def test_delete_mark_lets_old_windows_go(vgroups: int) -> None:
         assert [row[1] for row in results(bed)] == [3] * 10 + [4, 3]
         bed.execute(f"RECALCULATE STREAM s FROM {at(0)}")
         assert results(bed) == batch(bed)
+
+
+NEW = f"({at(3)}, 7)"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize("change", [NEW, f"({at(2)}, 7)"], ids=["new", "rewritten"])
+def test_an_idle_vnode_cannot_spoil_what_was_let_go(change: str, killed: bool) -> None:
+    """Time went on without an idle vnode: its late row for a forgotten window is left out and counted, or leaves the
+    result as it is, also after a kill; RECALCULATE STREAM brings it in."""
+    with make("TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 DELETE_MARK 1m IDLE_TIMEOUT 1s") as bed:
+        homes = dict(bed.rows("SELECT table_name, vgroup_id FROM information_schema.ins_tables WHERE db_name = 'd' "
+                              "AND table_name LIKE 'd_'"))
+        idle, busy = min((one, two) for one in homes for two in homes if homes[one] != homes[two])
+        bed.execute(f"INSERT INTO {idle} VALUES ({at(2)}, 1) {busy} VALUES ({at(1)}, 1)")
+        bed.advance(2)
+        bed.all(*(f"INSERT INTO {busy} VALUES ({at(n * 10)}, 1)" for n in range(1, 30)))
+        bed.checkpoint()
+        before = results(bed)
+        assert before == batch(bed)
+        if killed:
+            bed.kill()
+        bed.execute(f"INSERT INTO {idle} VALUES {change}")
+        assert results(bed) == before != batch(bed)
+        late = {homes[idle]: int(change == NEW), homes[busy]: 0}
+        assert dict(bed.rows("SELECT node_id, late_rows FROM information_schema.ins_watermarks")) == late
+        assert bed.rows("SELECT late_rows FROM information_schema.ins_streams") == [(sum(late.values()),)]
+        bed.execute(f"RECALCULATE STREAM s FROM {at(0)}")
+        assert results(bed) == batch(bed)
+
+
+def test_time_by_the_clock_spoils_nothing_either() -> None:
+    """CLOSE_WHEN_IDLE lets time go on beyond every row: what it let go is late for the vnode's own rows as well."""
+    with make("TRIGGER AT_ONCE IGNORE EXPIRED 0 DELETE_MARK 1m IDLE_TIMEOUT 1s CLOSE_WHEN_IDLE 1", vgroups=1) as bed:
+        bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 1)")
+        bed.advance(2)
+        bed.execute(f"INSERT INTO d0 VALUES ({at(50)}, 1)")
+        bed.advance(300)
+        bed.checkpoint()
+        before = results(bed)
+        bed.execute(f"INSERT INTO d0 VALUES ({at(2)}, 7)")
+        assert results(bed) == before
+
+
+@pytest.mark.parametrize("killed", [False, True])
+@pytest.mark.parametrize(("steps", "piece"), [(1, 5), (3, 2)])
+def test_what_comes_back_is_kept_until_all_vnodes_have_it(steps: int, piece: int, killed: bool) -> None:
+    """A checkpoint between what two vnodes compute again of a forgotten window lets nothing go; nor does a kill."""
+    options = "TRIGGER AT_ONCE IGNORE EXPIRED 0 IGNORE UPDATE 0 DELETE_MARK 1m"
+    with make(options, vgroups=2, blockRowsMax=piece) as bed:
+        for n in range(12):
+            bed.execute("INSERT INTO " + " ".join(f"d{table} VALUES ({at(n * 10)}, 1)" for table in range(3)))
+        bed.checkpoint()
+        bed.execute(f"INSERT INTO d0 VALUES ({at(1)}, 7)")
+        bed.engine.execute(f"RECALCULATE STREAM s FROM {at(0)}", bed.session)
+        (running,) = bed.streams.local_streams().values()
+        for _ in range(steps):
+            running.step()
+        bed.checkpoint()
+        if killed:
+            bed.kill()
+        bed.run()
+        assert results(bed) == batch(bed)
+        bed.checkpoint()
+        kept = sum(status.windows_open or 0 for status in bed.streams.statuses() if status.task.level == "agg")
+        assert kept < 12 * 2

@@ -271,7 +271,8 @@ def test_a_snapshot_outlives_compaction_and_table(tmp_path: Path) -> None:
     assert snapshot.to_arrow()["v"].to_pylist() == [0, 1, 2]
     del snapshot
     vnode.maintain()
-    assert list((tmp_path / "store" / "parts" / str(TABLE)).iterdir()) == []
+    for kind in ("parts", "tombstones", "last"):
+        assert list((tmp_path / "store" / kind).iterdir()) == []
     vnode.close()
 
 

@@ -151,12 +151,16 @@ class Dnode:
             with self._lock:
                 self._problems.pop(vgroup_id, None)
 
-    def close(self) -> None:
-        """Stops the thread, flushes and closes every vnode. Raises the first error after closing all."""
+    def stop(self) -> None:
+        """Ends the maintenance thread; the vnodes stay open."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join()
             self._thread = None
+
+    def close(self) -> None:
+        """Stops the thread, flushes and closes every vnode. Raises the first error after closing all."""
+        self.stop()
         with self._lock:
             vnodes, self._vnodes = self._vnodes, {}
         errors: list[PenstockError] = []

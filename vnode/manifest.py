@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
+from penstock.common.sealed import seal, unseal
 from penstock.vnode.memtable import TimeRange
 from penstock.vnode.tombstones import Tombstone
-from penstock.wal.record import crc32c
 
 FORMAT = 1
 NAME = "MANIFEST"
+_HINT = "restore the file from a copy of the vnode"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def save(fs: Fs, store: Path, manifest: Manifest) -> None:
         "pins": manifest.pins,
         "tables": [_table_json(table) for table in manifest.tables.values()],
     }, separators=(",", ":")).encode()
-    fs.write_atomic(store / NAME, b"%08x\n%s\n" % (crc32c(body), body))
+    fs.write_atomic(store / NAME, seal(body))
 
 
 def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
@@ -130,11 +131,8 @@ def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
         data = fs.read(path)
     except FileNotFoundError:
         return None
-    checksum, _, rest = data.partition(b"\n")
-    body = rest.removesuffix(b"\n")
+    body = unseal(data, str(path), _HINT)
     try:
-        if int(checksum, 16) != crc32c(body) or len(body) + 1 != len(rest):
-            raise ValueError("the checksum does not fit")
         fields = json.loads(body)
         if fields["format"] > FORMAT:
             raise CorruptionError(f"{path} has format {fields['format']}; this version of Penstock knows formats up to "
@@ -143,6 +141,5 @@ def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
             raise ValueError(f"format {fields['format']} of vgroup {fields['vgroup_id']}")
         tables = {table["uid"]: _table(table) for table in fields["tables"]}
     except (ValueError, KeyError, TypeError) as error:
-        raise CorruptionError(f"{path} is damaged: {error}",
-                              hint="restore the file from a copy of the vnode") from error
+        raise CorruptionError(f"{path} is damaged: {error}", hint=_HINT) from error
     return Manifest(vgroup_id, fields["persisted_version"], fields["next_file"], tables, fields["pins"])

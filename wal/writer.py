@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,10 @@ from penstock.wal.segment import (
     segment_name,
 )
 
+_log = logging.getLogger(__name__)
+
 MAX_PAYLOAD = 1 << 30
+_LARGE = 1 << 20  # bytes from which copying a piece takes longer than a write of its own
 
 
 class Ticket:
@@ -66,7 +70,7 @@ class WalWriter:
     `enqueue_*` fixes version and place; the caller serialises them when the order matters. `commit` returns once
     the record is acknowledged: written (level 1) or written and synced (level 2). A refused write (disk full)
     takes back everything enqueued behind it too: then `refused` is set and nothing may be enqueued until
-    `reset`. A failed sync is final: `failed` is set, and only a new open of the log helps.
+    `take_back` and `reset`. A failed sync is final: `failed` is set, and only a new open of the log helps.
     """
 
     def __init__(self, directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, level: int, segment_bytes: int,
@@ -90,6 +94,7 @@ class WalWriter:
         self._next_shape = 0
         self._synced = tail.version
         self._last_sync = clock.monotonic()
+        self._taken_back = True
         self.refused: StorageError | None = None
         self.failed: StorageError | None = None
 
@@ -284,8 +289,19 @@ class WalWriter:
         return None
 
     def _append(self, pieces: list[bytes | pa.Buffer]) -> None:
-        if pieces and self._file is not None:
-            self._file.append(b"".join(pieces))
+        """Appends all pieces, small ones together; a large one isn't copied first."""
+        if self._file is None:
+            return
+        small: list[bytes | pa.Buffer] = []
+        for piece in pieces:
+            if len(piece) < _LARGE:
+                small.append(piece)
+                continue
+            self._file.append(b"".join(small))
+            self._file.append(piece)
+            small = []
+        if small:
+            self._file.append(b"".join(small))
 
     def _roll(self, first_version: int) -> None:
         with self._sync_lock:
@@ -308,26 +324,43 @@ class WalWriter:
         return None
 
     def _take_back(self, error: StorageError) -> StorageError:
-        """Makes the log end at the last acknowledged record again, so that later writes can go on from there."""
+        """Makes the log end at the last acknowledged record again, so that later writes can go on from there.
+
+        Returns why the write was refused. A disk that refuses this, too, is asked again by `take_back`.
+        """
         if self.failed is not None:
             return self.failed
-        tail = self._committed
-        try:
-            with self._sync_lock:
-                if self._file is not None:
-                    self._file.close()
-                    self._file = None
-                for first in list_segments(self._fs, self._directory):
-                    if first > tail.segment:
-                        self._fs.remove(self._directory / segment_name(first))
-                if tail.segment:
-                    self._file = self._fs.open_append(self._directory / segment_name(tail.segment))
-                    self._file.truncate(tail.offset)
-        except (StorageError, FileNotFoundError) as second:
-            self.failed = StorageError(f"{error.message}; taking the write back failed too: {second}",
-                                       hint="restart the engine once the disk is well")
-            return self.failed
+        with self._sync_lock:
+            try:
+                self._cut_back(self._committed)
+            except (StorageError, FileNotFoundError) as second:
+                self._taken_back, self.refused = False, error
+                _log.error("the log in %s can't be cut back to version %d, and takes no writes before it was: %s",
+                           self._directory, self._committed.version, second)
+                return error
+            self._taken_back = True
         return error
+
+    def _cut_back(self, tail: Tail) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        for first in list_segments(self._fs, self._directory):
+            if first > tail.segment:
+                self._fs.remove(self._directory / segment_name(first))
+        if tail.segment:
+            self._file = self._fs.open_append(self._directory / segment_name(tail.segment))
+            self._file.truncate(tail.offset)
+
+    def take_back(self) -> None:
+        """Makes the log end at the last acknowledged record if the disk has refused that until now.
+
+        Raises the refused write's StorageError if it still does.
+        """
+        if not self._taken_back and self.refused is not None:
+            self._take_back(self.refused)
+            if not self._taken_back:
+                raise self.refused
 
     def reset(self) -> None:
         """Goes on behind the last acknowledged record after a refused write; versions are given out anew."""
@@ -344,8 +377,9 @@ class WalWriter:
         """Makes everything acknowledged so far durable. Raises StorageError; then the log has failed."""
         with self._sync_lock:
             with self._condition:
-                if self.failed is not None:
-                    raise self.failed
+                problem = self.failed or (None if self._taken_back else self.refused)
+                if problem is not None:
+                    raise problem
                 file, version = self._file, self._committed.version
                 if version == self._synced:
                     return
@@ -368,6 +402,7 @@ class WalWriter:
         """Writes and syncs what is pending, then closes the files. Raises StorageError when that fails."""
         try:
             if self.failed is None:
+                self.take_back()
                 self.commit_all()
                 self.sync()
         finally:

@@ -9,7 +9,6 @@ import argparse
 import json
 import multiprocessing
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -19,6 +18,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from pathlib import Path
 
+from interrupts import interrupt_on_sigterm
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -68,11 +68,7 @@ def main() -> int:
 
 def _until_ended(outcomes: Iterator[Outcome]) -> Iterator[Outcome]:
     """Yields outcomes until there are no more, or somebody ends the program: what was played until then counts."""
-
-    def end(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    signal.signal(signal.SIGTERM, end)
+    interrupt_on_sigterm()
     try:
         yield from outcomes
     except KeyboardInterrupt:
