@@ -107,6 +107,8 @@ class Config:
     writer_timeout: float = field(metadata=_key("streams", "duration", 0.001, DAY))
     state_limit: int = field(metadata=_key("streams", "size", MIB, 16 * TIB, or_zero=True))
     state_map_size: int = field(metadata=_key("streams", "size", 16 * MIB, 16 * TIB))
+    source_rate: float = field(metadata=_key("streams", "number", 1, 1_000_000_000, or_zero=True))
+    history_rate: float = field(metadata=_key("streams", "number", 1, 1_000_000_000, or_zero=True))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))
     stream_sink_data_rate: float = field(metadata=_key("sinks", "number", 0.1, 5, or_zero=True))

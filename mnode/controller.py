@@ -41,6 +41,7 @@ from penstock.tasks.messages import (
     Recalculate,
     Replay,
     Resume,
+    SetRates,
     StartCheckpoint,
     TaskEvent,
     TaskId,
@@ -318,6 +319,10 @@ class StreamController:
     def resume(self, stream_id: int, skip_to_end: bool = False) -> None:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
         self._ask(lambda: self._resume(stream_id, skip_to_end))
+
+    def set_rates(self, stream_id: int, rates: SetRates) -> None:
+        """Has the tasks of a stream work by other rates from now on, also those of later attempts."""
+        self._ask(lambda: self._set_rates(stream_id, rates))
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         """Has a running stream compute a range of time, or rows that it left out, again.
@@ -601,6 +606,11 @@ class StreamController:
         if skip_to_end and self._checkpoints.progress(stream_id) is not None:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
             self._handle_checkpoint(checkpoints.Request(stream_id))
+
+    def _set_rates(self, stream_id: int, rates: SetRates) -> None:
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, settings=entry.stream.settings.with_rates(rates))
+        self._post_event(stream_id, rates)
 
     def _recalculate(self, stream_id: int, order: Recalculate | Replay) -> Future[CommitRecord]:
         stream = self._machine.stream(stream_id)
@@ -930,6 +940,8 @@ class StreamController:
         elif entry.deployment is not None and entry.deployment.paused != entry.paused:
             # Before the tasks start: a stream that was paused meanwhile must not read a single row.
             self._post_event(stream_id, Pause() if entry.paused else Resume())
+        if entry.deployment is not None and entry.deployment.settings != entry.stream.settings:
+            self._post_event(stream_id, entry.stream.settings.rates)  # they changed since it was prepared
         self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id,

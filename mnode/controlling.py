@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
-from penstock.tasks.messages import Recalculate, Replay, TaskStatus
+from penstock.tasks.messages import Recalculate, Replay, SetRates, TaskStatus
 
 if TYPE_CHECKING:
     from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport
@@ -23,6 +23,8 @@ class Controller(Protocol):
     def pause(self, stream_id: int) -> None: ...
 
     def resume(self, stream_id: int, skip_to_end: bool = False) -> None: ...
+
+    def set_rates(self, stream_id: int, rates: SetRates) -> None: ...
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None: ...
 

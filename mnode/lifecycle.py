@@ -37,7 +37,7 @@ from penstock.sql.statements import (
     StopStream,
     StreamOptions,
 )
-from penstock.sql.stream_options import ALTERABLE, altered, given
+from penstock.sql.stream_options import ALTERABLE, LIVE, altered, given
 from penstock.sql.types import BIGINT, DataType, Kind
 
 MAX_SAVEPOINTS_PER_STREAM = 20
@@ -118,13 +118,16 @@ class Lifecycle:
     def alter(self, statement: AlterStream) -> Result:
         """Changes options of a stream: it is ended at a checkpoint, and goes on from there with the new ones.
 
-        If there can be no checkpoint, it goes on from its last one: a stream that a slow sink holds up, say, must be
-        able to get another SINK_RATE.
+        If there can be no checkpoint, it goes on from its last one. New rates are handed to its tasks as they run.
         """
         stream = self._streams.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
             return Result()
         text = self._altered_text(stream, statement.options)
+        if LIVE.issuperset(given(statement.options)):
+            with self._lock:
+                self._streams.set_rates(self._catalog.set_stream_text(self._again(stream).id, text))
+            return Result()
         if stream.wanted != "stopped":
             self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)
         with self._lock:

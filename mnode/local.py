@@ -25,6 +25,7 @@ from penstock.tasks.messages import (
     Recalculate,
     Replay,
     Resume,
+    SetRates,
     StartCheckpoint,
     TaskCheckpoint,
     TaskStatus,
@@ -95,6 +96,11 @@ class LocalController:
         entry.paused = False
         self._running(entry).post(Resume(skip_to_end))
         self.run()
+
+    def set_rates(self, stream_id: int, rates: SetRates) -> None:
+        """Changes nothing that is seen: virtual time doesn't pass while a stream works."""
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, settings=entry.stream.settings.with_rates(rates))
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         self._running(self._entry(stream_id)).post(order)
@@ -207,7 +213,7 @@ class LocalController:
     def _built(self, entry: _Entry, record: CommitRecord | None) -> LocalStream:
         stream = entry.stream
         # A rate limit would only make virtual time stand still.
-        settings = replace(stream.settings, sink_bytes_per_second=0, sink_calls_per_second=0)
+        settings = stream.settings.with_rates(SetRates(0, 0, 0, 0))
         return LocalStream(StreamDeployment(
             stream.stream_id, stream.name, entry.attempt, stream.plan, stream.vgroup_ids, stream.start_versions,
             None if record is None else record.checkpoint_id, stream.children(), settings,

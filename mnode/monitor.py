@@ -89,7 +89,9 @@ def _lag(status: TaskStatus) -> int | None:
 
 
 def _has_work(status: TaskStatus) -> bool:
-    return status.state != "PAUSED" and (status.input_bytes + status.aside_bytes > 0 or bool(_lag(status)))
+    """Whether there is something that the task could get on with now; who waits for a token couldn't."""
+    waiting = status.input_bytes + status.aside_bytes + (_lag(status) or 0)
+    return waiting > 0 and status.state not in ("PAUSED", "RATE_LIMITED")
 
 
 class Monitor:

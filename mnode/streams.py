@@ -511,6 +511,14 @@ class Streams:
         # What a worker that hangs may still try to write must not come in between.
         self._results.forget(stream.id)
 
+    def set_rates(self, stream: StreamRecord) -> None:
+        """Has a stream work by the rates of its statement; one that doesn't run will when it starts."""
+        plan = self._plans.get(stream.id)
+        if plan is not None:
+            self._note_plan(stream, plan)
+            if self._controller is not None and self.runs(stream):
+                self._controller.set_rates(stream.id, self._settings(self._options[stream.id]).rates)
+
     def begin(self, stream: StreamRecord) -> None:
         """Plans a stream of the catalog and starts it unless it is stopped; one that cannot be planned is FAILED."""
         try:
@@ -683,7 +691,7 @@ class Streams:
             interval = options.checkpoint_interval
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-                           sink_rate=options.sink_rate, state_limit=self.state_limit(options),
+                           rates=self._settings(options).rates, state_limit=self.state_limit(options),
                            backup=self._backup_text(stream.id))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
@@ -751,6 +759,12 @@ class Streams:
                            functions_directory=functions_directory(self._config, self._paths))
         if options.sink_rate is not None:
             settings = replace(settings, sink_bytes_per_second=options.sink_rate * BYTES_PER_MEGABYTE)
+        if options.sink_calls is not None:
+            settings = replace(settings, sink_calls_per_second=options.sink_calls)
+        if options.source_rate is not None:
+            settings = replace(settings, source_rows_per_second=options.source_rate)
+        if options.history_rate is not None:
+            settings = replace(settings, history_rows_per_second=options.history_rate)
         return settings
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:

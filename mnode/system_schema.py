@@ -90,7 +90,9 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("restarts", _BIG), ("rows_in", _BIG), ("rows_out", _BIG), ("late_rows", _BIG), ("lag", _BIG),
             ("event_time_watermark", _TIME), ("checkpoint_id", _BIG), ("checkpoint_time", _TIME),
             ("blocked_by", _text(64)), ("history", _text(128)), ("guarantee", _text(20)), ("delivery", _text(64)),
-            ("verdict", _LINE), ("state_bytes", _BIG), ("state_limit", _BIG),
+            ("verdict", _LINE), ("source_quota", _text(24)), ("history_quota", _text(24)),
+            ("sink_calls_quota", _text(24)),
+            ("state_bytes", _BIG), ("state_limit", _BIG),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),

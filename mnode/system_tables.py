@@ -23,6 +23,7 @@ from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
 from penstock.mnode.session import make_array
+from penstock.mnode.settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
@@ -282,14 +283,14 @@ class SystemTables:
             history = [status.history for status in sources if status.history is not None]
             filling = any(not progress.done for progress in history)
             interval_s = info.checkpoint_interval_s or self._config.checkpoint_interval
-            rate = self._config.stream_sink_data_rate if info.sink_rate is None else info.sink_rate
+            rates = info.rates or task_settings(self._config).rates
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
                 target.database if target else None, target.name if target else None, info.watermark,
-                info.trigger.replace("_", " "), f"{rate:g} MB/s" if rate else "unlimited",
+                info.trigger.replace("_", " "), _rate(rates.sink_bytes_per_second / BYTES_PER_MEGABYTE, "MB/s"),
                 f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
@@ -297,7 +298,9 @@ class SystemTables:
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
                 history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
-                info.verdict or None, state_bytes(report.status for report in reports), info.state_limit or None,
+                info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
+                _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
+                state_bytes(report.status for report in reports), info.state_limit or None,
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -396,6 +399,10 @@ def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:
         kind = column.type
         yield (name, table.database, table_type, column.name, kind.sql(), kind.width(), kind.digits, kind.scale,
                0 if column is table.columns[0] or column.primary_key else 1)
+
+
+def _rate(per_second: float, unit: str) -> str:
+    return f"{per_second:.12g} {unit}" if per_second else "unlimited"
 
 
 def _task_row(

@@ -12,7 +12,8 @@ from penstock.mnode.monitor import TaskReport
 from penstock.mnode.stream_status import StreamInfo
 from penstock.tasks.messages import TaskId
 
-Kind = Literal["down", "silent", "stalled", "state", "sink", "function", "vnode", "skew", "busy", "idle", "healthy"]
+Kind = Literal[
+    "down", "silent", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle", "healthy"]
 
 _STATE_FULL = 0.9
 """Share of its bound from which on state counts as exhausted."""
@@ -79,7 +80,7 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Ve
     limited = _near_state_limit(info, reports, names)
     if limited is not None:
         return limited
-    end = _end_of_chain(reports) or _limited_sink(reports) or _saturated(reports)
+    end = _end_of_chain(reports) or _held_up(reports) or _saturated(reports)
     if end is not None:
         return _bottleneck(end, reports, names)
     return _at_ease(reports, names)
@@ -133,11 +134,14 @@ def _follow(report: TaskReport, by_name: dict[str, TaskReport]) -> TaskReport:
     return report
 
 
-def _limited_sink(reports: Sequence[TaskReport]) -> TaskReport | None:
-    """Returns a sink that can't write as fast as results come, before queues are full enough to block anybody."""
-    waiting = [report for report in reports if report.status.task.level == "sink" and _waiting(report)
-               and (report.blocked or 0.0) >= _SATURATED]
-    return max(waiting, key=_waiting, default=None)
+def _held_up(reports: Sequence[TaskReport]) -> TaskReport | None:
+    """Returns a task that is held up by nobody in the stream and holds nobody up yet.
+
+    A sink that can't write as fast as results come, or else a source that may not read as fast as rows come.
+    """
+    waiting = [report for report in reports if report.status.blocked_by is None and report.status.task.level != "agg"
+               and _has_more(report) and (report.blocked or 0.0) >= _SATURATED]
+    return max(waiting, key=lambda report: (report.status.task.level == "sink", _waiting(report)), default=None)
 
 
 def _saturated(reports: Sequence[TaskReport]) -> TaskReport | None:
@@ -168,7 +172,7 @@ def _waiting(report: TaskReport) -> int:
 def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) -> Verdict:
     task = end.status.task
     why, kind = _why(end)
-    if kind == "sink":
+    if kind in ("sink", "source"):
         return Verdict(kind, _sentence(names(task), why), task)
     behind = _far_behind(reports)
     if behind == task.index:
@@ -187,10 +191,11 @@ def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) ->
 
 def _why(end: TaskReport) -> tuple[str, Kind]:
     status = end.status
-    if status.task.level == "sink" and (end.blocked is None or end.blocked >= (end.busy or 0.0)):
+    kind: Kind = "sink" if status.task.level == "sink" else "source"
+    if end.blocked is None or end.blocked >= (end.busy or 0.0):
         if status.limit and (end.limited is None or 2 * end.limited >= (end.blocked or 0.0)):
-            return status.limit, "sink"
-        if status.state in ("WRITING", "RATE_LIMITED"):
+            return status.limit, kind
+        if kind == "sink" and status.state in ("WRITING", "RATE_LIMITED"):
             return "its writes are acknowledged slowly", "sink"
     busy = end.busy
     if busy is None:

@@ -17,6 +17,7 @@ from penstock.tasks.messages import (
     CheckpointCommitted,
     Pause,
     Resume,
+    SetRates,
     StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
@@ -81,6 +82,12 @@ class BaseTask:
                 self._checkpoint_time_ms = self._clock.now_ms()
             case CheckpointAbandoned(checkpoint_id):
                 self._abandon(checkpoint_id)
+            case SetRates() as rates:
+                self._settings = self._settings.with_rates(rates)
+                self._apply_rates()
+
+    def _apply_rates(self) -> None:
+        """Works by the rates of its settings from now on; a task that has none goes on as before."""
 
     def _abandon(self, checkpoint_id: int) -> None:
         """Stops waiting for whatever a checkpoint needed that is given up."""

@@ -19,6 +19,7 @@ from penstock.common.errors import UnavailableError
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    SetRates,
     StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
@@ -163,9 +164,10 @@ _MESSAGES = (
 def concerns(event: TaskEvent, task: TaskId) -> bool:
     """Tells whether a task is meant by an event.
 
-    The ends of checkpoints go to all tasks, their beginnings to source and sink tasks, the rest to source tasks.
+    The ends of checkpoints and rates go to all tasks, their beginnings to source and sink tasks, the rest to source
+    tasks.
     """
-    return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned)
+    return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
             or (task.level == "sink" and isinstance(event, StartCheckpoint)))
 
 

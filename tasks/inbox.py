@@ -71,13 +71,15 @@ class Inbox:
         self._queue.take(channel)
         return item
 
-    def _readable(self, ahead: Collection[TaskId]) -> list[TaskId]:
+    def _readable(self, ahead: Collection[TaskId]) -> tuple[TaskId, ...]:
         """Returns the channels that don't wait for others, in turn."""
         channels = self._queue.channels
         if self._held or (ahead and any(barrier > self._over for barrier in self._passed.values())):
             ahead = ()
-        return [channel for channel in (*channels[self._turn:], *channels[:self._turn])
-                if channel not in self._held and channel not in ahead]
+        in_turn = channels[self._turn:] + channels[:self._turn]
+        if not self._held and not ahead:
+            return in_turn
+        return tuple(channel for channel in in_turn if channel not in self._held and channel not in ahead)
 
     def _pass_turn(self, channel: TaskId) -> None:
         channels = self._queue.channels

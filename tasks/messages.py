@@ -20,6 +20,10 @@ class TaskId:
     level: Level
     index: int
 
+    def __hash__(self) -> int:
+        # Every queue looks its channels up by these, several times per block. The levels differ in their length.
+        return (self.stream_id << 8 | self.index) << 3 | len(self.level)
+
     def __str__(self) -> str:
         return f"{self.stream_id:x}-{self.level}-{self.index}"
 
@@ -37,14 +41,22 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A batch of rows on its way between two tasks."""
+    """A batch of rows on its way between two tasks.
+
+    `nbytes`: about what they take; who hands over a part of a larger batch says so, else all buffers count as a whole.
+    """
 
     data: pa.RecordBatch
-    #: Added up once: every queue on the way asks for it, and Arrow looks at each buffer.
-    nbytes: int = field(init=False)
+    nbytes: int = field(default=-1, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", int(self.data.nbytes))
+        if self.nbytes < 0:
+            # What the rows refer to exactly takes Arrow longer to find out than most tasks take for a small block.
+            object.__setattr__(self, "nbytes", int(self.data.get_total_buffer_size()))
+
+    def part(self, first: int, rows: int) -> Block:
+        """Returns `rows` of the rows, from the one at place `first` on; they take their share of the bytes."""
+        return Block(self.data.slice(first, rows), self.nbytes * rows // self.data.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +139,16 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class SetRates:
+    """To all tasks: work by these rates from now on; the fields are those of `TaskSettings`."""
+
+    sink_calls_per_second: float
+    sink_bytes_per_second: float
+    source_rows_per_second: float
+    history_rows_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recalculate:
     """To source tasks: compute [first_ts, last_ts] again (units of the source's precision; the last may be TS_MAX)."""
 
@@ -149,7 +171,7 @@ class Replay:
 
 
 TaskEvent = (
-    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate | Replay
+    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | SetRates | Recalculate | Replay
 )
 
 
@@ -270,7 +292,7 @@ TaskState = Literal[
     "RUNNING",        # processing
     "IDLE",           # caught up, nothing to do
     "BACKPRESSURED",  # cannot put its output: somebody downstream is full
-    "RATE_LIMITED",   # a sink waits for a token
+    "RATE_LIMITED",   # waits for a token: a sink to write, a source to read on
     "WRITING",        # a sink waits for the dnode's acknowledgement
     "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
     "PAUSED",

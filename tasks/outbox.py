@@ -28,8 +28,11 @@ class Outbox:
 
     def send(self, channel: TaskId, data: pa.RecordBatch) -> None:
         """Hands over rows for one channel, cut into blocks that fit."""
-        for block in cut(data, self._block_bytes_max):
-            self._waiting.append((channel, block))
+        if data.num_rows:
+            self._send(channel, Block(data))
+
+    def _send(self, channel: TaskId, block: Block) -> None:
+        self._waiting.extend((channel, piece) for piece in cut(block, self._block_bytes_max))
 
     def spread(self, places: Numbers, data: pa.RecordBatch) -> None:
         """Hands over rows, each for the channel at its place."""
@@ -39,9 +42,10 @@ class Outbox:
             if len(places):
                 self.send(channels[int(places[0])], data)
             return
-        data = data.take(pa.array(np.argsort(places, kind="stable")))
+        block = Block(data.take(pa.array(np.argsort(places, kind="stable"))))
         for channel, end, count in zip(channels, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
-            self.send(channel, data.slice(end - count, count))
+            if count:
+                self._send(channel, block.part(end - count, count))
 
     def signal(self, item: Item) -> None:
         """Hands over a signal for all channels."""
@@ -63,4 +67,3 @@ class Outbox:
                 self.rows_out += item.data.num_rows
                 self.bytes_out += item.nbytes
         return True
-

@@ -11,8 +11,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any, Generic, TypeVar
 
-import pyarrow as pa
-
 from penstock.common.errors import InternalError
 from penstock.tasks.messages import Block, Item
 
@@ -32,6 +30,7 @@ class ChannelQueue(Generic[K]):
         """`on_change` is called when an item was put, and when one was taken after a block had been refused."""
         if not channels:
             raise InternalError("a queue needs at least one channel")
+        self.channels = tuple(channels)
         self.capacity_bytes = capacity_bytes
         self.share_bytes = capacity_bytes // len(channels)
         self.peak_bytes = 0
@@ -42,10 +41,6 @@ class ChannelQueue(Generic[K]):
         self._refused = False
         self._on_change = on_change
         self._lock = threading.Lock()
-
-    @property
-    def channels(self) -> tuple[K, ...]:
-        return tuple(self._items)
 
     @property
     def used_bytes(self) -> int:
@@ -89,8 +84,7 @@ class ChannelQueue(Generic[K]):
 
     def fitted(self, block: Block) -> list[Block]:
         """Returns a block cut to what a channel may hold now."""
-        share = self.share_bytes
-        return [block] if block.nbytes <= share or block.data.num_rows <= 1 else cut(block.data, share)
+        return cut(block, self.share_bytes)
 
     def try_put(self, channel: K, item: Item) -> bool:
         """Appends `item` and returns True.
@@ -113,6 +107,8 @@ class ChannelQueue(Generic[K]):
     def peek(self, channel: K) -> Item | None:
         """Returns the oldest item of the channel without taking it, or None."""
         items = self._items[channel]
+        if not items:
+            return None
         with self._lock:
             return items[0] if items else None
 
@@ -123,8 +119,10 @@ class ChannelQueue(Generic[K]):
 
     def take(self, channel: K) -> Item | None:
         """Removes and returns the oldest item of the channel, or returns None."""
+        items = self._items[channel]
+        if not items:
+            return None
         with self._lock:
-            items = self._items[channel]
             if not items:
                 return None
             item = items.popleft()
@@ -192,12 +190,10 @@ class QueueSet:
             queue.bound(capacity_bytes)
 
 
-def cut(data: pa.RecordBatch, bytes_max: int) -> list[Block]:
-    """Returns the rows as blocks of at most `bytes_max` bytes each (a single row is never cut)."""
-    if data.num_rows == 0:
-        return []
-    block = Block(data)
-    if block.nbytes <= bytes_max or data.num_rows == 1:
+def cut(block: Block, bytes_max: int) -> list[Block]:
+    """Returns a block as blocks of about `bytes_max` bytes at most each (a single row is never cut)."""
+    rows = block.data.num_rows
+    if block.nbytes <= bytes_max or rows <= 1:
         return [block]
-    half = data.num_rows // 2
-    return cut(data.slice(0, half), bytes_max) + cut(data.slice(half), bytes_max)
+    half = rows // 2
+    return cut(block.part(0, half), bytes_max) + cut(block.part(half, rows - half), bytes_max)

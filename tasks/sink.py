@@ -24,13 +24,15 @@ from penstock.tasks.messages import (
     Watermark,
 )
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.rate import TokenBucket
+from penstock.tasks.rate import TokenBucket, burst
 from penstock.tasks.result_rows import ResultRows
 from penstock.tasks.set_aside import SetAside
 from penstock.tasks.task import StreamDeployment, TaskEnvironment, TransactionalWriter
 
 _SMALLEST_WRITE = 64 * 1024
-_CALLS_AT_ONCE = 10  # this part of a second's calls
+# Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
+_CALLS_AT_ONCE_S = 0.1
+_BYTES_AT_ONCE_S = 1.0
 # One that the dnode performs and one on its way to it; more would only keep results from being merged.
 _WRITES_UNDER_WAY = 2
 _PATIENCE_S = 0.25
@@ -67,11 +69,8 @@ class SinkTask(BaseTask):
         self._commits_with_checkpoints = plan.guarantee == "exactly_once"
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
-        # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
-        self._calls = TokenBucket(calls, max(1.0, calls / _CALLS_AT_ONCE), now)
-        self._bytes = TokenBucket(rate, max(rate, 1.0), now)
-        largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
-        self._write_bytes_max = min(settings.block_bytes_max, largest)
+        self._calls = TokenBucket(calls, burst(calls, _CALLS_AT_ONCE_S), now)
+        self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
         self._blocks: list[pa.RecordBatch] = []
         self._blocks_bytes = 0
         self._ready: ResultWrite | None = None
@@ -149,12 +148,26 @@ class SinkTask(BaseTask):
         return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
                             bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes)
 
+    def _apply_rates(self) -> None:
+        now, settings = self._clock.monotonic(), self._settings
+        calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
+        self._calls.change(calls, burst(calls, _CALLS_AT_ONCE_S), now)
+        self._bytes.change(rate, burst(rate, _BYTES_AT_ONCE_S), now)
+        self._allowed_at = None
+
+    @property
+    def _write_bytes_max(self) -> int:
+        """How large one write should be: a second's worth, where that isn't very little."""
+        rate, largest = self._settings.sink_bytes_per_second, self._settings.block_bytes_max
+        return largest if rate == 0 else min(largest, max(_SMALLEST_WRITE, int(rate)))
+
     # -- gathering and writing -------------------------------------------------------------------------------
 
     def _gather(self) -> bool:
         """Takes blocks up to the size of one write, or up to a barrier; returns whether it took anything."""
         taken_any = False
-        while self._blocks_bytes < self._write_bytes_max and not self._barriers:
+        enough = self._write_bytes_max
+        while self._blocks_bytes < enough and not self._barriers:
             oldest = self._aside.take()
             if oldest is not None:
                 self._add(Block(oldest))

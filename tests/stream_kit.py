@@ -216,8 +216,12 @@ class StreamKit:
     def __init__(self, root: Path, sql: str, *, vnodes: int = 1, tables: int = 4,
                  settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None,
                  now_ms: int = 0, functions: Sequence[UserFunction] = (), store: Store | None = None,
-                 time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None) -> None:
+                 time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None,
+                 restarted: bool = False, committed: int | None = None) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
+
+        `restarted`: another process ran the stream in this directory, from the beginning of the logs; `committed`: the
+        last checkpoint that it made valid.
 
         `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
         writes to, instead of `results`.
@@ -236,13 +240,13 @@ class StreamKit:
         self.results: dict[tuple[Any, ...], dict[str, Any]] = {}
         self.writes: list[ResultWrite] = []
         self.acknowledged: list[TaskCheckpoint] = []
-        self.committed: int | None = None
-        self.checkpoints = 0
-        self.attempt = 0
+        self.committed = committed
+        self.checkpoints = committed or 0
+        self.attempt = int(restarted)
         self.tasks: list[StreamTask] = []
         if before is not None:
             before(self)
-        self.start_versions = tuple(vnode.acknowledged_version for vnode in self.vnodes.values())
+        self.start_versions = tuple(0 if restarted else vnode.acknowledged_version for vnode in self.vnodes.values())
         self.start()
 
     def start(self) -> None:
@@ -303,18 +307,25 @@ class StreamKit:
         acknowledged = {ack.task for ack in self.acknowledged if ack.checkpoint_id == number}
         assert acknowledged == {task.id for task in self.tasks}
         if commit:
-            self.committed = number
-            self.post(CheckpointCommitted(number))
+            self.commit(number)
             self.run()
 
     def checkpoint_amid(self) -> None:
         """Takes and commits a checkpoint while the tasks are in the middle of their work: no more than it takes."""
+        self.commit(self.barrier_amid())
+
+    def barrier_amid(self) -> int:
+        """Takes a checkpoint in the middle of the tasks' work, which isn't valid yet; returns its number."""
         self.checkpoints += 1
         number = self.checkpoints
         self.stream.post(StartCheckpoint(number))
         wanted = {task.id for task in self.tasks}
         while {ack.task for ack in self.acknowledged if ack.checkpoint_id == number} != wanted:
             assert self.stream.step()
+        return number
+
+    def commit(self, number: int) -> None:
+        """Makes a checkpoint valid, and tells the tasks."""
         self.committed = number
         self.post(CheckpointCommitted(number))
 

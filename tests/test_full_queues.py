@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from journal import Journal, JournalWriter
 from stream_kit import StreamKit, unhurried
-from test_guarantees import Journal, JournalWriter
 
 from penstock.common.config import load_config
 from penstock.mnode.settings import task_settings

@@ -28,7 +28,7 @@ def tuids_of(column: Any) -> U64:
 
 def times_of(column: Any) -> I64:
     """Returns a timestamp Arrow array without NULLs as int64 numpy, without copying."""
-    values: I64 = column.view(pa.int64()).to_numpy()
+    values: I64 = column.to_numpy().view(np.int64)
     return values
 
 

@@ -132,6 +132,7 @@ class RowGroup:
         self.ts: I64 = times_of(keys[1])
         self.version: U64 = keys[2].to_numpy()
         self.updates = part.updates
+        self.max_version = part.max_version
 
     @property
     def num_rows(self) -> int:

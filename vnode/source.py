@@ -50,6 +50,8 @@ class Chunk(Protocol):
     def updates(self) -> TimeRange | None: ...
     @property
     def num_rows(self) -> int: ...
+    @property
+    def max_version(self) -> int: ...
     def column(self, name: str) -> pa.Array | None: ...
 
 
@@ -65,12 +67,19 @@ class Found:
 
 def find_newest(chunks: Sequence[Chunk], tombstones: TombstoneIndex, tuid: U64, ts: I64,
                 key_name: str | None, key_values: pa.Array | None) -> Found:
-    """Looks up keys (sorted by tuid, ts); with a composite key `key_values` holds the second part."""
+    """Looks up keys (sorted by tuid, ts); with a composite key `key_values` holds the second part.
+
+    Quickest where newer chunks stand behind older ones.
+    """
     count = len(tuid)
     exists = np.zeros(count, np.bool_)
     chunk_of, row_of = np.zeros(count, np.intp), np.zeros(count, np.intp)
     newest = np.zeros(count, np.uint64)
-    for number, chunk in enumerate(chunks):
+    surpassed = -1  # all keys were found in this version or newer ones
+    for number in range(len(chunks) - 1, -1, -1):
+        chunk = chunks[number]
+        if chunk.max_version <= surpassed:
+            continue
         owner, row = expand(*find_ranges(chunk.tuid, chunk.ts, tuid, ts, ts))
         if not len(row):
             continue
@@ -94,6 +103,8 @@ def find_newest(chunks: Sequence[Chunk], tombstones: TombstoneIndex, tuid: U64, 
         exists[owner] = True
         newest[owner] = version
         chunk_of[owner], row_of[owner] = number, row
+        if exists.all():
+            surpassed = int(newest.min())
     if tombstones and exists.any():
         exists &= ~tombstones.hidden(tuid, ts, newest)
     return Found(exists, chunk_of, row_of)
