@@ -128,7 +128,7 @@ class Run:
             "viewRefreshInterval": "1500ms", "compactMinParts": 3, "sinkCallsPerSecond": 1000,
             "streamSinkDataRate": 0, "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
         }, environment={})
-        settings = ControllerSettings.from_config(config)
+        settings = ControllerSettings.from_config(config, 1 << 30)
         settings = replace(settings, groups=replace(settings.groups, deploy_timeout_s=20.0, stop_timeout_s=3.0))
         self.cluster = Cluster(self.world, self.root, config, settings)
         self.model = Model()
