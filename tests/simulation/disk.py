@@ -289,7 +289,7 @@ class _Append(OsAppendFile):
     def sync(self) -> None:
         what = f"sync {self._path.name}"
         fault = self._disk.enter(self._process, what, sync=True)
-        if fault == "error" and self._path.suffix == ".log":
+        if fault in ("error", "short") and self._path.suffix == ".log":
             self._disk.on_log_sync_failed()
         self._disk.fail(fault, self._process, what)
         self._disk.synced(self._path, self.size)
