@@ -14,22 +14,34 @@ import tomllib
 import zoneinfo
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
 from penstock.common.errors import ConfigError
+from penstock.common.memory import share_of
+from penstock.common.quantities import (
+    DAY,
+    GIB,
+    HOUR,
+    KIB,
+    MIB,
+    MINUTE,
+    PIB,
+    TIB,
+    read_duration,
+    read_size,
+    seconds_text,
+    size_text,
+)
 
-Kind = Literal["duration", "size", "integer", "number", "flag", "text", "choice", "path", "timezone"]
+Kind = Literal["duration", "size", "integer", "number", "flag", "text", "choice", "path", "timezone", "memory"]
 Value = str | int | float | bool
 
 CONF_DIRECTORY = Path(__file__).resolve().parent.parent / "conf"
+_MEMORY_LEAST = 64 * MIB
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 SPARK_PREFIX = "spark."
-
-KIB, MIB, GIB, TIB, PIB = 1024, 1024**2, 1024**3, 1024**4, 1024**5
-MINUTE, HOUR, DAY = 60, 3600, 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +91,9 @@ class Config:
     compact_min_parts: int = field(metadata=_key("vnode", "integer", 2, 1000))
 
     stream_queue_size: int = field(metadata=_key("streams", "size", 64 * KIB, 4 * GIB))
+    queue_budget: int = field(metadata=_key("streams", "size", MIB, 16 * TIB, or_zero=True))
     stream_buffer_size: int = field(metadata=_key("streams", "size", MIB, TIB))
+    max_stream_backend_cache: int = field(metadata=_key("streams", "integer", 16, 1024))
     block_rows_max: int = field(metadata=_key("streams", "integer", 1, 10_000_000))
     block_bytes_max: int = field(metadata=_key("streams", "size", 4 * KIB, GIB))
     idle_timeout: float = field(metadata=_key("streams", "duration", 0, DAY))
@@ -91,7 +105,10 @@ class Config:
     late_rows: str = field(metadata=_key("streams", "choice", choices=("drop", "recalc")))
     on_error: str = field(metadata=_key("streams", "choice", choices=("null", "fail", "skip")))
     writer_timeout: float = field(metadata=_key("streams", "duration", 0.001, DAY))
+    state_limit: int = field(metadata=_key("streams", "size", MIB, 16 * TIB, or_zero=True))
     state_map_size: int = field(metadata=_key("streams", "size", 16 * MIB, 16 * TIB))
+    source_rate: float = field(metadata=_key("streams", "number", 1, 1_000_000_000, or_zero=True))
+    history_rate: float = field(metadata=_key("streams", "number", 1, 1_000_000_000, or_zero=True))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))
     stream_sink_data_rate: float = field(metadata=_key("sinks", "number", 0.1, 5, or_zero=True))
@@ -108,6 +125,7 @@ class Config:
     heartbeat_timeout: float = field(metadata=_key("workers", "duration", 0.1, HOUR))
     stall_timeout: float = field(metadata=_key("workers", "duration", 1, DAY))
     worker_start_timeout: float = field(metadata=_key("workers", "duration", 1, HOUR))
+    memory_limit: str = field(metadata=_key("workers", "memory"))
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))
 
@@ -313,9 +331,9 @@ def read_value(key: Key, value: Any) -> Any:
 def format_value(key: Key, value: Any) -> str:
     """Returns a value as the file would have it, without quotes."""
     if key.kind == "duration":
-        return _with_unit(value, _DURATION_UNITS)
+        return seconds_text(value)
     if key.kind == "size":
-        return _with_unit(value, _SIZE_UNITS)
+        return size_text(value)
     if key.kind == "flag":
         return "true" if value else "false"
     return str(value)
@@ -329,6 +347,8 @@ def describe_values(key: Key) -> str:
         return "One of " + ", ".join(key.choices)
     if key.kind == "timezone":
         return 'IANA name or "system"'
+    if key.kind == "memory":
+        return f"Size from {size_text(_MEMORY_LEAST)} on, a share of what there is such as 90%, or 0"
     if key.kind in ("text", "path"):
         return key.kind.capitalize()
     word = "Number" if key.kind in ("integer", "number") else key.kind.capitalize()
@@ -344,29 +364,27 @@ def system_time_zone(environment: Mapping[str, str], localtime: Path = Path("/et
     return next((name for name in candidates if name and _is_time_zone(name)), "UTC")
 
 
-_DURATION_UNITS: dict[str, float] = {"us": 1e-6, "ms": 1e-3, "s": 1, "m": MINUTE, "h": HOUR, "d": DAY}
-_SIZE_UNITS: dict[str, float] = {"B": 1, "KiB": KIB, "MiB": MIB, "GiB": GIB, "TiB": TIB, "PiB": PIB}
 _TRUE, _FALSE = ("true", "1", "on", "yes"), ("false", "0", "off", "no")
 
 
-def _read_quantity(value: Any, units: Mapping[str, float], example: str) -> float:
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return value
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*", str(value))
-    by_name = {name.lower(): factor for name, factor in units.items()}
-    unit = match[2].lower() if match else ""
-    if match is None or (unit and unit not in by_name):
-        raise ValueError(f"expected {example} (units: {', '.join(units)})")
-    # Exactly: in binary 100 * 1e-6 is a little less than 0.0001, which would be below a bound of 100us.
-    return float(Decimal(match[1]) * Decimal(str(by_name.get(unit, 1))))
-
-
 def _read_duration(key: Key, value: Any) -> float:
-    return float(_read_quantity(value, _DURATION_UNITS, 'a number of seconds or text such as "2s"'))
+    return read_duration(value)
 
 
 def _read_size(key: Key, value: Any) -> int:
-    return int(_read_quantity(value, _SIZE_UNITS, 'a number of bytes or text such as "64MiB"'))
+    return read_size(value)
+
+
+def _read_memory(key: Key, value: Any) -> str:
+    share = share_of(str(value))
+    if share is None:
+        size = read_size(value)
+        if 0 < size < _MEMORY_LEAST:
+            raise ValueError(f"out of range ({describe_values(key)})")
+        return size_text(size)
+    if not 0 < share <= 1:
+        raise ValueError("expected a share from 1% to 100%")
+    return f"{100 * share:g}%"
 
 
 def _read_number(key: Key, value: Any) -> float:
@@ -428,6 +446,7 @@ _READERS: dict[Kind, Callable[[Key, Any], Any]] = {
     "choice": _read_choice,
     "path": _read_path,
     "timezone": _read_time_zone,
+    "memory": _read_memory,
 }
 
 
@@ -452,18 +471,6 @@ def _format_bound(key: Key, bound: float | None) -> str:
     if key.kind in ("duration", "size"):
         return format_value(key, bound)
     return f"{bound:g}" if bound != int(bound) else str(int(bound))
-
-
-def _with_unit(value: float, units: Mapping[str, float]) -> str:
-    """Returns `value` in the largest unit that divides it: 62914560 is `60MiB`."""
-    smallest, *_ = units
-    if not value:
-        return "0s" if units is _DURATION_UNITS else f"0{smallest}"
-    for name, factor in reversed(list(units.items())):
-        quotient = value / factor
-        if round(quotient) >= 1 and abs(quotient - round(quotient)) < 1e-9 * quotient:
-            return f"{round(quotient)}{name}"
-    return f"{value / units[smallest]:.6f}".rstrip("0").rstrip(".") + smallest
 
 
 def _camel_case(name: str) -> str:

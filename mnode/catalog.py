@@ -60,7 +60,8 @@ class StreamRecord:
     `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
     users' functions that it calls. `defaults`: what the options about time meant that the statement left out, by the
     names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
-    Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more.
+    Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
+    if not by its owner.
     """
 
     id: int
@@ -83,6 +84,7 @@ class StreamRecord:
     savepoints: tuple[Savepoint, ...] = ()
     last_checkpoint_id: int = 0
     replaces: int | None = None
+    wanted_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -499,8 +501,8 @@ class Catalog:
         with self._lock:
             return self._update_stream(stream_id, attempt=self._require_stream(stream_id).attempt + 1)
 
-    def set_stream_wanted(self, stream_id: int, wanted: WantedState) -> StreamRecord:
-        return self._update_stream(stream_id, wanted=wanted)
+    def set_stream_wanted(self, stream_id: int, wanted: WantedState, reason: str = "") -> StreamRecord:
+        return self._update_stream(stream_id, wanted=wanted, wanted_reason=reason)
 
     def set_stream_text(self, stream_id: int, text: str) -> StreamRecord:
         return self._update_stream(stream_id, text=text)

@@ -7,9 +7,10 @@ collecting a deployment) is done elsewhere and comes back as an event. The publi
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
@@ -19,13 +20,18 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import about, logger
+from penstock.common.memory import Memory, limit_bytes
 from penstock.common.paths import DataPaths
+from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
+from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
+from penstock.mnode.memory_watch import Holding, MemoryWatch, Place
 from penstock.mnode.monitor import Monitor, TaskReport
+from penstock.mnode.queue_shares import QueueShares
 from penstock.mnode.records import CommitRecord, CommitRecords
-from penstock.mnode.stream_status import CheckpointInfo, WorkerInfo
+from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.tasks import control
 from penstock.tasks.messages import (
@@ -35,11 +41,13 @@ from penstock.tasks.messages import (
     Recalculate,
     Replay,
     Resume,
+    SetRates,
     StartCheckpoint,
     TaskEvent,
     TaskId,
     TaskStatus,
 )
+from penstock.tasks.state_cache import DEFAULT_BYTES
 from penstock.tasks.task import StreamDeployment, TaskSettings
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
 
@@ -57,6 +65,8 @@ _STOP_TIMEOUT_S = 30.0
 _EVENTS_KEPT = 1000
 _ABANDONED_KEPT = 5
 _SILENCE_CHECK_S = 0.5
+_MEASURE_LEAST_S = 0.5
+"""A look at all processes takes milliseconds: more often than so it is not worth it, however fast heartbeats come."""
 
 
 class Handle(Protocol):
@@ -85,6 +95,9 @@ class ControllerSettings:
     heartbeat_timeout_s: float = 15.0
     wal_poll_interval_s: float = 0.0005
     stall_timeout_s: float = 30.0
+    queue_budget_bytes: int = 0
+    state_cache_bytes: int = DEFAULT_BYTES
+    memory_limit_bytes: int = 0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     log_level: str = "warning"
@@ -92,7 +105,8 @@ class ControllerSettings:
     host: str = "127.0.0.1"
 
     @classmethod
-    def from_config(cls, config: Config) -> ControllerSettings:
+    def from_config(cls, config: Config, memory_bytes: int) -> ControllerSettings:
+        """`memory_bytes`: how much memory there is."""
         return cls(
             GroupSettings(
                 streams_per_worker=config.streams_per_worker,
@@ -106,6 +120,9 @@ class ControllerSettings:
             heartbeat_timeout_s=config.heartbeat_timeout,
             wal_poll_interval_s=config.wal_poll_interval,
             stall_timeout_s=config.stall_timeout,
+            queue_budget_bytes=config.queue_budget,
+            state_cache_bytes=config.max_stream_backend_cache * MIB,
+            memory_limit_bytes=limit_bytes(config.memory_limit, memory_bytes),
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.host,
@@ -121,7 +138,9 @@ class RunningStream:
     every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
     `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
     have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
-    `last_checkpoint_id` were used, also if they aren't on disk any more.
+    `last_checkpoint_id` were used, also if they aren't on disk any more. `pause_reason`: why it is paused, if not by
+    PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit. `queues`: how
+    many its tasks have on each worker, for the share in `queueBudget`.
     """
 
     stream_id: int
@@ -132,12 +151,15 @@ class RunningStream:
     start_versions: tuple[int, ...]
     children: Callable[[], tuple[bytes, ...]]
     next_attempt: Callable[[], int]
+    queues: tuple[int, ...]
     settings: TaskSettings = field(default_factory=TaskSettings)
     paused: bool = False
     checkpoint_interval_s: float | None = None
     savepoints: Callable[[], frozenset[int]] = frozenset
     recover: Callable[[], bool] = lambda: False
     last_checkpoint_id: int = 0
+    pause_reason: str = ""
+    state_limit: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +197,8 @@ class _Entry:
 
     stream: RunningStream
     paused: bool
+    #: why, if nobody has asked for it
+    pause_reason: str = ""
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: StreamDeployment | None = None
@@ -218,13 +242,17 @@ class StreamController:
         build: TaskBuilder | None = None,
         surroundings: Surroundings | None = None,
         before_commit: Callable[[int], None] = lambda stream_id: None,
+        on_pause: Callable[[int, str], None] = lambda stream_id, reason: None,
+        measure: Callable[[], Memory] | None = None,
     ) -> None:
         """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
 
         `on_checkpoint(stream id, {vgroup id: version})` is called after each commit, from another thread: WAL up to
         these versions isn't needed any more, not even for a restart from the oldest record that is kept.
         `before_commit(stream id)` is called before each commit, from another thread, and makes durable what the stream
-        has read and written; if it raises, the checkpoint is abandoned.
+        has read and written; if it raises, the checkpoint is abandoned. `on_pause(stream id, reason)` is called, from
+        another thread, for a stream that was paused because it has more than it may have. `measure` is called once per
+        heartbeat, from another thread, and returns what all processes take; None: memory isn't watched.
         """
         self._paths = paths
         self._clock = clock
@@ -234,11 +262,17 @@ class StreamController:
         self._secret = secret
         self._on_checkpoint = on_checkpoint
         self._before_commit = before_commit
+        self._on_pause = on_pause
+        self._measure = measure
+        self._memory_watch = MemoryWatch(settings.memory_limit_bytes)
+        self._memory = Memory({})
+        self._measured_at: float | None = clock.monotonic()  # None: a measurement is under way
         self._build = build
         self._records = records
         self._machine = GroupMachine(settings.groups)
         self._checkpoints = CheckpointMachine(settings.checkpoints)
         self._monitor = Monitor(max(3.0 * settings.heartbeat_interval_s, 1.0), settings.stall_timeout_s)
+        self._queue_shares = QueueShares(settings.queue_budget_bytes)
         self._entries: dict[int, _Entry] = {}
         self._workers: dict[str, dict[int, _Worker]] = {}
         self._handles: dict[str, Handle] = {}
@@ -287,6 +321,14 @@ class StreamController:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
         self._ask(lambda: self._resume(stream_id, skip_to_end))
 
+    def set_rates(self, stream_id: int, rates: SetRates) -> None:
+        """Has the tasks of a stream work by other rates from now on, also those of later attempts."""
+        self._ask(lambda: self._set_rates(stream_id, rates))
+
+    def set_state_limit(self, stream_id: int, limit: int) -> None:
+        """Gives a stream another limit, 0 for none; a paused stream stays so."""
+        self._ask(lambda: self._set_state_limit(stream_id, limit))
+
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         """Has a running stream compute a range of time, or rows that it left out, again.
 
@@ -299,19 +341,28 @@ class StreamController:
         except FutureTimeoutError:
             _log.info("stream %x: RECALCULATE is under way, but no checkpoint holds it yet", stream_id)
 
-    def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = 30.0) -> CommitRecord | None:
-        """Starts a checkpoint of a running stream. With `wait`, returns its record once it is valid.
+    def checkpoint_now(self, stream_id: int, timeout_s: float = 30.0) -> CommitRecord:
+        """Takes a checkpoint of a running stream; returns its record once it is valid.
 
         Raises NotFoundError for an unknown stream, UnavailableError if the checkpoint is abandoned or takes too long.
         """
-        future = self._ask(lambda: self._request_checkpoint(stream_id))
-        if not wait:
-            return None
+        _, future = self._ask(lambda: self._request_checkpoint(stream_id))
         try:
             return self._surroundings.result(future, timeout_s)
         except FutureTimeoutError:
             text = f"the checkpoint of stream {stream_id:x} is not done within {timeout_s:g} s"
             raise UnavailableError(text) from None
+
+    def begin_checkpoint(self, stream_id: int, timeout_s: float) -> tuple[int, bool]:
+        """Has a checkpoint of a running stream taken; returns its id, and whether it became valid within `timeout_s`.
+
+        One that takes longer goes on. Raises NotFoundError for an unknown stream, UnavailableError if it is abandoned.
+        """
+        checkpoint_id, future = self._ask(lambda: self._request_checkpoint(stream_id))
+        try:
+            return self._surroundings.result(future, timeout_s).checkpoint_id, True
+        except FutureTimeoutError:
+            return checkpoint_id, False
 
     def statuses(self) -> list[TaskStatus]:
         """Returns the latest status of each task, ordered by task."""
@@ -337,6 +388,18 @@ class StreamController:
                 for group, workers in self._workers.items()
             }
         )
+
+    def memory(self) -> list[MemoryInfo]:
+        """Returns what each process took when memory was measured last, and all together."""
+        return self._ask(self._memory_infos)
+
+    def _memory_infos(self) -> list[MemoryInfo]:
+        workers = {worker.connection.pid: f"worker {group}/{index}"
+                   for group, members in self._workers.items() for index, worker in members.items()}
+        known = [MemoryInfo("java" if pid in self._memory.java else workers.get(pid, "engine"), pid, nbytes)
+                 for pid, nbytes in self._memory.by_pid.items()]
+        limit = self._memory_watch.limit
+        return [*known, MemoryInfo("all", None, self._memory.total, limit or None)] if known else []
 
     def workers(self) -> list[WorkerInfo]:
         """Returns all worker processes that there are or should be."""
@@ -378,7 +441,7 @@ class StreamController:
 
     def _checkpoint_all(self, timeout_s: float) -> None:
         running = [report.stream_id for report in self.stream_states().values() if report.state == "RUNNING"]
-        futures = [self._ask(partial(self._request_checkpoint, stream_id)) for stream_id in running]
+        futures = [self._ask(partial(self._request_checkpoint, stream_id))[1] for stream_id in running]
         deadline = self._clock.monotonic() + timeout_s
         for stream_id, future in zip(running, futures, strict=True):
             try:
@@ -441,7 +504,7 @@ class StreamController:
     def _wait(self) -> None:
         deadlines = [self._machine.next_deadline(), self._checkpoints.next_deadline()]
         if self._workers:
-            deadlines.append(self._silence_checked_at + _SILENCE_CHECK_S)
+            deadlines += [self._silence_checked_at + _SILENCE_CHECK_S, self._next_measurement()]
         known = [deadline for deadline in deadlines if deadline is not None]
         if not known:
             self._flag.wait()
@@ -461,6 +524,51 @@ class StreamController:
         if now >= self._silence_checked_at + _SILENCE_CHECK_S:
             self._silence_checked_at = now
             self._check_silence(now)
+        at = self._next_measurement()
+        if self._workers and at is not None and at <= now:
+            self._measured_at = None
+            self._helpers.submit(self._measure_memory)
+
+    def _next_measurement(self) -> float | None:
+        if self._measure is None or self._measured_at is None:
+            return None
+        return self._measured_at + max(self._settings.heartbeat_interval_s, _MEASURE_LEAST_S)
+
+    def _measure_memory(self) -> None:
+        """Looks at all processes, in a helper thread."""
+        assert self._measure is not None
+        memory = None
+        try:
+            memory = self._measure()
+        except Exception:  # noqa: BLE001
+            # The next heartbeat tries again.
+            _log.exception("memory could not be measured")
+        self._post(lambda: self._measured(memory))
+
+    def _measured(self, memory: Memory | None) -> None:
+        self._measured_at = self._clock.monotonic()
+        if memory is None:
+            return
+        self._memory = memory
+        workers = {Place(group, index): memory.by_pid.get(worker.connection.pid, 0)
+                   for group, members in self._workers.items() for index, worker in members.items()}
+        found = self._memory_watch.decide(memory.total, workers, list(self._holdings()))
+        if found is not None:
+            holding, reason = found
+            self._pause_for(self._entries[holding.stream_id], reason)
+
+    def _holdings(self) -> Iterator[Holding]:
+        """Yields what each stream that isn't paused holds in the memory of each worker."""
+        for stream in self._machine.streams:
+            entry = self._entries[stream.stream_id]
+            if stream.state is not StreamState.RUNNING or entry.paused:
+                continue
+            by_worker: dict[int, int] = {}
+            for status in self._monitor.statuses_of(stream.stream_id):
+                held = status.state_memory + status.input_bytes + (status.output_bytes or 0)
+                by_worker[status.task.index] = by_worker.get(status.task.index, 0) + held
+            for index, nbytes in by_worker.items():
+                yield Holding(stream.stream_id, entry.stream.name, Place(stream.group.name, index), nbytes)
 
     def _check_silence(self, now: float) -> None:
         limit = self._settings.heartbeat_timeout_s
@@ -480,7 +588,7 @@ class StreamController:
     def _start(self, stream: RunningStream) -> None:
         if stream.stream_id in self._entries:
             return
-        self._entries[stream.stream_id] = _Entry(stream, stream.paused)
+        self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
         self._handle(groups.AddStream(stream.stream_id, stream.database, stream.vgroup_ids))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
@@ -496,7 +604,7 @@ class StreamController:
 
     def _resume(self, stream_id: int, skip_to_end: bool) -> None:
         entry = self._entry(stream_id)
-        entry.paused = False
+        entry.paused, entry.pause_reason = False, ""
         stream = self._machine.stream(stream_id)
         entry.skip_pending = skip_to_end and (stream is None or stream.state is not StreamState.RUNNING)
         self._post_event(stream_id, Resume(skip_to_end))
@@ -504,15 +612,25 @@ class StreamController:
             # An attempt that starts from an older checkpoint would read what was to be skipped.
             self._handle_checkpoint(checkpoints.Request(stream_id))
 
+    def _set_rates(self, stream_id: int, rates: SetRates) -> None:
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, settings=entry.stream.settings.with_rates(rates))
+        self._post_event(stream_id, rates)
+
+    def _set_state_limit(self, stream_id: int, limit: int) -> None:
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, state_limit=limit)
+
     def _recalculate(self, stream_id: int, order: Recalculate | Replay) -> Future[CommitRecord]:
         stream = self._machine.stream(stream_id)
         self._entry(stream_id)
         if stream is None or stream.state is not StreamState.RUNNING:
             raise UnavailableError(f"stream {stream_id:x} isn't running", hint="try again once SHOW STREAMS says so")
         self._post_event(stream_id, order)
-        return self._request_checkpoint(stream_id)
+        return self._request_checkpoint(stream_id)[1]
 
-    def _request_checkpoint(self, stream_id: int) -> Future[CommitRecord]:
+    def _request_checkpoint(self, stream_id: int) -> tuple[int, Future[CommitRecord]]:
+        """Returns the id of the checkpoint that will have everything until now, and what waits for it."""
         entry = self._entry(stream_id)
         future: Future[CommitRecord] = Future()
         progress = self._checkpoints.progress(stream_id)
@@ -520,10 +638,11 @@ class StreamController:
             future.set_exception(UnavailableError(
                 f"stream {entry.stream.name} doesn't run now and can't be checkpointed",
                 hint="SHOW STREAMS says what it waits for"))
-            return future
-        entry.waiters.append((progress.checkpoint_id + 1, future))
+            return 0, future
+        checkpoint_id = progress.checkpoint_id + 1
+        entry.waiters.append((checkpoint_id, future))
         self._handle_checkpoint(checkpoints.Request(stream_id))
-        return future
+        return checkpoint_id, future
 
     def _close_all(self) -> Future[None]:
         gone = self._gone = Future()
@@ -546,6 +665,7 @@ class StreamController:
             state = "STOPPING"
         elif stream.state is StreamState.RUNNING:
             state = "PAUSED" if entry.paused else "RUNNING"
+            reason = reason or entry.pause_reason
         else:
             state = "STARTING" if stream.attempt == 0 and not reason else "RESTARTING"
             if not reason:
@@ -607,6 +727,9 @@ class StreamController:
         if isinstance(message, control.Heartbeat):
             known = [status for status in message.statuses if status.task.stream_id in self._entries]
             self._monitor.heartbeat(known, worker.heard_at)
+            for stream_id in {status.task.stream_id for status in known}:
+                self._keep_state_limit(self._entries[stream_id])
+            self._hear_of_queues(message.queues, connection.index)
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
         elif isinstance(message, control.Failed):
@@ -623,6 +746,45 @@ class StreamController:
             self._handle_checkpoint(checkpoints.Acknowledgement(message.checkpoint, message.attempt))
         else:
             raise InternalError(f"worker {connection.index} sent a {type(message).__name__}")
+
+    def _hear_of_queues(self, queues: Iterable[control.QueuesHeld], index: int) -> None:
+        for held in queues:
+            entry = self._entries.get(held.stream_id)
+            if entry is not None and entry.deployment is not None and entry.deployment.attempt == held.attempt:
+                self._queue_shares.heard(held.stream_id, index, held.order, held.held_bytes)
+        self._share_queues()
+
+    def _share_queues(self) -> None:
+        """Tells workers which bounds of queues have changed."""
+        for share in self._queue_shares.decide():
+            stream, deployment = self._machine.stream(share.stream_id), self._entries[share.stream_id].deployment
+            if stream is not None and deployment is not None:
+                self._send(stream.group.name, control.BoundQueues(
+                    share.stream_id, deployment.attempt, share.order, share.queue_bytes))
+
+    def _keep_state_limit(self, entry: _Entry) -> None:
+        limit = entry.stream.state_limit
+        if limit and not entry.paused:
+            held = state_bytes(self._monitor.statuses_of(entry.stream.stream_id))
+            reason = over_state_limit(entry.stream.name, held, limit)
+            if reason is not None:
+                self._pause_for(entry, reason)
+
+    def _pause_for(self, entry: _Entry, reason: str) -> None:
+        """Pauses a stream that has more than it may have; what it has read already still flows on."""
+        stream_id = entry.stream.stream_id
+        entry.pause_reason = reason
+        self._pause(stream_id)
+        self._tell(stream_id, f"paused: {reason}", logging.WARNING)
+        self._helpers.submit(self._call_on_pause, stream_id, reason)
+
+    def _call_on_pause(self, stream_id: int, reason: str) -> None:
+        try:
+            self._on_pause(stream_id, reason)
+        except Exception:  # noqa: BLE001
+            # It is paused all the same, though not for longer than the engine runs.
+            _log.exception("that stream %x is paused could not be noted", stream_id,
+                           extra=about(stream=self._name(stream_id)))
 
     def _note_damage(self, message: control.Failed) -> None:
         """Sees to it that the next attempt starts from the checkpoint before."""
@@ -690,6 +852,7 @@ class StreamController:
             self._settings.wal_poll_interval_s,
             self._settings.log_level,
             self._settings.log_format,
+            self._settings.state_cache_bytes,
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"
@@ -765,14 +928,18 @@ class StreamController:
                 self._tell(entry.stream.stream_id, f"checkpoint {checkpoint_id} is damaged and passed over: {why}")
 
     def _deploy(self, instruction: groups.DeployStream) -> None:
-        deployment = self._entries[instruction.stream_id].deployment
-        if deployment is None:
+        entry = self._entries[instruction.stream_id]
+        if entry.deployment is None:
             raise InternalError(f"stream {instruction.stream_id:x} is to be deployed without a deployment")
+        settings = entry.deployment.settings
+        queue_bytes = self._queue_shares.enter(instruction.stream_id, entry.stream.queues, settings.queue_bytes)
+        deployment = replace(entry.deployment, settings=replace(settings, queue_bytes=queue_bytes))
         workers = self._workers.get(instruction.group, {})
         peers = tuple(workers[index].connection.exchange_address for index in sorted(workers))
         since = "the start" if deployment.checkpoint_id is None else f"checkpoint {deployment.checkpoint_id}"
         self._tell(instruction.stream_id, f"attempt {deployment.attempt} is deployed, from {since}")
         self._send(instruction.group, control.Deploy(deployment, peers))
+        self._share_queues()
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:
         entry = self._entries[stream_id]
@@ -782,6 +949,8 @@ class StreamController:
         elif entry.deployment is not None and entry.deployment.paused != entry.paused:
             # Before the tasks start: a stream that was paused meanwhile must not read a single row.
             self._post_event(stream_id, Pause() if entry.paused else Resume())
+        if entry.deployment is not None and entry.deployment.settings != entry.stream.settings:
+            self._post_event(stream_id, entry.stream.settings.rates)  # they changed since it was prepared
         self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id,
@@ -796,6 +965,8 @@ class StreamController:
         self._handle_checkpoint(checkpoints.AttemptEnds(stream_id, "the stream was removed"))
         entry = self._entries.pop(stream_id, None)
         self._monitor.forget(stream_id)
+        self._queue_shares.leave(stream_id)
+        self._share_queues()
         if entry is not None and not entry.removed.done():
             entry.removed.set_result(None)
 
@@ -812,9 +983,9 @@ class StreamController:
         entry = self._entries.get(stream_id)
         return f"0x{stream_id:x}" if entry is None else entry.stream.name
 
-    def _tell(self, stream_id: int, text: str) -> None:
+    def _tell(self, stream_id: int, text: str, level: int = logging.INFO) -> None:
         deployment = self._entries[stream_id].deployment if stream_id in self._entries else None
-        _log.info("stream %x: %s", stream_id, text, extra=about(
+        _log.log(level, "stream %x: %s", stream_id, text, extra=about(
             stream=self._name(stream_id), attempt=None if deployment is None else deployment.attempt))
         self._events.append(StreamEvent(self._clock.now_ms(), stream_id, text))
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,7 +19,9 @@ from penstock.common.config import CONF_DIRECTORY, Config
 from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
+from penstock.common.memory import available_bytes, measure_tree
 from penstock.common.paths import DataPaths
+from penstock.common.responsiveness import take_short_turns
 from penstock.mnode.activity import Activity
 from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups
@@ -144,6 +148,8 @@ class Engine:
         self._close_lock = threading.Lock()
         self._closed = False
         self.activity = Activity(self.clock)
+        if self._surroundings.threaded:
+            take_short_turns()
         with ExitStack() as undo:
             self._lock = lock_data_directory(self.paths)
             undo.callback(self._lock.release)
@@ -394,7 +400,7 @@ class Engine:
             plan = self._streams.plan(stream, session, replaced)
             source = self.catalog.database(plan.source_database)
             assert source is not None
-            lines = explain_stream(plan, source.vgroup_ids)
+            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options))
             if replaced is not None:
                 lines.append(f"Replaces stream {replaced.name}: computed from history, nothing of its state is used")
             return text_result("Query Plan", lines)
@@ -414,9 +420,14 @@ class Engine:
             self._secret, self.results.write_results, self.results.read, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
-            self.paths, self.clock, ControllerSettings.from_config(self.config), self.records, self._runtime,
-            self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
-            before_commit=self._streams.settle)
+            self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
+            self._runtime, self._service.address, self._secret, self._streams.checkpointed,
+            surroundings=self._surroundings, before_commit=self._streams.settle, on_pause=self._note_paused,
+            measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
+
+    def _note_paused(self, stream_id: int, reason: str) -> None:
+        with self._ddl_lock:
+            self._streams.note_paused(stream_id, reason)
 
     def _stop_service(self) -> None:
         if self._service is not None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.common.clock import Clock
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
@@ -32,6 +31,7 @@ from penstock.mnode.lookup import (
     require_table,
     table_missing,
 )
+from penstock.mnode.placing import by_vgroup, order_of, pays_threads, ranks_of
 from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage, oldest_allowed
 from penstock.mnode.tag_values import read_tags
@@ -48,7 +48,6 @@ TBNAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
 LATEST: dict[Precision, int] = {
     "ms": 31_556_995_200_000, "us": 31_556_995_200_000_000, "ns": 9_214_646_400_000_000_000}
 
-_PARALLEL_ROWS = 4096
 # Rows in one record of the log: readers take a record as a whole, and lock out other writers for so long.
 _RECORD_ROWS = 1 << 17
 _OUT_OF_RANGE = 0x060B
@@ -66,7 +65,8 @@ QueryRunner = Callable[[Query, Session], Result]
 class Rows:
     """Checked rows for one storage table. Either all belong to one table, or `names` holds each row's child table.
 
-    `batch` has physical columns. `tags` holds the tag values of children that may have to be created.
+    `batch` has physical columns. `children` are those of `names` if all of them were there; else `tags` holds the tag
+    values of children that may have to be created.
     """
 
     database: Database
@@ -76,6 +76,7 @@ class Rows:
     vgroup_id: int | None = None
     names: pa.DictionaryArray | None = None
     tags: dict[str, tuple[TagValue, ...]] = field(default_factory=dict)
+    children: dict[str, ChildTable] | None = None
 
 
 class Ingest:
@@ -305,8 +306,9 @@ class Ingest:
             check_child_name(None)
         kept = batch.select([column.physical for column in columns if column in table.columns])
         texts = names.dictionary.to_pylist()
-        if self._children.known(table, texts) is not None:
-            return Rows(database, table, kept, names=names)
+        children = self._children.known(table, texts)
+        if children is not None:
+            return Rows(database, table, kept, names=names, children=children)
         first_rows = _first_rows(names.indices.to_numpy(), len(texts))
         tags: dict[str, tuple[TagValue, ...]] = {}
         tag_columns = {tag.name: batch.column(tag.physical) for tag in table.tags if tag in columns}
@@ -324,11 +326,9 @@ class Ingest:
             raise InvalidValueError(f"the primary timestamp {table.time_column.name} must not be NULL")
         if not batch.num_rows:
             return
-        units = times.cast(pa.int64())
-        bounds = pc.min_max(units).as_py()
+        values: np.ndarray[tuple[int], np.dtype[np.int64]] = times.to_numpy().view(np.int64)
         oldest, latest = oldest_allowed(database, self._clock.now_ms()), LATEST[database.precision]
-        if bounds["min"] < oldest or bounds["max"] > latest:
-            values: np.ndarray[tuple[int], np.dtype[np.int64]] = units.to_numpy()
+        if int(values.min()) < oldest or int(values.max()) > latest:
             row = int(np.flatnonzero((values < oldest) | (values > latest))[0])
             raise InvalidValueError(
                 f"row {first_row + row + 1}: the timestamp {values[row]} is out of range", code=_OUT_OF_RANGE,
@@ -345,9 +345,8 @@ class Ingest:
             for vgroup_id, batch in self._placed(rows):
                 pending = batches.setdefault(vgroup_id, {}).setdefault(rows.storage.uid, [])
                 pending.append(batch)
-        # With WAL_LEVEL 2 each vnode waits for its disk, which they can do at the same time.
-        waits = any(rows.database.options.wal_level == 2 for rows in all_rows)
-        if len(batches) == 1 or (total < _PARALLEL_ROWS and not waits):
+        wal_level = max((rows.database.options.wal_level for rows in all_rows), default=1)
+        if len(batches) == 1 or not pays_threads(total, wal_level):
             for vgroup_id, tables in batches.items():
                 self._write_vgroup(vgroup_id, tables)
             return Result(affected=total)
@@ -377,8 +376,12 @@ class Ingest:
             assert rows.vgroup_id is not None
             return [(rows.vgroup_id, _with_tuid(batch, pa.repeat(pa.scalar(rows.uid, pa.uint64()), batch.num_rows)))]
         assert rows.names is not None
-        tags = rows.tags or dict.fromkeys(rows.names.dictionary.to_pylist(), ())
-        return place(batch, rows.names, self._children.ensure(rows.storage, tags))
+        children = rows.children
+        if children is None:
+            tags = rows.tags or dict.fromkeys(rows.names.dictionary.to_pylist(), ())
+            children = self._children.ensure(rows.storage, tags)
+        known = [children[name] for name in rows.names.dictionary.to_pylist()]
+        return place_by_index(batch, rows.names.indices.to_numpy(), known)
 
     def _write_vgroup(self, vgroup_id: int, tables: dict[int, list[pa.RecordBatch]]) -> None:
         for table_uid, batches in tables.items():
@@ -395,30 +398,19 @@ def _parsed_name(text: str) -> Name:
     return described.name
 
 
-def place(
-    batch: pa.RecordBatch, names: pa.DictionaryArray, children: dict[str, ChildTable]
-) -> list[tuple[int, pa.RecordBatch]]:
-    """Splits rows over the vgroups of their child tables: (vgroup, batch with `_tuid`), in order within a vgroup."""
-    known = [children[name] for name in names.dictionary.to_pylist()]
-    return place_by_index(batch, names.indices.to_numpy(), known)
-
-
 def place_by_index(
     batch: pa.RecordBatch, index: np.ndarray[tuple[int], np.dtype[np.int32]], children: Sequence[ChildTable]
 ) -> list[tuple[int, pa.RecordBatch]]:
-    """Like `place`; `index` tells for each row which of `children` it belongs to."""
-    uids = np.array([child.uid for child in children], np.uint64)[index]
+    """Splits rows over the vgroups of their child tables: (vgroup, batch with `_tuid`).
+
+    `index` tells for each row which of `children` it belongs to. Rows of one child table stay in their order.
+    """
+    uids = np.array([child.uid for child in children], np.uint64)
     vgroups = np.array([child.vgroup_id for child in children], np.int64)
-    used = np.unique(vgroups)
-    if len(used) == 1:
-        return [(int(used[0]), _with_tuid(batch, pa.array(uids)))]
-    of_rows = vgroups[index]
-    placed = []
-    for vgroup_id in used.tolist():
-        rows = np.flatnonzero(of_rows == vgroup_id)
-        if len(rows):
-            placed.append((vgroup_id, _with_tuid(batch.take(pa.array(rows)), pa.array(uids[rows]))))
-    return placed
+    order = order_of(ranks_of(uids, vgroups)[index])
+    if order is not None:
+        batch, index = batch.take(pa.array(order)), index[order]
+    return by_vgroup(_with_tuid(batch, pa.array(uids[index])), vgroups[index])
 
 
 def _with_tuid(batch: pa.RecordBatch, uids: pa.Array) -> pa.RecordBatch:

@@ -23,7 +23,7 @@ from penstock.common.errors import (
 from penstock.mnode.catalog import Catalog, Savepoint, StreamRecord
 from penstock.mnode.lookup import did_you_mean
 from penstock.mnode.records import CommitRecord, CommitRecords
-from penstock.mnode.session import Result
+from penstock.mnode.session import Result, rows_result
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import SavepointInfo, SavepointState
 from penstock.mnode.streams import Streams
@@ -37,12 +37,15 @@ from penstock.sql.statements import (
     StopStream,
     StreamOptions,
 )
-from penstock.sql.stream_options import ALTERABLE, altered, given
+from penstock.sql.stream_options import ALTERABLE, LIVE, altered, given
+from penstock.sql.types import BIGINT, DataType, Kind
 
 MAX_SAVEPOINTS_PER_STREAM = 20
 """Each costs a layer of state that every look-up may have to pass."""
 
 _CHECKPOINT_TIMEOUT_S = 30.0
+_ANSWER_TIMEOUT_S = 1.5
+_CHECKPOINT_COLUMNS = (("checkpoint_id", BIGINT), ("state", DataType(Kind.VARCHAR, 20)))
 _TRIGGER_TIMES = ("max_delay", "recalculate")
 
 
@@ -69,11 +72,12 @@ class Lifecycle:
     # --- statements --------------------------------------------------------------------------------------------
 
     def checkpoint(self, statement: CheckpointStream) -> Result:
-        """Takes a checkpoint of a running stream; returns when it is valid."""
+        """Takes a checkpoint of a running stream; returns its id when it is valid, or soon: it goes on then."""
         stream = self._streams.find(statement.name, if_exists=statement.if_exists)
-        if stream is not None:
-            self._streams.checkpoint(stream, _CHECKPOINT_TIMEOUT_S)
-        return Result()
+        if stream is None:
+            return Result()
+        checkpoint_id, valid = self._streams.begin_checkpoint(stream, _ANSWER_TIMEOUT_S)
+        return rows_result(_CHECKPOINT_COLUMNS, [(checkpoint_id, "COMMITTED" if valid else "RUNNING")])
 
     def stop(self, statement: StopStream) -> Result:
         """Ends a stream's tasks at a checkpoint and keeps its state; START STREAM goes on from there.
@@ -114,13 +118,16 @@ class Lifecycle:
     def alter(self, statement: AlterStream) -> Result:
         """Changes options of a stream: it is ended at a checkpoint, and goes on from there with the new ones.
 
-        If there can be no checkpoint, it goes on from its last one: a stream that a slow sink holds up, say, must be
-        able to get another SINK_RATE.
+        If there can be no checkpoint, it goes on from its last one. New rates and limits it takes over as it runs.
         """
         stream = self._streams.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
             return Result()
         text = self._altered_text(stream, statement.options)
+        if LIVE.issuperset(given(statement.options)):
+            with self._lock:
+                self._streams.adjust(self._catalog.set_stream_text(self._again(stream).id, text))
+            return Result()
         if stream.wanted != "stopped":
             self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)
         with self._lock:

@@ -16,7 +16,7 @@ from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport, 
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
-from penstock.mnode.stream_status import WorkerInfo
+from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
 from penstock.tasks.local import LocalEnvironment, LocalStream
 from penstock.tasks.messages import (
     CheckpointAbandoned,
@@ -25,6 +25,7 @@ from penstock.tasks.messages import (
     Recalculate,
     Replay,
     Resume,
+    SetRates,
     StartCheckpoint,
     TaskCheckpoint,
     TaskStatus,
@@ -96,15 +97,28 @@ class LocalController:
         self._running(entry).post(Resume(skip_to_end))
         self.run()
 
+    def set_rates(self, stream_id: int, rates: SetRates) -> None:
+        """Changes nothing that is seen: virtual time doesn't pass while a stream works."""
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, settings=entry.stream.settings.with_rates(rates))
+
+    def set_state_limit(self, stream_id: int, limit: int) -> None:
+        """Changes nothing that is seen: nothing looks at the streams while they work."""
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, state_limit=limit)
+
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         self._running(self._entry(stream_id)).post(order)
 
-    def checkpoint_now(self, stream_id: int, wait: bool = False, timeout_s: float = 0.0) -> CommitRecord | None:
+    def checkpoint_now(self, stream_id: int, timeout_s: float = 0.0) -> CommitRecord:
         entry = self._entry(stream_id)
         record = self._checkpoint(entry, self._running(entry))
         if record is None:
             raise UnavailableError(f"stream {entry.stream.name} can't be checkpointed: it doesn't get anywhere")
         return record
+
+    def begin_checkpoint(self, stream_id: int, timeout_s: float) -> tuple[int, bool]:
+        return self.checkpoint_now(stream_id).checkpoint_id, True
 
     def close(self) -> None:
         for stream_id in list(self._entries):
@@ -164,6 +178,9 @@ class LocalController:
     def workers(self) -> list[WorkerInfo]:
         return []
 
+    def memory(self) -> list[MemoryInfo]:
+        return []
+
     # --- inside --------------------------------------------------------------------------------------------------
 
     def _entry(self, stream_id: int) -> _Entry:
@@ -201,7 +218,7 @@ class LocalController:
     def _built(self, entry: _Entry, record: CommitRecord | None) -> LocalStream:
         stream = entry.stream
         # A rate limit would only make virtual time stand still.
-        settings = replace(stream.settings, sink_bytes_per_second=0, sink_calls_per_second=0)
+        settings = stream.settings.with_rates(SetRates(0, 0, 0, 0))
         return LocalStream(StreamDeployment(
             stream.stream_id, stream.name, entry.attempt, stream.plan, stream.vgroup_ids, stream.start_versions,
             None if record is None else record.checkpoint_id, stream.children(), settings,

@@ -23,6 +23,8 @@ _STREAM_GAUGES = (
      "event_time_watermark", 1000),
     ("penstock_stream_checkpoint_timestamp_seconds", "When the newest committed checkpoint was done.",
      "checkpoint_time", 1000),
+    ("penstock_stream_state_bytes", "State of all tasks in memory and on disk.", "state_bytes", 1),
+    ("penstock_stream_state_limit_bytes", "Its STATE_LIMIT, if there is one.", "state_limit", 1),
 )
 _STREAM_COUNTERS = (
     ("penstock_stream_restarts", "Attempts after the first since the engine started.", "restarts", 1),
@@ -57,6 +59,11 @@ def families(overview: Overview) -> Iterator[Metric]:
     streams: list[Row] = overview["streams"]
     tasks = [(stream["stream_name"], task) for stream in streams for task in stream["tasks"]]
     yield _gauge("penstock_build_info", "The version that runs.", ("version",), [((overview["version"],), 1)])
+    memory: list[Row] = overview["memory"]
+    yield _gauge("penstock_memory_bytes", "Memory of each process, without that of mapped files.", ("process", "pid"), [
+        ((row["process"], str(row["pid"])), row["memory_bytes"]) for row in memory if row["pid"] is not None])
+    yield _gauge("penstock_memory_limit_bytes", "What they may take together, if there is a limit.", (),
+                 [((), row["memory_limit"]) for row in memory if row["pid"] is None])
     yield _gauge("penstock_stream_state", "1 for the state that the stream is in.", (*_STREAM, "state"),
                  [((stream["stream_name"], stream["state"]), 1) for stream in streams])
     for name, text, column, divisor in _STREAM_GAUGES:

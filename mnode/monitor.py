@@ -89,7 +89,9 @@ def _lag(status: TaskStatus) -> int | None:
 
 
 def _has_work(status: TaskStatus) -> bool:
-    return status.state != "PAUSED" and (status.input_bytes > 0 or bool(_lag(status)))
+    """Whether there is something that the task could get on with now; who waits for a token couldn't."""
+    waiting = status.input_bytes + status.aside_bytes + (_lag(status) or 0)
+    return waiting > 0 and status.state not in ("PAUSED", "RATE_LIMITED")
 
 
 class Monitor:
@@ -112,6 +114,11 @@ class Monitor:
     def statuses(self) -> list[TaskStatus]:
         """Returns the latest status of each task, ordered by task."""
         return [t.status for _, t in sorted(self._tracks.items()) if t.status is not None]
+
+    def statuses_of(self, stream_id: int) -> list[TaskStatus]:
+        """Returns the latest status of each task of a stream, in no order."""
+        return [track.status for task, track in self._tracks.items()
+                if task.stream_id == stream_id and track.status is not None]
 
     def report(self, now: float) -> list[TaskReport]:
         """Returns what is known of each task, ordered by task."""

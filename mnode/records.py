@@ -16,8 +16,8 @@ from penstock.tasks.messages import TaskCheckpoint
 
 _log = logger(__name__)
 
-FORMAT_VERSION = 2
-"""2 added what is behind `TaskRecord.bytes_written`; records of format 1 are read."""
+FORMAT_VERSION = 3
+"""2 added what is behind `TaskRecord.bytes_written`, 3 `TaskRecord.unwritten`; records of older formats are read."""
 _SUFFIX = ".json"
 
 
@@ -27,6 +27,7 @@ class TaskRecord:
 
     `after_ms`: from the start of the checkpoint to the task's acknowledgement; `write_ms`: of that, writing its state.
     `rows`: all rows that a source task has read by then, since the stream was created; None for other tasks.
+    `unwritten`: whether the state of a sink task holds results that are still to be written.
     """
 
     task: str
@@ -35,11 +36,12 @@ class TaskRecord:
     after_ms: float = 0.0
     write_ms: float = 0.0
     rows: int | None = None
+    unwritten: bool = False
 
     @classmethod
     def of(cls, checkpoint: TaskCheckpoint, after_ms: float) -> TaskRecord:
         return cls(str(checkpoint.task), checkpoint.digest, checkpoint.bytes_written, after_ms,
-                   checkpoint.duration_ms, checkpoint.rows)
+                   checkpoint.duration_ms, checkpoint.rows, checkpoint.unwritten)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,11 @@ class CommitRecord:
     @property
     def bytes_written(self) -> int:
         return sum(task.bytes_written for task in self.tasks)
+
+    @property
+    def unwritten(self) -> bool:
+        """Whether results from before the checkpoint are still to be written, out of its own state."""
+        return any(task.unwritten for task in self.tasks)
 
     @property
     def slowest(self) -> TaskRecord | None:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
+from penstock.mnode.placing import ranks_of
 from penstock.sql.schema import Table, TagValue
 from penstock.tasks.messages import ResultChild
 
@@ -65,10 +66,7 @@ class ResultChildren:
         self.uids[places] = [table.uid for table in tables]
         self.vgroups[places] = [table.vgroup_id for table in tables]
         self._known[places] = True
-        order = np.lexsort((self.uids, self.vgroups))
-        ranks = np.empty(len(order), np.int64)
-        ranks[order] = np.cumsum(np.append(False, np.diff(self.uids[order]) != 0))
-        self.ranks = ranks
+        self.ranks = ranks_of(self.uids, self.vgroups)
 
 
 def _tag(value: object) -> TagValue:

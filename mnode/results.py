@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 from collections.abc import Iterable
 from concurrent.futures import Executor
@@ -15,12 +14,12 @@ from penstock.common.errors import NotFoundError, StaleAttemptError
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.lookup import TABLE_MISSING
+from penstock.mnode.placing import by_vgroup, order_of, pays_threads
 from penstock.mnode.result_children import Places, ResultChildren
 from penstock.mnode.storage import Storage, storage_schema
 from penstock.sql.schema import Table
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskId
-from penstock.vnode.keys import stable_order
 from penstock.wal.record import TUID_COLUMN
 
 CHILD, OPERATION = "_child", "_op"
@@ -175,22 +174,21 @@ class ResultStore:
 
     def _upsert(self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index) -> None:
         """Writes rows to their vnodes, sorted by vnode and child table: what the vnodes would sort otherwise."""
-        ranks = children.ranks[index]
-        if bool((ranks[1:] < ranks[:-1]).any()):
-            order = stable_order(ranks)
-            rows, index = rows.take(pa.array(order)), index[order]
         known = {column.name: column for column in target.columns}
         names = [name for name in rows.schema.names if name in known]
+        rows = rows.select(names)
+        order = order_of(children.ranks[index])
+        if order is not None:
+            rows, index = rows.take(pa.array(order)), index[order]
         batch = pa.RecordBatch.from_arrays(
             [pa.array(children.uids[index]),
              *(_stored(rows.column(name), known[name].type.arrow()) for name in names)],
             names=[TUID_COLUMN, *(known[name].physical for name in names)])
-        vgroups = children.vgroups[index]
-        starts = [0, *(np.flatnonzero(np.diff(vgroups)) + 1).tolist(), len(vgroups)]
-        parts = [(int(vgroups[start]), batch.slice(start, stop - start))
-                 for start, stop in itertools.pairwise(starts)]
-        if len(parts) == 1:
-            self._storage.write(parts[0][0], target.uid, batch)
+        parts = by_vgroup(batch, children.vgroups[index])
+        database = self._catalog.database(target.database)
+        if len(parts) == 1 or database is None or not pays_threads(batch.num_rows, database.options.wal_level):
+            for vgroup_id, part in parts:
+                self._storage.write(vgroup_id, target.uid, part)
             return
         running = [self._pool.submit(self._storage.write, vgroup_id, target.uid, part) for vgroup_id, part in parts]
         errors = [error for future in running if (error := future.exception()) is not None]

@@ -69,7 +69,7 @@ _TASK_LINE = (
 )
 _QUEUE_LINE = (
     "stream_name", "task_id", "state", "blocked_by", "blocked_seconds", "blocked_percent",
-    "input_bytes", "input_capacity", "input_peak", "output_bytes", "output_capacity", "output_peak",
+    "input_bytes", "input_capacity", "input_peak", "output_bytes", "output_capacity", "output_peak", "aside_bytes",
 )
 
 

@@ -8,14 +8,15 @@ from typing import Literal
 
 from penstock.mnode.monitor import TaskReport
 from penstock.sql.statements import Guarantee
-from penstock.tasks.messages import TaskId
+from penstock.tasks.messages import SetRates, TaskId
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
     """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM.
 
-    `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `sink_rate` (MB/s) None: those of all.
+    `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `rates` None: those of all.
+    `state_limit`: bytes of state beyond which it is paused, 0 for no limit.
     `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line.
     """
 
@@ -27,7 +28,8 @@ class StreamInfo:
     trigger: str = "window_close"
     guarantee: Guarantee = "exactly_once"
     checkpoint_interval_s: float | None = None
-    sink_rate: float | None = None
+    rates: SetRates | None = None
+    state_limit: int = 0
     backup: str = "none"
     verdict: str = ""
 
@@ -92,6 +94,17 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryInfo:
+    """What a process takes: `process` is engine (with all that isn't one of the others), java, worker and its name, or
+    all, which has the limit if there is one."""
+
+    process: str
+    pid: int | None
+    memory_bytes: int
+    limit_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class EventInfo:
     """Something that happened to a stream."""
 
@@ -110,3 +123,4 @@ class StreamsSnapshot:
     events: Sequence[EventInfo] = ()
     workers: Sequence[WorkerInfo] = ()
     downstream: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
+    memory: Sequence[MemoryInfo] = ()

@@ -38,7 +38,7 @@ from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
 from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
 from penstock.mnode.monitor import TaskReport
-from penstock.mnode.records import CommitRecords
+from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
@@ -64,7 +64,7 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.build import TaskEdges, task_edges
+from penstock.tasks.build import TaskEdges, queue_counts, task_edges
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
@@ -370,11 +370,18 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             _refuse_stopped(stream, "paused")
-            self._catalog.set_stream_wanted(stream.id, "paused")
+            self._catalog.set_stream_wanted(stream.id, "paused", stream.wanted_reason)
             if self._controller is not None and stream.id not in self._failed:
                 self._controller.pause(stream.id)
                 self._await_sources(self._controller, stream.id, paused=True)
         return Result()
+
+    def note_paused(self, stream_id: int, reason: str) -> None:
+        """Keeps in mind that the controller has paused a stream, unless it was resumed or ended since."""
+        stream = self._catalog.stream_by_id(stream_id)
+        state = None if self._controller is None else self._controller.stream_states().get(stream_id)
+        if stream is not None and stream.wanted == "running" and state is not None and state.reason == reason:
+            self._catalog.set_stream_wanted(stream_id, "paused", reason)
 
     def _await_sources(self, controller: Controller, stream_id: int, *, paused: bool) -> None:
         """Waits, not for long, until all source tasks rest, or none does.
@@ -396,9 +403,9 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             _refuse_stopped(stream, "resumed")
-            self._catalog.set_stream_wanted(stream.id, "running")
+            stream = self._catalog.set_stream_wanted(stream.id, "running")
             if stream.id in self._failed:
-                self.begin(replace(stream, wanted="running"))
+                self.begin(stream)
             elif self._controller is not None:
                 self._controller.resume(stream.id, statement.ignore_untreated)
                 if statement.ignore_untreated:
@@ -465,12 +472,19 @@ class Streams:
         plan = self._plans.get(stream.id)
         return None if plan is None else plan.trigger
 
-    def checkpoint(self, stream: StreamRecord, timeout_s: float) -> None:
+    def checkpoint(self, stream: StreamRecord, timeout_s: float) -> CommitRecord:
         """Takes a checkpoint; returns when it is valid. Raises UnavailableError if it can't be had in time."""
+        return self._checkpointing(stream).checkpoint_now(stream.id, timeout_s)
+
+    def begin_checkpoint(self, stream: StreamRecord, timeout_s: float) -> tuple[int, bool]:
+        """Has a checkpoint taken; returns its id, and whether it is valid by now, at most so much later."""
+        return self._checkpointing(stream).begin_checkpoint(stream.id, timeout_s)
+
+    def _checkpointing(self, stream: StreamRecord) -> Controller:
         if self._controller is None or not self.runs(stream):
             _refuse_stopped(stream, "checkpointed")
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="SHOW STREAMS says why")
-        self._controller.checkpoint_now(stream.id, wait=True, timeout_s=timeout_s)
+        return self._controller
 
     def end_at_checkpoint(self, stream: StreamRecord, timeout_s: float, *, required: bool) -> None:
         """Ends a stream's tasks right behind a checkpoint: its source tasks rest, so nothing is read after its cut.
@@ -485,7 +499,7 @@ class Streams:
         try:
             controller.pause(stream.id)
             self._await_sources(controller, stream.id, paused=True)
-            controller.checkpoint_now(stream.id, wait=True, timeout_s=timeout_s)
+            controller.checkpoint_now(stream.id, timeout_s)
         except UnavailableError as error:
             if required:
                 if stream.wanted != "paused":
@@ -496,6 +510,16 @@ class Streams:
         controller.stop(stream.id)
         # What a worker that hangs may still try to write must not come in between.
         self._results.forget(stream.id)
+
+    def adjust(self, stream: StreamRecord) -> None:
+        """Has a stream work by the rates and limits of its statement; one that doesn't run will when it starts."""
+        plan = self._plans.get(stream.id)
+        if plan is not None:
+            self._note_plan(stream, plan)
+            if self._controller is not None and self.runs(stream):
+                options = self._options[stream.id]
+                self._controller.set_rates(stream.id, self._settings(options).rates)
+                self._controller.set_state_limit(stream.id, self.state_limit(options))
 
     def begin(self, stream: StreamRecord) -> None:
         """Plans a stream of the catalog and starts it unless it is stopped; one that cannot be planned is FAILED."""
@@ -631,7 +655,8 @@ class Streams:
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         downstream = {edges.task: edges.downstream
                       for stream in self._catalog.streams() for edges in self._edges(stream)}
-        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream)
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream,
+                               self._controller.memory())
 
     def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
         return judged(info, reports, self._names(stream))
@@ -668,7 +693,8 @@ class Streams:
             interval = options.checkpoint_interval
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-                           sink_rate=options.sink_rate, backup=self._backup_text(stream.id))
+                           rates=self._settings(options).rates, state_limit=self.state_limit(options),
+                           backup=self._backup_text(stream.id))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -717,17 +743,30 @@ class Streams:
             next_attempt=lambda: self._next_attempt(stream.id),
             settings=self._settings(options),
             paused=stream.wanted == "paused",
+            pause_reason=stream.wanted_reason,
+            state_limit=self.state_limit(options),
+            queues=queue_counts(task_edges(plan, stream.id, len(database.vgroup_ids)), len(database.vgroup_ids)),
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id),
             last_checkpoint_id=stream.last_checkpoint_id,
         ))
 
+    def state_limit(self, options: StreamOptions) -> int:
+        """Returns how many bytes of state a stream may have, 0 for any number."""
+        return self._config.state_limit if options.state_limit is None else options.state_limit
+
     def _settings(self, options: StreamOptions) -> TaskSettings:
         settings = replace(task_settings(self._config),
                            functions_directory=functions_directory(self._config, self._paths))
         if options.sink_rate is not None:
             settings = replace(settings, sink_bytes_per_second=options.sink_rate * BYTES_PER_MEGABYTE)
+        if options.sink_calls is not None:
+            settings = replace(settings, sink_calls_per_second=options.sink_calls)
+        if options.source_rate is not None:
+            settings = replace(settings, source_rows_per_second=options.source_rate)
+        if options.history_rate is not None:
+            settings = replace(settings, history_rows_per_second=options.history_rate)
         return settings
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:

@@ -90,7 +90,9 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("restarts", _BIG), ("rows_in", _BIG), ("rows_out", _BIG), ("late_rows", _BIG), ("lag", _BIG),
             ("event_time_watermark", _TIME), ("checkpoint_id", _BIG), ("checkpoint_time", _TIME),
             ("blocked_by", _text(64)), ("history", _text(128)), ("guarantee", _text(20)), ("delivery", _text(64)),
-            ("verdict", _LINE),
+            ("verdict", _LINE), ("source_quota", _text(24)), ("history_quota", _text(24)),
+            ("sink_calls_quota", _text(24)),
+            ("state_bytes", _BIG), ("state_limit", _BIG),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -109,7 +111,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("udf_errors", _BIG), ("starved_percent", _DOUBLE), ("busy_percent", _DOUBLE),
             ("blocked_percent", _DOUBLE), ("blocked_seconds", _DOUBLE), ("udf_percent", _DOUBLE),
             ("state_capacity", _BIG), ("busy_total_seconds", _DOUBLE), ("blocked_total_seconds", _DOUBLE),
-            ("udf_total_seconds", _DOUBLE), ("downstream", _LINE),
+            ("udf_total_seconds", _DOUBLE), ("downstream", _LINE), ("aside_bytes", _BIG),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),
@@ -125,6 +127,9 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("worker_group", _text(96)), ("worker", _INT), ("node_id", _INT), ("state", _text(20)),
             ("reason", _LINE), ("pid", _INT), ("address", _text(134)), ("last_heartbeat", _TIME), ("streams", _INT),
             ("failures", _INT),
+        ),
+        "ins_stream_memory": (
+            ("process", _text(96)), ("pid", _INT), ("memory_bytes", _BIG), ("memory_limit", _BIG),
         ),
         "ins_watermarks": (
             ("stream_name", _TABLE), ("node_id", _INT), ("event_time_watermark", _TIME), ("max_event_time", _TIME),

@@ -15,6 +15,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import Config, keys
 from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
+from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.history_text import history_text
 from penstock.mnode.lateness_text import histogram_text, suggestion
@@ -22,6 +23,7 @@ from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
 from penstock.mnode.session import make_array
+from penstock.mnode.settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
@@ -101,6 +103,7 @@ class SystemTables:
             "ins_stream_checkpoints": self._checkpoint_rows,
             "ins_stream_savepoints": self._savepoint_rows,
             "ins_stream_workers": self._worker_rows,
+            "ins_stream_memory": self._memory_rows,
             "ins_watermarks": self._watermark_rows,
             "ins_late_rows": self._late_row_rows,
             "ins_stream_events": self._event_rows,
@@ -280,14 +283,14 @@ class SystemTables:
             history = [status.history for status in sources if status.history is not None]
             filling = any(not progress.done for progress in history)
             interval_s = info.checkpoint_interval_s or self._config.checkpoint_interval
-            rate = self._config.stream_sink_data_rate if info.sink_rate is None else info.sink_rate
+            rates = info.rates or task_settings(self._config).rates
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
                 target.database if target else None, target.name if target else None, info.watermark,
-                info.trigger.replace("_", " "), f"{rate:g} MB/s" if rate else "unlimited",
+                info.trigger.replace("_", " "), _rate(rates.sink_bytes_per_second / BYTES_PER_MEGABYTE, "MB/s"),
                 f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
@@ -295,7 +298,9 @@ class SystemTables:
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
                 history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
-                info.verdict or None,
+                info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
+                _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
+                state_bytes(report.status for report in reports), info.state_limit or None,
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -330,6 +335,10 @@ class SystemTables:
         for worker in self._streams.snapshot().workers:
             yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
                    worker.address, worker.heard_ms, worker.streams, worker.failures)
+
+    def _memory_rows(self) -> Iterator[Row]:
+        for info in self._streams.snapshot().memory:
+            yield (info.process, info.pid, info.memory_bytes, info.limit_bytes)
 
     def _sources(self) -> Iterator[tuple[StreamRecord, int, TaskReport, Sequence[TaskReport], Precision]]:
         """Yields each source task with its stream, its vnode and the reports of all tasks of the stream."""
@@ -392,6 +401,10 @@ def _column_rows(name: str, table: Table, table_type: str) -> Iterator[Row]:
                0 if column is table.columns[0] or column.primary_key else 1)
 
 
+def _rate(per_second: float, unit: str) -> str:
+    return f"{per_second:.12g} {unit}" if per_second else "unlimited"
+
+
 def _task_row(
     stream: StreamRecord, report: TaskReport, vgroups: Sequence[int], starts: dict[int, int], precision: Precision,
     checkpoint: CheckpointInfo | None, downstream: Sequence[TaskId],
@@ -434,7 +447,7 @@ def _task_row(
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
         _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
-        ", ".join(map(str, downstream)) or None,
+        ", ".join(map(str, downstream)) or None, status.aside_bytes,
     )
 
 

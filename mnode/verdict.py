@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from penstock.common.quantities import mebibytes
+from penstock.mnode.bounds import state_bytes
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.stream_status import StreamInfo
 from penstock.tasks.messages import TaskId
 
-Kind = Literal["down", "silent", "stalled", "state", "sink", "function", "vnode", "skew", "busy", "idle", "healthy"]
+Kind = Literal[
+    "down", "silent", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle", "healthy"]
 
 _STATE_FULL = 0.9
 """Share of its bound from which on state counts as exhausted."""
@@ -71,13 +74,26 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Ve
                        stalled.status.task)
     full = next((report for report in reports if _state_share(report) >= _STATE_FULL), None)
     if full is not None:
-        why = (f"its state of {_size(full.status.state_bytes or 0)} has nearly reached its limit of "
-               f"{_size(full.status.state_capacity or 0)}")
+        why = (f"its state of {mebibytes(full.status.state_bytes or 0)} has nearly reached its limit of "
+               f"{mebibytes(full.status.state_capacity or 0)}")
         return Verdict("state", _sentence(names(full.status.task), why), full.status.task)
-    end = _end_of_chain(reports) or _limited_sink(reports) or _saturated(reports)
+    limited = _near_state_limit(info, reports, names)
+    if limited is not None:
+        return limited
+    end = _end_of_chain(reports) or _held_up(reports) or _saturated(reports)
     if end is not None:
         return _bottleneck(end, reports, names)
     return _at_ease(reports, names)
+
+
+def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict | None:
+    held = state_bytes(report.status for report in reports)
+    if not info.state_limit or held < _STATE_FULL * info.state_limit:
+        return None
+    task = max(reports, key=lambda report: report.status.state_bytes or 0).status.task
+    why = (f"most of the stream's state of {mebibytes(held)}, which has nearly reached its STATE_LIMIT of "
+           f"{mebibytes(info.state_limit)}, is there")
+    return Verdict("state", _sentence(names(task), why), task)
 
 
 def stalled_reason(report: TaskReport) -> str:
@@ -118,11 +134,14 @@ def _follow(report: TaskReport, by_name: dict[str, TaskReport]) -> TaskReport:
     return report
 
 
-def _limited_sink(reports: Sequence[TaskReport]) -> TaskReport | None:
-    """Returns a sink that can't write as fast as results come, before queues are full enough to block anybody."""
-    waiting = [report for report in reports if report.status.task.level == "sink" and report.status.input_bytes
-               and (report.blocked or 0.0) >= _SATURATED]
-    return max(waiting, key=lambda report: report.status.input_bytes, default=None)
+def _held_up(reports: Sequence[TaskReport]) -> TaskReport | None:
+    """Returns a task that is held up by nobody in the stream and holds nobody up yet.
+
+    A sink that can't write as fast as results come, or else a source that may not read as fast as rows come.
+    """
+    waiting = [report for report in reports if report.status.blocked_by is None and report.status.task.level != "agg"
+               and _has_more(report) and (report.blocked or 0.0) >= _SATURATED]
+    return max(waiting, key=lambda report: (report.status.task.level == "sink", _waiting(report)), default=None)
 
 
 def _saturated(reports: Sequence[TaskReport]) -> TaskReport | None:
@@ -143,13 +162,17 @@ def _busiest(tasks: Sequence[TaskReport]) -> TaskReport:
 
 
 def _has_more(report: TaskReport) -> bool:
-    return bool(report.lag) or report.status.input_bytes > 0
+    return bool(report.lag) or _waiting(report) > 0
+
+
+def _waiting(report: TaskReport) -> int:
+    return report.status.input_bytes + report.status.aside_bytes
 
 
 def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) -> Verdict:
     task = end.status.task
     why, kind = _why(end)
-    if kind == "sink":
+    if kind in ("sink", "source"):
         return Verdict(kind, _sentence(names(task), why), task)
     behind = _far_behind(reports)
     if behind == task.index:
@@ -168,10 +191,11 @@ def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) ->
 
 def _why(end: TaskReport) -> tuple[str, Kind]:
     status = end.status
-    if status.task.level == "sink" and (end.blocked is None or end.blocked >= (end.busy or 0.0)):
+    kind: Kind = "sink" if status.task.level == "sink" else "source"
+    if end.blocked is None or end.blocked >= (end.busy or 0.0):
         if status.limit and (end.limited is None or 2 * end.limited >= (end.blocked or 0.0)):
-            return status.limit, "sink"
-        if status.state in ("WRITING", "RATE_LIMITED"):
+            return status.limit, kind
+        if kind == "sink" and status.state in ("WRITING", "RATE_LIMITED"):
             return "its writes are acknowledged slowly", "sink"
     busy = end.busy
     if busy is None:
@@ -214,7 +238,3 @@ def _state_share(report: TaskReport) -> float:
 
 def _sentence(name: str, why: str) -> str:
     return f"{name} is the bottleneck: {why}"
-
-
-def _size(size: int) -> str:
-    return f"{size / 2**20:.1f} MiB"

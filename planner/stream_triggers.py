@@ -99,6 +99,9 @@ def _check_force(statement: CreateStream) -> None:
     if late_choice(options) is False or options.ignore_update is False:
         raise InvalidStreamError("FORCE_WINDOW_CLOSE needs IGNORE EXPIRED 1 and IGNORE UPDATE 1",
                                  hint="a window is computed once; leave both options out")
+    if options.source_rate is not None or options.history_rate is not None:
+        raise InvalidStreamError("FORCE_WINDOW_CLOSE has no SOURCE_RATE and HISTORY_RATE",
+                                 hint="the rows of a window are read when it ends")
     for item in query.items:
         for call in vector_calls(item.expression):
             spec = lookup(str(call.this))

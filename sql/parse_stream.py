@@ -8,6 +8,7 @@ from typing import Any, cast
 from sqlglot import exp
 
 from penstock.common.errors import NotSupportedError
+from penstock.common.quantities import MIB, TIB, read_size, size_text
 from penstock.sql.cursor import Cursor
 from penstock.sql.lexer import Token, TokenKind
 from penstock.sql.literals import position
@@ -48,7 +49,25 @@ _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
 _FLAGS = ("CLOSE_WHEN_IDLE",)
 MAX_SAVEPOINT_BYTES = 64
 ANALYZE_MIN_S, ANALYZE_MAX_S = 1, 600
-_SINK_RATE_RANGE = (0.1, 5.0)
+_STATE_LIMIT_RANGE = (MIB, 16 * TIB)
+
+
+@dataclass(frozen=True)
+class _Rate:
+    """What a rate may be; `or_zero`: 0 is no limit."""
+
+    unit: str
+    low: float
+    high: float
+    or_zero: bool = True
+
+
+_RATES = {
+    "SINK_RATE": _Rate("MB per second", 0.1, 5),
+    "SINK_CALLS": _Rate("write calls per second", 0.1, 100_000, or_zero=False),
+    "SOURCE_RATE": _Rate("rows per second", 1, 1_000_000_000),
+    "HISTORY_RATE": _Rate("rows per second", 1, 1_000_000_000),
+}
 _GUARANTEES = ("EXACTLY_ONCE", "AT_LEAST_ONCE")
 _TRIGGERS = ("AT_ONCE", "WINDOW_CLOSE", "MAX_DELAY", "FORCE_WINDOW_CLOSE", "CONTINUOUS_WINDOW_CLOSE")
 
@@ -90,8 +109,10 @@ class _OptionReader:
             self.values["fill_history_async"] = cursor.take("ASYNC")
         elif cursor.take("CHECKPOINT_INTERVAL"):
             self._set(token, "checkpoint_interval", token.word, _checkpoint_interval(cursor))
-        elif cursor.take("SINK_RATE"):
-            self._set(token, "sink_rate", token.word, _sink_rate(cursor))
+        elif cursor.take_any(*_RATES) is not None:
+            self._set(token, token.word.lower(), token.word, _rate(cursor, token.word))
+        elif cursor.take("STATE_LIMIT"):
+            self._set(token, "state_limit", token.word, _state_limit(cursor))
         elif cursor.take("GUARANTEE"):
             word = cursor.take_any(*_GUARANTEES)
             if word is None:
@@ -180,15 +201,30 @@ def _checkpoint_interval(cursor: Cursor) -> Duration:
     return interval
 
 
-def _sink_rate(cursor: Cursor) -> float:
-    low, high = _SINK_RATE_RANGE
+def _rate(cursor: Cursor, option: str) -> float:
+    spec = _RATES[option]
     token = cursor.token
     if token.kind is not TokenKind.NUMBER:
-        raise cursor.fail("a number of MB per second is expected")
+        raise cursor.fail(f"a number of {spec.unit} is expected")
     rate = float(cursor.advance().raw)
-    if rate != 0 and not low <= rate <= high:
-        raise cursor.fail(f"SINK_RATE is from {low:g} to {high:g} MB per second, or 0 for no limit", token)
+    if not (spec.or_zero and rate == 0) and not spec.low <= rate <= spec.high:
+        unlimited = ", or 0 for no limit" if spec.or_zero else ""
+        raise cursor.fail(f"{option} is from {spec.low:g} to {spec.high:.0f} {spec.unit}{unlimited}", token)
     return rate
+
+
+def _state_limit(cursor: Cursor) -> int:
+    token = cursor.token
+    try:
+        limit = read_size(cursor.string("a size") if token.kind is TokenKind.STRING else token.raw)
+    except ValueError:
+        raise cursor.fail("a size such as '1GiB' is expected", token) from None
+    if token.kind is not TokenKind.STRING:
+        cursor.advance()
+    low, high = _STATE_LIMIT_RANGE
+    if limit != 0 and not low <= limit <= high:
+        raise cursor.fail(f"STATE_LIMIT is from {size_text(low)} to {size_text(high)}, or 0 for no limit", token)
+    return limit
 
 
 def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False) -> Statement:

@@ -401,7 +401,8 @@ TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_clos
 class StreamOptions:
     """Options of CREATE STREAM; None means not given, so that defaults come from the engine.
 
-    `sink_rate` is in MB per second, 0 is unlimited.
+    Rates are per second and task, 0 is unlimited: `sink_rate` in MB, `sink_calls`, `source_rate` and `history_rate` in
+    rows. `state_limit` is in bytes, 0 is unlimited.
     """
 
     trigger: TriggerMode | None = None
@@ -427,6 +428,10 @@ class StreamOptions:
     dlq: Name | None = None
     checkpoint_interval: Duration | None = None
     sink_rate: float | None = None
+    sink_calls: float | None = None
+    source_rate: float | None = None
+    history_rate: float | None = None
+    state_limit: int | None = None
     guarantee: Guarantee | None = None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import fields, replace
 
+from penstock.common.quantities import size_text
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.statements import CreateStream, StreamOptions
 
@@ -12,10 +13,13 @@ _PREFIX = re.compile(r"CREATE\s+OR\s+REPLACE\s+STREAM", re.IGNORECASE)
 
 ALTERABLE = (
     "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate",
-    "guarantee",
+    "sink_calls", "source_rate", "history_rate", "state_limit", "guarantee",
 )
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
+
+LIVE = frozenset({"sink_rate", "sink_calls", "source_rate", "history_rate", "state_limit"})
+"""Those of them that a stream takes over as it runs."""
 
 
 def options_sql(options: StreamOptions) -> str:
@@ -62,7 +66,15 @@ def options_sql(options: StreamOptions) -> str:
     if options.checkpoint_interval is not None:
         words.append(f"CHECKPOINT_INTERVAL {options.checkpoint_interval}")
     if options.sink_rate is not None:
-        words.append(f"SINK_RATE {options.sink_rate:g}")
+        words.append(f"SINK_RATE {options.sink_rate:.12g}")
+    if options.sink_calls is not None:
+        words.append(f"SINK_CALLS {options.sink_calls:.12g}")
+    if options.source_rate is not None:
+        words.append(f"SOURCE_RATE {options.source_rate:.12g}")
+    if options.history_rate is not None:
+        words.append(f"HISTORY_RATE {options.history_rate:.12g}")
+    if options.state_limit is not None:
+        words.append(f"STATE_LIMIT {quote_string(size_text(options.state_limit))}")
     if options.guarantee is not None:
         words.append(f"GUARANTEE {options.guarantee.upper()}")
     return " ".join(words)

@@ -16,6 +16,7 @@ from penstock.tasks.user_functions import Merge, UserFunctions
 
 Slots = npt.NDArray[np.int64]
 
+_OBJECT = np.dtype(object)
 _ARRAY_BYTES = sys.getsizeof(np.zeros(0))
 
 
@@ -25,31 +26,36 @@ class Values:
     Those of a list type are arrays, which are never changed in place. `held`: bytes of values whose size has no bound.
     """
 
-    def __init__(self, type_: pa.DataType, capacity: int) -> None:
+    def __init__(self, type_: pa.DataType, data: npt.NDArray[Any], valid: npt.NDArray[np.bool_]) -> None:
         self.type = type_
-        self.dtype = numpy_type(type_)
-        self.data: npt.NDArray[Any] = _empty(self.dtype, capacity)
-        self.valid: npt.NDArray[np.bool_] = np.zeros(capacity, bool)
+        self.dtype = data.dtype
+        self.data = data
+        self.valid = valid
         self.held = 0
-        self._unbounded = pa.types.is_list(type_) or pa.types.is_binary(type_)
+        self._unbounded = self.dtype == _OBJECT and (pa.types.is_list(type_) or pa.types.is_binary(type_))
+
+    @classmethod
+    def empty(cls, type_: pa.DataType, capacity: int) -> Values:
+        """Returns a column of `capacity` slots without values."""
+        return cls(type_, _empty(numpy_type(type_), capacity), np.zeros(capacity, bool))
 
     @classmethod
     def of(cls, array: pa.Array) -> Values:
         """Returns the column of an Arrow array: slot i is element i."""
-        values = cls(array.type, 0)
+        type_ = array.type
+        dtype = numpy_type(type_)
         if array.null_count == 0:
-            values.valid = np.ones(len(array), bool)
+            valid = np.ones(len(array), bool)
         else:
-            values.valid = np.asarray(array.is_valid())
-            if values.dtype != np.dtype(object):
-                array = array.fill_null(False if pa.types.is_boolean(array.type) else 0)
+            valid = np.asarray(array.is_valid())
+            if dtype != _OBJECT:
+                array = array.fill_null(False if pa.types.is_boolean(type_) else 0)
         data = array.to_numpy(zero_copy_only=False)
-        if pa.types.is_list(array.type):
+        if pa.types.is_list(type_):
             # Parts of one buffer, all of which each of them would keep.
-            for place in np.flatnonzero(values.valid).tolist():
+            for place in np.flatnonzero(valid).tolist():
                 data[place] = data[place].copy()
-        values.data = data if data.dtype == values.dtype else data.astype(values.dtype)
-        return values
+        return cls(type_, data if data.dtype == dtype else data.astype(dtype), valid)
 
     def grow(self, capacity: int) -> None:
         data, valid = _empty(self.dtype, capacity), np.zeros(capacity, bool)
@@ -74,9 +80,7 @@ class Values:
         self.valid[slots] = valid
 
     def take(self, slots: Slots) -> Values:
-        taken = Values(self.type, 0)
-        taken.data, taken.valid = self.data[slots], self.valid[slots]
-        return taken
+        return Values(self.type, self.data[slots], self.valid[slots])
 
     def arrow(self) -> pa.Array:
         """Returns the column as an Arrow array of its block type."""
@@ -88,12 +92,12 @@ def numpy_type(type_: pa.DataType) -> np.dtype[Any]:
     if pa.types.is_integer(type_) or pa.types.is_floating(type_):
         dtype: np.dtype[Any] = np.dtype(type_.to_pandas_dtype())
         return dtype
-    return np.dtype(np.bool_) if pa.types.is_boolean(type_) else np.dtype(object)
+    return np.dtype(np.bool_) if pa.types.is_boolean(type_) else _OBJECT
 
 
 def columns_for(fields: Sequence[Field], capacity: int) -> list[Values]:
     """Returns an empty column per field."""
-    return [Values(field_type(field), capacity) for field in fields]
+    return [Values.empty(field_type(field), capacity) for field in fields]
 
 
 def merges_of(accumulators: Sequence[Accumulator], functions: UserFunctions | None) -> list[Merge | None]:
@@ -128,7 +132,7 @@ def combine(
 
 def _add(target: Values, slots: Slots, source: Values, rows: Slots | slice) -> None:
     valid = source.valid[rows]
-    if target.dtype == np.dtype(object):
+    if target.dtype == _OBJECT:
         for slot, value in zip(slots[valid].tolist(), source.data[rows][valid].tolist(), strict=True):
             target.data[slot] = value if not target.valid[slot] else target.data[slot] + value
     else:
@@ -150,7 +154,7 @@ def _pick(
     tied = ~empty
     for position, ascending in order:
         new, old = source[position].data[rows], target[position].data[slots]
-        if new.dtype == np.dtype(object):
+        if new.dtype == _OBJECT:
             less, more = _compare_objects(new, old, tied)
         else:
             less, more = new < old, new > old
@@ -159,6 +163,8 @@ def _pick(
         tied &= ~wins & ~loses
     better &= source[first].valid[rows]
     chosen = np.flatnonzero(better)
+    if not len(chosen):
+        return
     taken = chosen if isinstance(rows, slice) else rows[chosen]
     for column, candidate in zip(target, source, strict=True):
         column.set(slots[chosen], candidate, taken)
@@ -211,13 +217,13 @@ def _size(values: npt.NDArray[Any]) -> int:
 def _value_size(value: npt.NDArray[Any] | bytes) -> int:
     if isinstance(value, bytes):
         return sys.getsizeof(value)
-    content = sum(map(sys.getsizeof, value)) if value.dtype == np.dtype(object) else 0
+    content = sum(map(sys.getsizeof, value)) if value.dtype == _OBJECT else 0
     return _ARRAY_BYTES + value.nbytes + content
 
 
 def _zero(dtype: np.dtype[Any]) -> Any:
-    return None if dtype == np.dtype(object) else dtype.type(0)
+    return None if dtype == _OBJECT else dtype.type(0)
 
 
 def _empty(dtype: np.dtype[Any], capacity: int) -> npt.NDArray[Any]:
-    return np.full(capacity, None, object) if dtype == np.dtype(object) else np.zeros(capacity, dtype)
+    return np.full(capacity, None, object) if dtype == _OBJECT else np.zeros(capacity, dtype)

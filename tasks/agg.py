@@ -15,6 +15,7 @@ from penstock.tasks.compute import result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.final_stage import FinalStage
+from penstock.tasks.group_index import GroupIndex
 from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import Barrier, Block, Cleared, End, Recalculating, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
@@ -25,6 +26,8 @@ from penstock.tasks.watermarks import Watermarks
 
 class Table(Protocol):
     """The windows of an agg task, as far as all kinds of them are alike."""
+
+    groups: GroupIndex
 
     @property
     def slots_used(self) -> int: ...
@@ -90,7 +93,7 @@ class AggTask(BaseTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         if not self._outbox.flush():
-            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", str(self._outbox.blocked_channel))
             return progressed
         if self._go_on():
             return True
@@ -143,7 +146,8 @@ class AggTask(BaseTask):
             late_kept=tuple(self._late_kept.items()),
             held_back_by=tuple(self._upstream[n].index for n in self._watermarks.holding_back())
             if len(self._upstream) > 1 else (),
-            windows_open=self._table.slots_used, state_bytes=self._table.memory_bytes + self._store.used_bytes)
+            windows_open=self._table.slots_used,
+            table_bytes=self._table.memory_bytes + self._table.groups.memory_bytes)
 
     def _take_blocks(self, channel: TaskId, block: Block) -> None:
         """Merges a block and one of each other channel that has one, and shows at once what they changed.

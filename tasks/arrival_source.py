@@ -36,9 +36,7 @@ class ArrivalSourceTask(SourceTask):
         super().__init__(deployment, index, downstream, environment)
         self._next_end = self._end_after(self._now())
 
-    def next_deadline(self) -> float | None:
-        if self._paused:
-            return None
+    def _due_by_clock(self) -> float | None:
         missing_ms = -(-(self._next_end - self._now()) * 1000 // UNITS_PER_SECOND[self._source.precision])
         return self._clock.monotonic() + max(0, missing_ms) / 1000
 

@@ -17,6 +17,7 @@ from penstock.tasks.messages import (
     CheckpointCommitted,
     Pause,
     Resume,
+    SetRates,
     StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
@@ -46,7 +47,7 @@ class BaseTask:
         self._settings = settings
         self._environment = environment
         self._clock = environment.clock
-        self._store = StateStore(environment.state_directory(task), settings.state_map_bytes)
+        self._store = StateStore(environment.state_directory(task), settings.state_map_bytes, environment.state_cache)
         # Only source tasks can tell which row a function failed for.
         strict = plan.on_error != "null" and task.level == "source"
         self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
@@ -81,6 +82,12 @@ class BaseTask:
                 self._checkpoint_time_ms = self._clock.now_ms()
             case CheckpointAbandoned(checkpoint_id):
                 self._abandon(checkpoint_id)
+            case SetRates() as rates:
+                self._settings = self._settings.with_rates(rates)
+                self._apply_rates()
+
+    def _apply_rates(self) -> None:
+        """Works by the rates of its settings from now on; a task that has none goes on as before."""
 
     def _abandon(self, checkpoint_id: int) -> None:
         """Stops waiting for whatever a checkpoint needed that is given up."""
@@ -90,6 +97,11 @@ class BaseTask:
     def _rows_total(self) -> int | None:
         """Rows read since the stream was created; None where nobody counts them."""
         return None
+
+    @property
+    def _has_unwritten(self) -> bool:
+        """Whether the state holds results that are still to be written; only sink tasks' may."""
+        return False
 
     def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
         """Goes back to a checkpoint; returns what `_state` gave then, or None at the stream's beginning."""
@@ -115,15 +127,17 @@ class BaseTask:
             outbox.flush()
         duration_ms = (time.perf_counter() - started) * 1000
         self._environment.acknowledge(TaskCheckpoint(
-            self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest, self._rows_total))
+            self.id, checkpoint_id, stored.bytes_written, duration_ms, version, stored.digest, self._rows_total,
+            self._has_unwritten))
 
-    def _status(self, output: ChannelQueue[TaskId] | None, **more: Any) -> TaskStatus:
-        """Returns what every task reports, and `more` fields of `TaskStatus`."""
+    def _status(self, output: ChannelQueue[TaskId] | None, table_bytes: int = 0, **more: Any) -> TaskStatus:
+        """Returns what every task reports, and `more` fields of `TaskStatus`. `table_bytes`: state beside the store."""
         state = self._tracker.current
         if output is not None:
             more |= {"output_bytes": output.used_bytes, "output_capacity": output.capacity_bytes,
                      "output_peak": output.peak_bytes}
-        more.setdefault("state_bytes", self._store.used_bytes)
+        more["state_bytes"] = self._store.used_bytes + table_bytes
+        more["state_memory"] = self._store.memory_bytes + table_bytes
         blocked = self._tracker.blocked()
         return TaskStatus(
             task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
@@ -170,6 +184,13 @@ class BaseSourceTask(BaseTask):
     def _abandon(self, checkpoint_id: int) -> None:
         if checkpoint_id in self._checkpoints:
             self._checkpoints.remove(checkpoint_id)
+
+    def _enter_blocked(self, outbox: Outbox) -> None:
+        """What it has made isn't taken; a task that rests makes nothing more, and is paused."""
+        if self._paused:
+            self._tracker.enter("PAUSED", "paused by PAUSE STREAM; what it has sent isn't taken")
+        else:
+            self._tracker.enter("BACKPRESSURED", "what it has sent isn't taken", str(outbox.blocked_channel))
 
     @property
     def _rows_total(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import traceback
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.planner.stream import StreamPlan
@@ -48,6 +49,14 @@ def task_edges(plan: StreamPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges
     edges += [TaskEdges(agg, tuple(sources), tuple(sinks)) for agg in aggs]
     edges += [TaskEdges(sink, tuple(aggs), ()) for sink in sinks]
     return tuple(edges)
+
+
+def queue_counts(edges: Iterable[TaskEdges], vnodes: int) -> tuple[int, ...]:
+    """Returns how many queues the tasks of a DAG have on each worker: sink tasks one, the others two."""
+    counts = [0] * vnodes
+    for edge in edges:
+        counts[edge.task.index] += 1 if edge.task.level == "sink" else 2
+    return tuple(counts)
 
 
 def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[StreamTask]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import duckdb
+import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
@@ -112,5 +113,4 @@ def result_schema(keys: Sequence[Field], results: Sequence[Field]) -> pa.Schema:
 
 def with_operation(batch: pa.RecordBatch, operation: int) -> pa.RecordBatch:
     """Returns the batch with a leading constant `_op`."""
-    column = pa.repeat(pa.scalar(operation, pa.uint8()), batch.num_rows)
-    return pa.RecordBatch.from_arrays([column, *batch.columns], schema=pa.schema([OPERATION, *batch.schema]))
+    return batch.add_column(0, OPERATION, pa.array(np.full(batch.num_rows, operation, np.uint8)))

@@ -19,6 +19,8 @@ from penstock.common.errors import UnavailableError
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    SetRates,
+    StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
     TaskId,
@@ -81,10 +83,21 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class QueuesHeld:
+    """What the queues of a stream on this worker hold at most until they get another order; see BoundQueues."""
+
+    stream_id: int
+    attempt: int
+    order: int
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Heartbeat:
     """The state of all tasks of the worker; sent in regular intervals, also when there are none."""
 
     statuses: tuple[TaskStatus, ...]
+    queues: tuple[QueuesHeld, ...] = ()
 
 
 WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Heartbeat
@@ -126,21 +139,36 @@ class PostEvent:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundQueues:
+    """Give each queue of the stream's attempt another bound. Orders are numbered from 1, the deployment is order 0."""
+
+    stream_id: int
+    attempt: int
+    order: int
+    queue_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Shutdown:
     """End all streams and leave."""
 
 
-MnodeMessage = Deploy | StartStream | StopStream | PostEvent | Shutdown
+MnodeMessage = Deploy | StartStream | StopStream | PostEvent | BoundQueues | Shutdown
 
 _MESSAGES = (
     Hello, Deployed, Failed, Stopped, Acknowledged, Heartbeat,
-    Deploy, StartStream, StopStream, PostEvent, Shutdown,
+    Deploy, StartStream, StopStream, PostEvent, BoundQueues, Shutdown,
 )  # fmt: skip
 
 
 def concerns(event: TaskEvent, task: TaskId) -> bool:
-    """Tells whether a task is meant by an event: the ends of checkpoints go to all tasks, the rest to source tasks."""
-    return task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned)
+    """Tells whether a task is meant by an event.
+
+    The ends of checkpoints and rates go to all tasks, their beginnings to source and sink tasks, the rest to source
+    tasks.
+    """
+    return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
+            or (task.level == "sink" and isinstance(event, StartCheckpoint)))
 
 
 class ControlConnection:

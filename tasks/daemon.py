@@ -18,6 +18,7 @@ import pyspark.worker
 
 import penstock.tasks.build
 import penstock.tasks.worker
+from penstock.common.responsiveness import leave_out_what_stays, take_short_turns
 
 #: Imported for the workers; named here so that no tool takes the imports for leftovers.
 PRELOADED = (duckdb, lmdb, numpy, pyarrow, pyspark.worker, penstock.tasks.build, penstock.tasks.worker)
@@ -35,8 +36,9 @@ def main() -> None:
 
     # What exists now lives as long as the process: the collector needn't touch, and so copy, its pages. Tasks make no
     # cycles to speak of, but thousands of small objects per block: it needn't look at them after every few hundred.
-    gc.freeze()
+    leave_out_what_stays()
     gc.set_threshold(_COLLECTED_AFTER)
+    take_short_turns()
     _keep_freed_memory()
     manager()
 

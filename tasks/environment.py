@@ -19,6 +19,7 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.tasks.messages import TaskCheckpoint, TaskId
 from penstock.tasks.result_writer import FlightResultWriter
+from penstock.tasks.state_cache import StateCache
 from penstock.tasks.task import ResultWriter
 from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
@@ -162,9 +163,11 @@ class WorkerEnvironment:
         dnode: DnodeClient,
         acknowledge: Callable[[TaskCheckpoint], None],
         wake: Callable[[], None],
+        state_cache: StateCache,
     ) -> None:
         """`acknowledge` sends over the control connection; `wake` wakes the runner and what waits for queues."""
         self.clock = clock
+        self.state_cache = state_cache
         self._fs = fs
         self._paths = paths
         self._dnode = dnode

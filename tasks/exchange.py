@@ -14,6 +14,7 @@ import contextlib
 import json
 import struct
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -242,10 +243,12 @@ class RemoteLink:
             exchange.send(frame)
         while (answer := exchange.answer()) == (_BLOCKED, frame.sequence):
             self._blocked_since = self._clock.monotonic()
+            self._output.stop(self.downstream, True)
             self._on_change()
         if answer != (_TAKEN, frame.sequence):
             raise InternalError(f"channel {self._channel}: frame {frame.sequence} was answered with {answer}")
         self._blocked_since = None
+        self._output.stop(self.downstream, False)
         self._sent = None
         self._sequence += frame.size
         for _ in range(frame.size):
@@ -331,7 +334,7 @@ class _Inbox:
         self.sequence += frame.size
 
     def _put_block(self, block: Block, on_blocked: Callable[[], None]) -> None:
-        blocked = False
+        blocked, pieces = False, deque([block])
         # Set before the queue is looked at, so that no change in between goes unnoticed.
         self.waiting = True
         try:
@@ -339,7 +342,7 @@ class _Inbox:
                 self.changed.clear()
                 if not self.open:
                     raise StaleAttemptError(f"channel {self.channel} was closed by its receiver")
-                if self.queue.try_put(self.channel.upstream, block):
+                if self.queue.put_pieces(self.channel.upstream, pieces):
                     return
                 if not blocked:
                     blocked = True

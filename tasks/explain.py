@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.common.durations import duration_text
+from penstock.common.quantities import size_text
 from penstock.planner.plan import render_tree
 from penstock.planner.stream import StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND
@@ -22,8 +23,11 @@ GROWING = {"values": "every value", "distinct": "every different value"}
 """What accumulators without a bound hold."""
 
 
-def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
-    """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs."""
+def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int], state_limit: int = 0) -> list[str]:
+    """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs.
+
+    `state_limit`: the STATE_LIMIT in force, 0 for none.
+    """
     edges = task_edges(plan, 0, len(vgroup_ids))
     lines = render_tree(plan.tree)
     lines.append(f"Tasks: {len(edges)} on {len(vgroup_ids)} vnodes, {_exchange(plan, edges)}")
@@ -43,6 +47,8 @@ def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int]) -> list[str]:
         lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")
     lines.append(f"Time of each vnode: {_time(plan)}")
     lines.append(f"State: {_state(plan)}")
+    if state_limit:
+        lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
     lines.append(f"Delivery into {plan.sink.database}.{plan.sink.table}: {DELIVERY}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")

@@ -67,7 +67,7 @@ class ForceSourceTask(BaseSourceTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         if not self._outbox.flush():
-            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            self._enter_blocked(self._outbox)
             return progressed
         if self._checkpoints:
             self._checkpoint(self._checkpoints.popleft(), self._outbox, self._version)

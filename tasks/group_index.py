@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pickle
 import struct
+import sys
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,8 @@ from penstock.tasks.numbering import Ids, Numbering
 
 GROUP_PREFIX = b"g"
 _GROUP_KEY = struct.Struct(">Q")
+_BYTES_PER_GROUP = 96
+"""Its id, its number, and the tuple of its keys, about."""
 
 
 class GroupIndex:
@@ -28,9 +32,15 @@ class GroupIndex:
         self._keys: list[tuple[Any, ...]] = []
         self._columns: list[pa.Array] | None = None
         self._unsaved = 0  # groups from this number on
+        self._key_bytes = 0
 
     def __len__(self) -> int:
         return len(self._keys)
+
+    @property
+    def memory_bytes(self) -> int:
+        """About what the groups take, which are all in memory for as long as the task runs."""
+        return len(self._keys) * (_BYTES_PER_GROUP + 8 * len(self.key_fields)) + self._key_bytes
 
     def number(self, gid: int) -> int:
         """Returns the number of a known group."""
@@ -86,4 +96,5 @@ class GroupIndex:
     def _add(self, gids: Ids, keys: Sequence[tuple[Any, ...]]) -> None:
         self._numbering.add(gids)
         self._keys += keys
+        self._key_bytes += sum(map(sys.getsizeof, chain.from_iterable(keys)))
         self._columns = None

@@ -13,7 +13,7 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.planner.stream import History
 from penstock.tasks.messages import HistoryProgress
-from penstock.tasks.ranges import PieceReader, Reads, Spans
+from penstock.tasks.ranges import PieceReader, Reads, RowsWanted, Spans
 from penstock.vnode.keys import TS_MAX, TS_MIN
 
 
@@ -21,7 +21,7 @@ class HistoryReader:
     """Reads one vnode's share of a stream's history. `as_of` is the WAL version of the stream's start cut."""
 
     def __init__(
-        self, history: History, as_of: int, rows_wanted: int, spans: Spans, reads: Reads, clock: Clock
+        self, history: History, as_of: int, rows_wanted: RowsWanted, spans: Spans, reads: Reads, clock: Clock
     ) -> None:
         self.as_of = as_of
         self._low = TS_MIN if history.first_ts is None else history.first_ts

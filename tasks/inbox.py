@@ -46,6 +46,14 @@ class Inbox:
                 return channel, item
         return None
 
+    def next_before(self, checkpoint_id: int) -> tuple[TaskId, Item] | None:
+        """Takes what `next` might of a channel whose barrier of this checkpoint isn't in."""
+        for channel in self._readable(()):
+            if self._passed.get(channel, 0) < checkpoint_id and (item := self._queue.take(channel)) is not None:
+                self._pass_turn(channel)
+                return channel, item
+        return None
+
     def next_block(self, ahead: Collection[TaskId], but: Collection[TaskId]) -> tuple[TaskId, Block] | None:
         """Takes what `next` might if it is a block and its channel is none of `but`."""
         for channel in self._readable(ahead):
@@ -63,13 +71,15 @@ class Inbox:
         self._queue.take(channel)
         return item
 
-    def _readable(self, ahead: Collection[TaskId]) -> list[TaskId]:
+    def _readable(self, ahead: Collection[TaskId]) -> tuple[TaskId, ...]:
         """Returns the channels that don't wait for others, in turn."""
         channels = self._queue.channels
         if self._held or (ahead and any(barrier > self._over for barrier in self._passed.values())):
             ahead = ()
-        return [channel for channel in (*channels[self._turn:], *channels[:self._turn])
-                if channel not in self._held and channel not in ahead]
+        in_turn = channels[self._turn:] + channels[:self._turn]
+        if not self._held and not ahead:
+            return in_turn
+        return tuple(channel for channel in in_turn if channel not in self._held and channel not in ahead)
 
     def _pass_turn(self, channel: TaskId) -> None:
         channels = self._queue.channels
@@ -86,6 +96,10 @@ class Inbox:
         if complete:
             self._over = barrier.checkpoint_id
         return complete
+
+    def is_over(self, checkpoint_id: int) -> bool:
+        """Whether nobody waits for barriers of this checkpoint any more: all are in, or it was abandoned."""
+        return checkpoint_id <= self._over
 
     def abandon(self, checkpoint_id: int) -> None:
         """Lets go of all channels that are held for a checkpoint which won't be; its barriers count no more."""

@@ -143,7 +143,7 @@ def _left_out(rows: pa.RecordBatch, record: RowsRecord, bound: int, source: Sour
 
 def times_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Returns the primary timestamps of a record's rows, in units of the database's precision."""
-    times: npt.NDArray[np.int64] = batch.column(1).view(pa.int64()).to_numpy()
+    times: npt.NDArray[np.int64] = batch.column(1).to_numpy().view(np.int64)
     return times
 
 
@@ -241,10 +241,11 @@ def source_rows(table: pa.Table, plan: StreamPlan, ts: npt.NDArray[np.int64] | N
     `ts`: the values of the primary timestamp, if they are at hand.
     """
     names, columns = ["_tuid"], [table.column("_tuid")]
+    known = frozenset(table.column_names)
     for column in plan.source.columns:
         if ts is not None and column.name == plan.source.time_column:
             stored = pa.chunked_array([pa.array(ts)])
-        elif column.physical in table.column_names:
+        elif column.physical in known:
             stored = table.column(column.physical)
         else:
             stored = pa.nulls(table.num_rows, column.type.arrow())
@@ -252,7 +253,7 @@ def source_rows(table: pa.Table, plan: StreamPlan, ts: npt.NDArray[np.int64] | N
             stored = stored.cast(pa.int64())
         names.append(column.name)
         columns.append(stored)
-    return pa.table(dict(zip(names, columns, strict=True)))
+    return pa.Table.from_arrays(columns, names=names)
 
 
 def _joined(batches: Sequence[pa.RecordBatch]) -> pa.Table:

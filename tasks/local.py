@@ -6,7 +6,7 @@ The tasks are the real ones, over real WALs and real state; only what surrounds 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pyarrow as pa
@@ -20,6 +20,7 @@ from penstock.tasks.control import concerns
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.runner import LocalLink, drive_once, statuses
+from penstock.tasks.state_cache import StateCache
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
 from penstock.tasks.timesheet import Timesheet
 from penstock.vnode.snapshot import TimeSpan
@@ -95,6 +96,7 @@ class LocalEnvironment:
     read: Callable[[RowsRequest | SpanRequest], pa.Table]
     write: Callable[[ResultWrite], None]
     acknowledged: Callable[[TaskCheckpoint], None]
+    state_cache: StateCache = field(default_factory=StateCache)
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(self.paths.wal(vgroup_id), self.fs, after_version + 1)

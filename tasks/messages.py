@@ -20,6 +20,10 @@ class TaskId:
     level: Level
     index: int
 
+    def __hash__(self) -> int:
+        # Every queue looks its channels up by these, several times per block. The levels differ in their length.
+        return (self.stream_id << 8 | self.index) << 3 | len(self.level)
+
     def __str__(self) -> str:
         return f"{self.stream_id:x}-{self.level}-{self.index}"
 
@@ -37,14 +41,22 @@ class TaskId:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A batch of rows on its way between two tasks."""
+    """A batch of rows on its way between two tasks.
+
+    `nbytes`: about what they take; who hands over a part of a larger batch says so, else all buffers count as a whole.
+    """
 
     data: pa.RecordBatch
-    #: Added up once: every queue on the way asks for it, and Arrow looks at each buffer.
-    nbytes: int = field(init=False)
+    nbytes: int = field(default=-1, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", int(self.data.nbytes))
+        if self.nbytes < 0:
+            # What the rows refer to exactly takes Arrow longer to find out than most tasks take for a small block.
+            object.__setattr__(self, "nbytes", int(self.data.get_total_buffer_size()))
+
+    def part(self, first: int, rows: int) -> Block:
+        """Returns `rows` of the rows, from the one at place `first` on; they take their share of the bytes."""
+        return Block(self.data.slice(first, rows), self.nbytes * rows // self.data.num_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +113,7 @@ Item = Block | Signal
 
 @dataclass(frozen=True, slots=True)
 class StartCheckpoint:
-    """To source tasks: put a barrier behind what has been sent."""
+    """To source tasks: put a barrier behind what has been sent. To sink tasks: don't keep it waiting."""
 
     checkpoint_id: int
 
@@ -127,6 +139,16 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class SetRates:
+    """To all tasks: work by these rates from now on; the fields are those of `TaskSettings`."""
+
+    sink_calls_per_second: float
+    sink_bytes_per_second: float
+    source_rows_per_second: float
+    history_rows_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Recalculate:
     """To source tasks: compute [first_ts, last_ts] again (units of the source's precision; the last may be TS_MAX)."""
 
@@ -149,7 +171,7 @@ class Replay:
 
 
 TaskEvent = (
-    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | Recalculate | Replay
+    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | SetRates | Recalculate | Replay
 )
 
 
@@ -159,7 +181,8 @@ class TaskCheckpoint:
 
     `version` is the source task's WAL position (the last processed version), None for the other levels.
     `digest` is a checksum over what was written, kept in the commit record. `rows`: all rows that a source task has
-    read since the stream was created, None for the other levels.
+    read since the stream was created, None for the other levels. `unwritten`: whether a sink task has set results from
+    before the checkpoint aside in its state, which are still to be written.
     """
 
     task: TaskId
@@ -169,6 +192,7 @@ class TaskCheckpoint:
     version: int | None = None
     digest: str = ""
     rows: int | None = None
+    unwritten: bool = False
 
 
 # --- results: what a sink task asks the dnode to write -----------------------------------------------------------
@@ -268,7 +292,7 @@ TaskState = Literal[
     "RUNNING",        # processing
     "IDLE",           # caught up, nothing to do
     "BACKPRESSURED",  # cannot put its output: somebody downstream is full
-    "RATE_LIMITED",   # a sink waits for a token
+    "RATE_LIMITED",   # waits for a token: a sink to write, a source to read on
     "WRITING",        # a sink waits for the dnode's acknowledgement
     "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
     "PAUSED",
@@ -308,7 +332,9 @@ class TaskStatus:
     `held_back_by`: the vnodes, by their places, whose time is the least of an agg task's inputs.
     Of the `elapsed_s` seconds of this attempt the task was `busy_s` in its steps, `udf_s` of them in users' functions,
     most in `slowest_udf`; and `blocked_s` it had something to hand on and couldn't, the last `blocked_now_s` of them
-    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`.
+    until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
+    of which `state_memory` are in memory.
+    `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
     """
 
     task: TaskId
@@ -358,3 +384,5 @@ class TaskStatus:
     udf_s: float = 0.0
     slowest_udf: str = ""
     state_capacity: int | None = None
+    state_memory: int = 0
+    aside_bytes: int = 0

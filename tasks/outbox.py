@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.tasks.messages import Block, Item, TaskId
 from penstock.tasks.numbering import Numbers
-from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.queues import ChannelQueue, cut
 
 
 class Outbox:
@@ -17,7 +17,7 @@ class Outbox:
 
     def __init__(self, queue: ChannelQueue[TaskId], block_bytes_max: int) -> None:
         self._queue = queue
-        self._block_bytes_max = min(block_bytes_max, queue.share_bytes)
+        self._block_bytes_max = block_bytes_max
         self._waiting: deque[tuple[TaskId, Item]] = deque()
         self.rows_out = 0
         self.bytes_out = 0
@@ -28,8 +28,11 @@ class Outbox:
 
     def send(self, channel: TaskId, data: pa.RecordBatch) -> None:
         """Hands over rows for one channel, cut into blocks that fit."""
-        for block in cut(data, self._block_bytes_max):
-            self._waiting.append((channel, block))
+        if data.num_rows:
+            self._send(channel, Block(data))
+
+    def _send(self, channel: TaskId, block: Block) -> None:
+        self._waiting.extend((channel, piece) for piece in cut(block, self._block_bytes_max))
 
     def spread(self, places: Numbers, data: pa.RecordBatch) -> None:
         """Hands over rows, each for the channel at its place."""
@@ -39,9 +42,10 @@ class Outbox:
             if len(places):
                 self.send(channels[int(places[0])], data)
             return
-        data = data.take(pa.array(np.argsort(places, kind="stable")))
+        block = Block(data.take(pa.array(np.argsort(places, kind="stable"))))
         for channel, end, count in zip(channels, np.cumsum(counts).tolist(), counts.tolist(), strict=True):
-            self.send(channel, data.slice(end - count, count))
+            if count:
+                self._send(channel, block.part(end - count, count))
 
     def signal(self, item: Item) -> None:
         """Hands over a signal for all channels."""
@@ -52,6 +56,10 @@ class Outbox:
         """Puts what fits; returns whether nothing is left waiting."""
         while self._waiting:
             channel, item = self._waiting[0]
+            if isinstance(item, Block) and len(pieces := self._queue.fitted(item)) > 1:
+                self._waiting.popleft()
+                self._waiting.extendleft((channel, piece) for piece in reversed(pieces))
+                item = pieces[0]
             if not self._queue.try_put(channel, item):
                 return False
             self._waiting.popleft()
@@ -59,14 +67,3 @@ class Outbox:
                 self.rows_out += item.data.num_rows
                 self.bytes_out += item.nbytes
         return True
-
-
-def cut(data: pa.RecordBatch, bytes_max: int) -> list[Block]:
-    """Returns the rows as blocks of at most `bytes_max` bytes each (a single row is never cut)."""
-    if data.num_rows == 0:
-        return []
-    block = Block(data)
-    if block.nbytes <= bytes_max or data.num_rows == 1:
-        return [block]
-    half = data.num_rows // 2
-    return cut(data.slice(0, half), bytes_max) + cut(data.slice(half), bytes_max)

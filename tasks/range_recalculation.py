@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from penstock.planner.stream import AggPlan
 from penstock.planner.windows import end_of, grid_of, window_bounds
 from penstock.tasks.compute import WINDOW_START
-from penstock.tasks.ranges import PieceReader, Reads, Spans
+from penstock.tasks.ranges import PieceReader, Reads, RowsWanted, Spans
 from penstock.vnode.keys import TS_MAX
 
 
@@ -35,7 +35,7 @@ class Piece:
 class RangeRecalculation:
     """The ranges that one source task still has to compute again; part of its checkpoint."""
 
-    def __init__(self, agg: AggPlan | None, rows_wanted: int, spans: Spans, reads: Reads) -> None:
+    def __init__(self, agg: AggPlan | None, rows_wanted: RowsWanted, spans: Spans, reads: Reads) -> None:
         self._agg = agg
         self._window = agg.window if agg is not None else None
         self._grid = (grid_of(self._window, agg.precision, agg.time_zone)

@@ -12,6 +12,8 @@ _GROWTH_MAX = 16
 
 Spans = Callable[[int, int, int], TimeSpan | None]
 """(first_ts, last_ts, as_of) -> where there are rows."""
+RowsWanted = Callable[[], int]
+"""() -> about how many rows a piece should have now, 1 or more."""
 Reads = Callable[[int, int, int], pa.Table]
 """(first_ts, last_ts, as_of) -> the relation `rows`."""
 
@@ -23,8 +25,8 @@ class PieceReader:
     up to a bound, so that what is held in memory stays in proportion to `rows_wanted`.
     """
 
-    def __init__(self, rows_wanted: int, spans: Spans) -> None:
-        self._rows_wanted = max(1, rows_wanted)
+    def __init__(self, rows_wanted: RowsWanted, spans: Spans) -> None:
+        self._rows_wanted = rows_wanted
         self._spans = spans
         self._growth = 1
 
@@ -34,7 +36,7 @@ class PieceReader:
         if rest is None:
             return None
         first, last = rest.first_ts, rest.last_ts
-        wanted = self._rows_wanted * self._growth
+        wanted = self._rows_wanted() * self._growth
         end = last if rest.rows <= wanted else min(last, first + max(1, (last - first + 1) * wanted // rest.rows) - 1)
         while end > first:
             found = self._spans(first, end, as_of)
@@ -45,4 +47,4 @@ class PieceReader:
 
     def learn(self, rows: int) -> None:
         """Takes note of how many rows the last piece had."""
-        self._growth = min(_GROWTH_MAX, self._growth * 2) if rows * 4 < self._rows_wanted else 1
+        self._growth = min(_GROWTH_MAX, self._growth * 2) if rows * 4 < self._rows_wanted() else 1

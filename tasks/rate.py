@@ -16,12 +16,25 @@ class TokenBucket:
 
     def __init__(self, rate: float, burst: float, now: float) -> None:
         """Starts full. `now` is a monotonic time in seconds, as for all methods."""
-        if rate < 0 or (rate > 0 and burst <= 0):
-            raise InternalError(f"a token bucket can't work by rate {rate} and burst {burst}")
+        _check(rate, burst)
         self._rate = rate
         self._burst = burst
         self._tokens = burst
         self._at = now
+
+    def change(self, rate: float, burst: float, now: float) -> None:
+        """Works by another rate and burst from now on.
+
+        A debt stays what it is, in units or in seconds, whichever is paid sooner: neither a large amount that had
+        passed at a high rate holds up a low one for long, nor one at a low rate a high one.
+        """
+        _check(rate, burst)
+        tokens = self._tokens_at(now)
+        if tokens < 0:
+            tokens = max(tokens, tokens * rate / self._rate)
+        # Where nothing was limited, nothing was counted.
+        self._tokens = burst if self.unlimited else min(tokens, burst)
+        self._rate, self._burst, self._at = rate, burst, max(now, self._at)
 
     @property
     def unlimited(self) -> bool:
@@ -48,9 +61,24 @@ class TokenBucket:
         tokens = self._tokens_at(now)
         if tokens < min(amount, self._burst):
             return False
-        self._tokens = tokens - amount
-        self._at = max(now, self._at)
+        self.take(amount, now)
         return True
+
+    def take(self, amount: float, now: float) -> None:
+        """Takes an amount that has passed already; what there was too little of is a debt."""
+        if not self.unlimited:
+            self._tokens = self._tokens_at(now) - amount
+            self._at = max(now, self._at)
 
     def _tokens_at(self, now: float) -> float:
         return min(self._burst, self._tokens + max(0.0, now - self._at) * self._rate)
+
+
+def burst(rate: float, seconds: float) -> float:
+    """Returns what may pass at once: so many seconds' worth, but a whole unit at least."""
+    return max(1.0, rate * seconds)
+
+
+def _check(rate: float, burst: float) -> None:
+    if rate < 0 or (rate > 0 and burst <= 0):
+        raise InternalError(f"a token bucket can't work by rate {rate} and burst {burst}")

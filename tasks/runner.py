@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -15,7 +16,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import OutOfMemoryError
 from penstock.common.logging import logger
 from penstock.tasks.control import concerns
-from penstock.tasks.messages import TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages import Block, Item, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamTask
 from penstock.tasks.timesheet import Timesheet
@@ -61,18 +62,28 @@ class LocalLink:
         self._input = input
         self._clock = clock
         self._blocked_since: float | None = None
+        self._pieces: deque[Block] = deque()  # of the oldest block, those that the input queue hasn't taken yet
 
     def move(self) -> bool:
         moved = False
         while (item := self._output.peek(self.downstream)) is not None:
-            if not self._input.try_put(self.upstream, item):
+            if not self._put(item):
                 if self._blocked_since is None:
                     self._blocked_since = self._clock.monotonic()
+                self._output.stop(self.downstream, True)
                 return moved
+            self._output.stop(self.downstream, False)
             self._output.take(self.downstream)
             moved = True
         self._blocked_since = None
         return moved
+
+    def _put(self, item: Item) -> bool:
+        if not isinstance(item, Block):
+            return self._input.try_put(self.upstream, item)
+        if not self._pieces:
+            self._pieces.append(item)
+        return self._input.put_pieces(self.upstream, self._pieces)
 
     def blocked_since(self) -> float | None:
         return self._blocked_since

@@ -58,7 +58,7 @@ class SegmentTable(SlotTable):
         self._last_of = self._columns[names.index(LAST_ROW)]
         self._ends_of = self._columns[names.index(END_ROWS)] if END_ROWS in names else None
         self._last_field = names.index(LAST_ROW)
-        self._out = Values(pa.bool_(), self._capacity)
+        self._out = Values.empty(pa.bool_(), self._capacity)
         self._columns.append(self._out)
         self._codec = codec_of(self._columns)
         self._order: list[dict[int, list[int]]] = [{} for _ in range(inputs)]

@@ -17,20 +17,28 @@ from penstock.tasks.messages import (
     Block,
     CheckpointCommitted,
     ResultWrite,
+    StartCheckpoint,
     TaskEvent,
     TaskId,
     TaskStatus,
     Watermark,
 )
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.rate import TokenBucket
+from penstock.tasks.rate import TokenBucket, burst
 from penstock.tasks.result_rows import ResultRows
+from penstock.tasks.set_aside import SetAside
 from penstock.tasks.task import StreamDeployment, TaskEnvironment, TransactionalWriter
 
 _SMALLEST_WRITE = 64 * 1024
-_CALLS_AT_ONCE = 10  # this part of a second's calls
+# Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
+_CALLS_AT_ONCE_S = 0.1
+_BYTES_AT_ONCE_S = 1.0
 # One that the dnode performs and one on its way to it; more would only keep results from being merged.
 _WRITES_UNDER_WAY = 2
+_PATIENCE_S = 0.25
+"""How long a checkpoint may wait for results to be written, before they become part of it instead."""
+_ASIDE_QUEUES = 4
+"""With as much as so many queues hold set aside, a checkpoint takes no more but waits until some of it is written."""
 
 
 class SinkTask(BaseTask):
@@ -39,6 +47,10 @@ class SinkTask(BaseTask):
     Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing; a
     writer for which that isn't so takes them in transactions. They are performed in their order, and none behind one
     that failed.
+
+    A checkpoint covers what is before its barriers: that is written by then. If it can't be written soon, because of
+    a rate limit and full queues, it becomes part of the sink's state instead, and is written as time allows: so a
+    checkpoint takes as long as reading the queues, not as long as writing what is in them.
     """
 
     def __init__(
@@ -57,11 +69,8 @@ class SinkTask(BaseTask):
         self._commits_with_checkpoints = plan.guarantee == "exactly_once"
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
-        # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
-        self._calls = TokenBucket(calls, max(1.0, calls / _CALLS_AT_ONCE), now)
-        self._bytes = TokenBucket(rate, max(rate, 1.0), now)
-        largest = settings.block_bytes_max if rate == 0 else max(_SMALLEST_WRITE, int(rate))
-        self._write_bytes_max = min(settings.block_bytes_max, largest)
+        self._calls = TokenBucket(calls, burst(calls, _CALLS_AT_ONCE_S), now)
+        self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
         self._blocks: list[pa.RecordBatch] = []
         self._blocks_bytes = 0
         self._ready: ResultWrite | None = None
@@ -69,6 +78,13 @@ class SinkTask(BaseTask):
         self._writing: deque[tuple[int, int]] = deque()  # rows and bytes of each write under way
         self._allowed_at: float | None = None
         self._barriers: deque[tuple[TaskId, Barrier]] = deque()
+        self._aside = SetAside(self._store)
+        self._aside_bytes_max = _ASIDE_QUEUES * settings.queue_bytes
+        # The checkpoint that is under way, and when it has waited for long enough; whether it sets results aside.
+        self._begun: tuple[int, float] | None = None
+        self._sets_aside = False
+        # A checkpoint whose barriers are all in while writes from before them are under way.
+        self._due: int | None = None
         self._rows_in = 0
         self._bytes_in = 0
         self._rows_out = 0
@@ -78,6 +94,8 @@ class SinkTask(BaseTask):
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._writes = meta["writes"]
+            self._aside.restore(meta.get("aside", ()))  # checkpoints of older versions have none
+            self.input.reserve(self._aside.nbytes)
         if self._transactions is not None:
             self._transactions.recover(deployment.checkpoint_id)
 
@@ -86,25 +104,13 @@ class SinkTask(BaseTask):
     def step(self) -> bool:
         progressed = self._handle_events()
         progressed |= self._finish_writes()
-        if len(self._writing) == _WRITES_UNDER_WAY:
-            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
-            return progressed
-        if self._ready is None and not self._barriers:
-            progressed |= self._gather()
-        if self._blocks or self._ready is not None:
-            return self._try_write() or progressed
-        if self._writing:
-            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
-            return progressed
-        if self._barriers:
-            channel, barrier = self._barriers.popleft()
-            if self._inbox.barrier(channel, barrier):
-                # Everything before its barriers is written, and acknowledged by the dnode.
-                if self._transactions is not None and self._commits_with_checkpoints:
-                    self._transactions.prepare(barrier.checkpoint_id)
-                self._checkpoint(barrier.checkpoint_id, None)
-            return True
-        if not progressed:
+        progressed |= self._work()
+        if not progressed and self._overdue:
+            progressed = self._set_aside()
+        # What is set aside takes the place of what would fill the queue; but a barrier must get through.
+        awaited = self._begun[0] if self._begun is not None and self._sets_aside else 0
+        progressed |= self.input.reserve(self._aside.nbytes, awaited)
+        if not progressed and not self._has_results and not self._writing:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
                 self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
@@ -112,41 +118,92 @@ class SinkTask(BaseTask):
                 self._tracker.enter("IDLE", "nothing in its input queue")
         return progressed
 
+    def _work(self) -> bool:
+        """Takes and writes results, and makes checkpoints, as far as writes and rates let it."""
+        if len(self._writing) == _WRITES_UNDER_WAY or (self._writing and self._due is not None):
+            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+            return False
+        if self._due is not None:
+            self._complete(self._due)
+            return True
+        taken = self._gather() if self._ready is None and not self._barriers else False
+        if self._has_results:
+            return self._try_write() or taken
+        if self._writing:
+            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+            return taken
+        if self._barriers:
+            channel, barrier = self._barriers.popleft()
+            if self._inbox.barrier(channel, barrier):
+                self._complete(barrier.checkpoint_id)
+            return True
+        return taken
+
+    @property
+    def _has_results(self) -> bool:
+        """Whether it has taken results for a write that isn't under way yet."""
+        return bool(self._blocks)
+
     def next_deadline(self) -> float | None:
-        return self._allowed_at
+        patient = None if self._begun is None or self._overdue else self._begun[1]
+        return min((at for at in (self._allowed_at, patient) if at is not None), default=None)
 
     def status(self) -> TaskStatus:
         return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
-                            bytes_out=self._bytes_out)
+                            bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes)
+
+    def _apply_rates(self) -> None:
+        now, settings = self._clock.monotonic(), self._settings
+        calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
+        self._calls.change(calls, burst(calls, _CALLS_AT_ONCE_S), now)
+        self._bytes.change(rate, burst(rate, _BYTES_AT_ONCE_S), now)
+        self._allowed_at = None
+
+    @property
+    def _write_bytes_max(self) -> int:
+        """How large one write should be: a second's worth, where that isn't very little."""
+        rate, largest = self._settings.sink_bytes_per_second, self._settings.block_bytes_max
+        return largest if rate == 0 else min(largest, max(_SMALLEST_WRITE, int(rate)))
 
     # -- gathering and writing -------------------------------------------------------------------------------
 
     def _gather(self) -> bool:
         """Takes blocks up to the size of one write, or up to a barrier; returns whether it took anything."""
         taken_any = False
-        while self._blocks_bytes < self._write_bytes_max and not self._barriers:
+        enough = self._write_bytes_max
+        while self._blocks_bytes < enough and not self._barriers:
+            oldest = self._aside.take()
+            if oldest is not None:
+                self._add(Block(oldest))
+                taken_any = True
+                continue
             taken = self._inbox.next()
             if taken is None:
                 break
             taken_any = True
             channel, item = taken
             match item:
-                case Block(data=data, nbytes=size):
-                    self._blocks.append(data)
-                    self._blocks_bytes += size
-                    self._rows_in += data.num_rows
-                    self._bytes_in += size
+                case Block() as block:
+                    self._note_taken(block)
+                    self._add(block)
                 case Barrier() as barrier:
                     self._barriers.append((channel, barrier))
                 case Watermark():
                     continue
         return taken_any
 
+    def _add(self, block: Block) -> None:
+        self._blocks.append(block.data)
+        self._blocks_bytes += block.nbytes
+
+    def _note_taken(self, block: Block) -> None:
+        self._rows_in += block.data.num_rows
+        self._bytes_in += block.nbytes
+
     def _make_ready(self) -> ResultWrite:
         """Makes one write of all blocks that were taken."""
         places = [self._destinations.learn(block) for block in self._blocks]
         rows = self._result_rows.of(self._blocks, places)
-        self._blocks, self._blocks_bytes = [], 0
         self._ready_bytes = rows.nbytes
         return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid,
                            self._destinations.children, rows)
@@ -164,13 +221,18 @@ class SinkTask(BaseTask):
             return False
         if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)):
             raise InternalError(f"{self.id}: a token bucket refused what it had promised")
-        self._allowed_at = None
         assert self._ready is not None
-        write, self._ready = self._ready, None
+        write = self._ready
         self._writing.append((write.rows.num_rows, self._ready_bytes))
-        self._ready_bytes = 0
+        self._forget_blocks()
         self._writer.submit(write)
         return True
+
+    def _forget_blocks(self) -> None:
+        """The blocks that were taken are on their way, or set aside."""
+        self._blocks, self._blocks_bytes = [], 0
+        self._ready, self._ready_bytes = None, 0
+        self._allowed_at = None
 
     def _limit_text(self, now: float) -> str:
         if self._bytes.available_at(self._ready_bytes, now) > now:
@@ -193,13 +255,69 @@ class SinkTask(BaseTask):
         self._tracker.enter("RUNNING")
         return True
 
+    # -- checkpoints -----------------------------------------------------------------------------------------
+
+    @property
+    def _overdue(self) -> bool:
+        """Whether a checkpoint has waited long enough for results to be written."""
+        return self._begun is not None and self._clock.monotonic() >= self._begun[1]
+
+    def _set_aside(self) -> bool:
+        """Takes what is before the barriers of a checkpoint into the state, as much as one step should.
+
+        Returns whether there was anything.
+        """
+        assert self._begun is not None
+        # Once begun it goes on to the barriers: no more than the queues of the stream hold can be before them.
+        self._sets_aside |= self._aside.nbytes <= self._aside_bytes_max
+        size = 0
+        while self._sets_aside and size < self._settings.block_bytes_max:
+            taken = self._barriers.popleft() if self._barriers else self._inbox.next_before(self._begun[0])
+            if taken is None:
+                return size > 0
+            channel, item = taken
+            match item:
+                case Block(data=data) as block:
+                    self._aside.add(data)
+                    self._note_taken(block)
+                    size += block.nbytes
+                case Barrier() as barrier:
+                    if self._inbox.barrier(channel, barrier):
+                        self._due = barrier.checkpoint_id
+                        return True
+                case Watermark():
+                    continue
+        return size > 0
+
+    def _complete(self, checkpoint_id: int) -> None:
+        """Makes the checkpoint durable: everything before its barriers is written and acknowledged, or set aside."""
+        self._aside.put_back(self._blocks)
+        self._forget_blocks()
+        if self._transactions is not None and self._commits_with_checkpoints:
+            self._transactions.prepare(checkpoint_id)
+        self._checkpoint(checkpoint_id, None)
+        self._end_checkpoint()
+
+    def _end_checkpoint(self) -> None:
+        self._begun = self._due = None
+        self._sets_aside = False
+
     def _handle(self, event: TaskEvent) -> None:
         super()._handle(event)
-        if isinstance(event, CheckpointCommitted) and self._transactions is not None:
-            self._transactions.commit(event.checkpoint_id)
+        match event:
+            case StartCheckpoint(checkpoint_id) if not self._inbox.is_over(checkpoint_id):
+                self._begun = checkpoint_id, self._clock.monotonic() + _PATIENCE_S
+            case CheckpointCommitted(checkpoint_id) if self._transactions is not None:
+                self._transactions.commit(checkpoint_id)
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)
+        if self._begun is not None and self._begun[0] <= checkpoint_id:
+            self._end_checkpoint()
+
+    @property
+    def _has_unwritten(self) -> bool:
+        return bool(self._aside)
 
     def _state(self) -> Mapping[str, Any]:
-        return {"writes": self._writes}
+        return {"writes": self._writes, "aside": self._aside.save()}

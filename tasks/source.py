@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,6 +59,7 @@ from penstock.tasks.outbox import Outbox
 from penstock.tasks.quarantine import Quarantine, TableTimes, keys_of
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.range_recalculation import Piece, RangeRecalculation, within
+from penstock.tasks.rate import TokenBucket, burst
 from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.runs import runs
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
@@ -69,6 +71,8 @@ from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.record import DeleteRecord, MetaRecord, Record, RowsRecord, TimeMarkRecord
 
 _RESERVED_VERSIONS = 10_000
+_ROWS_AT_ONCE_S = 0.1
+"""So many seconds' worth of rows may pass at once under a rate limit."""
 _UNKNOWN_VERSION = 0  # that of the record of a row that is read back
 _TOO_NEW = "is too far in the future"
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
@@ -78,11 +82,7 @@ _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
 class WalBlock(Block):
     """Consecutive WAL records, as the input queue of a source task holds them; `data` is not used."""
 
-    records: tuple[Record, ...]
-    size: int
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nbytes", self.size)
+    records: tuple[Record, ...] = ()
 
 
 class SourceTask(BaseSourceTask):
@@ -96,6 +96,12 @@ class SourceTask(BaseSourceTask):
         self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._read: WalBlock | None = None
+        # The block that was taken last: what of it is still to be processed, in parts that may pass at once.
+        self._parts: deque[tuple[Record, ...]] = deque()
+        now, live, old = self._clock.monotonic(), settings.source_rows_per_second, settings.history_rows_per_second
+        self._live_rows = TokenBucket(live, burst(live, _ROWS_AT_ONCE_S), now)
+        self._old_rows = TokenBucket(old, burst(old, _ROWS_AT_ONCE_S), now)
+        self._allowed_at: float | None = None
         self._max_ts: int | None = None
         self._idle, self._quiet_s = False, 0.0
         self._idle_since_ms = self._clock.now_ms()
@@ -113,9 +119,8 @@ class SourceTask(BaseSourceTask):
         self._rewritten: frozenset[RowKey] | None = None
         self._bytes_in = 0
         self._history = None if plan.history is None else HistoryReader(
-            plan.history, self._version, settings.block_rows_max, self._time_span, self._read_range, self._clock)
-        self._ranges = RangeRecalculation(
-            plan.agg, settings.block_rows_max, self._time_span, self._read_piece)
+            plan.history, self._version, self._rows_of_piece, self._time_span, self._read_range, self._clock)
+        self._ranges = RangeRecalculation(plan.agg, self._rows_of_piece, self._time_span, self._read_piece)
         self._live_had_its_turn = False
         agg = plan.agg
         self._grid = (grid_of(agg.window, agg.precision, agg.time_zone)
@@ -157,8 +162,9 @@ class SourceTask(BaseSourceTask):
 
     def step(self) -> bool:
         progressed = self._handle_events()
+        self._allowed_at = None
         if not self._outbox.flush():
-            self._tracker.enter("BACKPRESSURED", "its output queue is full", str(self._outbox.blocked_channel))
+            self._enter_blocked(self._outbox)
             return self._read_ahead() or progressed
         if self._dead is not None:
             progressed |= self._dead.step()
@@ -172,29 +178,37 @@ class SourceTask(BaseSourceTask):
             self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
             return progressed
         if self._history is not None and not self._history.done:
-            return self._read_history(self._history)
-        if self._ranges.pending and self._live_had_its_turn:
+            return self._read_history(self._history) if self._old_rows_may_pass() else progressed
+        if self._ranges.pending and self._live_had_its_turn and self._old_rows_may_pass():
             return self._recalculate_piece()
         self._live_had_its_turn = True
         read = self._read_ahead()
-        item = self.input.take(self.id)
-        if isinstance(item, WalBlock):
+        part = self._next_part()
+        if part:
             self._tracker.enter("RUNNING")
-            for run in runs(item.records, self._plan, self._max_ts):
+            for run in runs(part, self._plan, self._max_ts):
                 self._process(run)
-            self._version = item.records[-1].version
+            self._version = part[-1].version
             self._quiet_since = self._clock.monotonic()
             self._outbox.flush()
             return True
-        if self._ranges.pending:
+        if self._ranges.pending and self._old_rows_may_pass():
             return self._recalculate_piece()
+        if self._rate_limited:
+            return read or progressed
         if not read and not progressed:
             progressed = self._become_idle()
             self._tracker.enter("IDLE", "caught up with the end of the WAL")
         return read or progressed
 
     def next_deadline(self) -> float | None:
-        if self._paused or self._plan.agg is None:
+        if self._paused or self._outbox.blocked_channel is not None:
+            return None
+        return self._due_by_clock() if self._allowed_at is None else self._allowed_at
+
+    def _due_by_clock(self) -> float | None:
+        """Returns when the clock alone gives the task something to do, or None."""
+        if self._plan.agg is None:
             return None
         deadlines = [] if self._idle else [self._quiet_since + self._idle_timeout_s]
         if self._writers is not None:
@@ -214,6 +228,75 @@ class SourceTask(BaseSourceTask):
             error_rows=self._ledger.count("error"), late_kept=((self.id.index, self._ledger.late_kept),),
             lateness=self._ledger.lateness(), left_out=self._ledger.sample,
             history=None if self._history is None else self._history.progress())
+
+    # -- rates -----------------------------------------------------------------------------------------------
+
+    def _apply_rates(self) -> None:
+        now, live, old = (self._clock.monotonic(), self._settings.source_rows_per_second,
+                          self._settings.history_rows_per_second)
+        self._live_rows.change(live, burst(live, _ROWS_AT_ONCE_S), now)
+        self._old_rows.change(old, burst(old, _ROWS_AT_ONCE_S), now)
+        self._parts = self._parts_of([record for part in self._parts for record in part])
+
+    def _next_part(self) -> tuple[Record, ...]:
+        """Returns the records to process next; none if there are none, or if the rate limit doesn't let them pass."""
+        if not self._parts:
+            item = self.input.take(self.id)
+            if not isinstance(item, WalBlock):
+                return ()
+            self._parts = self._parts_of(item.records)
+        rows, now = sum(map(self._rows_of, self._parts[0])), self._clock.monotonic()
+        if not self._live_rows.try_take(rows, now):
+            self._wait_until(self._live_rows.available_at(rows, now),
+                             f"its rate limit of {self._settings.source_rows_per_second:.12g} rows/s")
+            return ()
+        return self._parts.popleft()
+
+    def _parts_of(self, records: Sequence[Record]) -> deque[tuple[Record, ...]]:
+        """Cuts a block's records into parts of as many rows as may pass at once, or of one record with more."""
+        if self._live_rows.unlimited:
+            return deque([tuple(records)] if records else ())
+        parts: deque[tuple[Record, ...]] = deque()
+        part: list[Record] = []
+        rows, most = 0, burst(self._settings.source_rows_per_second, _ROWS_AT_ONCE_S)
+        for record in records:
+            size = self._rows_of(record)
+            if part and rows + size > most:
+                parts.append(tuple(part))
+                part, rows = [], 0
+            part.append(record)
+            rows += size
+        if part:
+            parts.append(tuple(part))
+        return parts
+
+    def _rows_of(self, record: Record) -> int:
+        """Returns how many rows of the stream's own source a record has."""
+        if isinstance(record, RowsRecord) and record.table_uid == self._source.storage_uid:
+            return int(record.batch.num_rows)
+        return 0
+
+    def _rows_of_piece(self) -> int:
+        """Returns about how many rows from the store are read at once."""
+        rate = self._settings.history_rows_per_second
+        most = self._settings.block_rows_max
+        return most if rate == 0 else min(most, int(burst(rate, _ROWS_AT_ONCE_S)))
+
+    def _old_rows_may_pass(self) -> bool:
+        """Whether the next piece may be read from the store. How many rows it has is known, and counts, afterwards."""
+        now = self._clock.monotonic()
+        at = self._old_rows.available_at(1, now)
+        if at > now:
+            self._wait_until(at, f"its history rate limit of {self._settings.history_rows_per_second:.12g} rows/s")
+        return at <= now
+
+    @property
+    def _rate_limited(self) -> bool:
+        return self._allowed_at is not None
+
+    def _wait_until(self, at: float, limit: str) -> None:
+        self._allowed_at = at if self._allowed_at is None else min(at, self._allowed_at)
+        self._tracker.enter("RATE_LIMITED", limit)
 
     # -- reading ---------------------------------------------------------------------------------------------
 
@@ -245,6 +328,7 @@ class SourceTask(BaseSourceTask):
         while self.input.take(self.id) is not None:
             continue
         self._read = None
+        self._parts.clear()
         self._wal.close()
         skipped_from, self._version = self._version, self._wal.acknowledged_version
         self._unseen.append((skipped_from, self._version))
@@ -262,9 +346,11 @@ class SourceTask(BaseSourceTask):
             if not records:
                 return False
             size = self._wal.bytes_read - before
-            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
-            self._read = WalBlock(_NO_DATA, tuple(records), min(size, self.input.share_bytes))
+            self._read = WalBlock(_NO_DATA, size, tuple(records))
             self._bytes_in += size
+        if self._read.nbytes > self.input.share_bytes:
+            # Rows stay where the WAL is mapped: one record that is larger than the queue costs no memory here.
+            self._read = replace(self._read, nbytes=self.input.share_bytes)
         if not self.input.try_put(self.id, self._read):
             return False
         self._read = None
@@ -275,6 +361,7 @@ class SourceTask(BaseSourceTask):
         self._tracker.enter("RUNNING", "reads the history of its vnode")
         rows = history.read()
         if rows is not None and rows.num_rows:
+            self._old_rows.take(rows.num_rows, self._clock.monotonic())
             self._first_stage.note_children()
             self._rows_in += rows.num_rows
             self._bytes_in += rows.nbytes
@@ -410,6 +497,7 @@ class SourceTask(BaseSourceTask):
         self._block = ()
         piece = self._ranges.next(self._version, self._max_ts)
         if piece is not None:
+            self._old_rows.take(piece.rows.num_rows, self._clock.monotonic())
             self._send_piece(piece)
             self._outbox.flush()
         if not self._ranges.pending:

@@ -40,12 +40,13 @@ class RowColumns:
     def __init__(self, rows: pa.Table, groups: Groups) -> None:
         self._rows = rows
         self._groups = groups
+        self._names = frozenset(rows.column_names)
         self._known: dict[str, Vector] = {}
 
     def __call__(self, name: str) -> Vector:
         vector = self._known.get(name)
         if vector is None:
-            if name in self._rows.column_names:
+            if name in self._names:
                 vector = vector_of(self._rows.column(name))
             else:
                 vector = self._groups.column(name, self("_tuid").values)

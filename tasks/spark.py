@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from penstock.common.errors import UnavailableError
 from penstock.common.logging import logger
+from penstock.common.responsiveness import leave_out_what_stays
 from penstock.tasks.worker import WorkerSpec, run_worker
 
 if TYPE_CHECKING:
@@ -232,6 +233,8 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
                 _log.warning("Spark's Java process ended while it started, it is started once more: %s", error)
                 gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
     context = SparkContext(conf=conf, gateway=gateway)
+    # Now all the process's large modules are there.
+    leave_out_what_stays()
     # Workers must run the interpreter, and so the packages, of the engine.
     context.pythonExec = sys.executable
     return context

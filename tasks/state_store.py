@@ -33,10 +33,10 @@ from penstock.common.errors import (
     StorageError,
 )
 from penstock.common.fs import shortage
+from penstock.tasks.state_cache import StateCache
 
 FORMAT_VERSION = 2
 """2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked."""
-SPILL_BYTES = 64 * 1024 * 1024
 _PENDING_SEARCHED = 1024
 _LAYERS_MAX = 512
 _BASE = b"base"
@@ -69,8 +69,10 @@ class _Delta:
 class StateStore:
     """Key-value state with checkpoints. One writer, one process; opened after the worker was forked."""
 
-    def __init__(self, directory: Path, map_bytes: int) -> None:
+    def __init__(self, directory: Path, map_bytes: int, cache: StateCache | None = None) -> None:
+        """`cache` bounds what is kept in memory, together with other stores; None: there are no others."""
         self._directory = directory
+        self._cache = cache or StateCache()
         directory.mkdir(parents=True, exist_ok=True)
         try:
             self._env = lmdb.open(
@@ -181,9 +183,15 @@ class StateStore:
         """Takes values (None deletes) into the open delta; durable with the next checkpoint."""
         stored = {key: _DELETED if value is None else _CHECKSUM.pack(google_crc32c.value(value)) + value
                   for key, value in items}
+        size = sum(map(len, stored)) + sum(map(len, stored.values()))
+        kept = self._cache.take(self._pending_bytes, size)
+        if not kept:
+            self.flush()
+            kept = self._cache.take(0, size)
         self._pending.update(stored)
-        self._pending_bytes += sum(map(len, stored)) + sum(map(len, stored.values()))
-        if self._pending_bytes > SPILL_BYTES:
+        if kept:
+            self._pending_bytes += size
+        else:
             self._spill()
 
     def flush(self) -> None:
@@ -304,12 +312,25 @@ class StateStore:
         return None if stored is None else int(_RESERVED_NUMBER.unpack(self._checked(_RESERVED, bytes(stored)))[0])
 
     def close(self) -> None:
+        self._clear_pending()
         self._env.close()
 
     @property
     def used_bytes(self) -> int:
-        """Bytes of the map in use, rounded up to pages."""
-        return int((self._env.info()["last_pgno"] + 1) * self._env.stat()["psize"]) + self._pending_bytes
+        """Bytes that are kept: pages that hold something, and what is in memory. Costs a look at each layer.
+
+        Pages that were freed don't count: LMDB uses them again before the file grows.
+        """
+        layers = self._layers()
+        with self._reading() as transaction:
+            stats = [transaction.stat(layer) for layer in (self._meta, *layers)]
+        pages = sum(stat[kind] for stat in stats for kind in ("branch_pages", "leaf_pages", "overflow_pages"))
+        return int(pages * self._env.stat()["psize"]) + self._pending_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Bytes of the open delta that are in memory."""
+        return self._pending_bytes
 
     # -- inside ----------------------------------------------------------------------------------------------
 
@@ -358,12 +379,16 @@ class StateStore:
         self._written_bytes += len(content)
         if self._pending:
             self._spills += 1
-        self._pending = {}
-        self._pending_bytes = 0
+        self._clear_pending()
 
     def _forget_pending(self) -> None:
+        self._clear_pending()
+        self._written_bytes = self._digest = self._spills = 0
+
+    def _clear_pending(self) -> None:
+        self._cache.give_back(self._pending_bytes)
         self._pending = {}
-        self._pending_bytes = self._written_bytes = self._digest = self._spills = 0
+        self._pending_bytes = 0
 
     def _missing(self, checkpoint_id: int) -> CheckpointDamagedError:
         known = ", ".join(str(delta.checkpoint_id) for delta in self._deltas) or "none"

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.state_cache import StateCache
 
 if TYPE_CHECKING:
     from penstock.planner.stream import StreamPlan
@@ -20,17 +21,27 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TaskSettings:
-    """The numbers a task works by; each comes from a conf key of the same name."""
+    """The numbers a task works by; each comes from a conf key of the same name. A rate of 0 is unlimited."""
 
     queue_bytes: int = 60 * 1024 * 1024
     block_rows_max: int = 65_536
     block_bytes_max: int = 8 * 1024 * 1024
     sink_calls_per_second: float = 50.0
-    sink_bytes_per_second: float = 2_000_000.0  # 0: unlimited
+    sink_bytes_per_second: float = 2_000_000.0
+    source_rows_per_second: float = 0.0
+    history_rows_per_second: float = 0.0
     idle_timeout_s: float = 2.0
     state_map_bytes: int = 64 * 1024**3
     state_memory_bytes: int = 128 * 1024 * 1024
     functions_directory: Path = Path("udf")
+
+    @property
+    def rates(self) -> SetRates:
+        return SetRates(**{field.name: getattr(self, field.name) for field in fields(SetRates)})
+
+    def with_rates(self, rates: SetRates) -> TaskSettings:
+        """Returns the settings with other rates."""
+        return replace(self, **asdict(rates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +113,7 @@ class TaskEnvironment(Protocol):
     """A task's way to the world; the runtime implements it for workers, tests and the simulation in memory."""
 
     clock: Clock
+    state_cache: StateCache
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         """Returns a reader whose next record is `after_version + 1`."""

@@ -40,6 +40,8 @@ class TimeLedger:
     def note(self, judged: Judged, closing_delay: int) -> None:
         """Takes note of how late the rows of a block were, each against what its vnode had seen before its record."""
         self._rows += len(judged.ts)
+        if int(judged.limits.max()) + closing_delay <= int(judged.ts.min()):
+            return  # as for most blocks: none of the rows is older than what came before
         limits, ends = judged.limits, np.array(judged.ends)
         firsts = np.concatenate([[0], ends[:-1]])
         known = np.flatnonzero((ends > firsts) & (limits != NEVER))

@@ -115,12 +115,14 @@ class WindowAggTask(AggTask):
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
         until = self._closed_until
         assert until is not None
-        ready = sorted(start for start in self._open if self._table.end(start) <= until)
+        opened = np.fromiter(self._open, np.int64, len(self._open))
+        ready = np.sort(opened[self._table.ends(opened) <= until]).tolist()
         self._open.difference_update(ready)
         if self._plan.trigger != "at_once":
             self._emit_windows([(start, None) for start in ready])
-            for start in ready:
-                self._delayed.discard(start)
+            if self._delayed.windows():
+                for start in ready:
+                    self._delayed.discard(start)
 
     def _next_closing(self) -> int | None:
         lateness = self._plan.time.lateness

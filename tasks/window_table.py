@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import pickle
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise, repeat
 from typing import Any
 
 import numpy as np
@@ -27,9 +28,11 @@ from penstock.tasks.slot_index import SlotIndex
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.window_state import WindowState
+from penstock.vnode.keys import run_starts
 
 _PREFIX = b"w"
 _CHUNK_KEY = struct.Struct(">QHI")
+_CHUNK_KEYS = np.dtype([("prefix", "S1"), ("start", ">u8"), ("input", ">u2"), ("chunk", ">u4")])
 _SIGN = 1 << 63
 _FIRST_CAPACITY = 1024
 _CHUNK_GROUPS = 4_096
@@ -59,7 +62,7 @@ def united(parts: Sequence[Touched]) -> Touched:
     starts, which = np.unique(np.concatenate([part.starts[part.which] for part in parts]), return_inverse=True)
     groups = np.concatenate([part.groups for part in parts])
     span = int(groups.max(initial=0)) + 1
-    distinct = np.unique(which * span + groups)
+    distinct = _distinct(which * span + groups)
     return Touched(starts, distinct // span, distinct % span)
 
 
@@ -106,7 +109,7 @@ class WindowTable:
         """
         groups = self.groups.learn(partials)
         starts, which = self._distinct(partials.column(WINDOW_START.name).to_numpy())
-        lines = np.array([self._line(start) for start in starts.tolist()], np.int64)[which]
+        lines = self._lines(starts.tolist())[which]
         index = self._index[input]
         slots = index.find(lines, groups)
         missing = slots < 0
@@ -129,7 +132,7 @@ class WindowTable:
     def state(self, starts: Times, groups: Slots) -> WindowState:
         """Returns the combined state of (window, group)s, in their order."""
         distinct, which = self._distinct(starts)
-        lines = np.array([self._line(start) for start in distinct.tolist()], np.int64)[which]
+        lines = self._lines(distinct.tolist())[which]
         combined_rows = np.zeros(len(groups), np.int64)
         combined: list[Values] | None = None
         for index in self._index:
@@ -155,12 +158,12 @@ class WindowTable:
 
     def members(self, starts: Sequence[int]) -> tuple[Slots, Slots]:
         """Returns the (window, group)s of some windows, ordered so: the window's place in `starts`, and the group."""
-        lines = np.array([self._line(start) for start in starts], np.int64)
+        lines = self._lines(starts)
         found = [index.members(lines)[:2] for index in self._index]
         if len(found) == 1:
             return found[0]
         count = max(len(self.groups), 1)
-        both = np.unique(np.concatenate([places * count + groups for places, groups in found]))
+        both = _distinct(np.concatenate([places * count + groups for places, groups in found]))
         return both // count, both % count
 
     def drop_empty(self, starts: Times) -> None:
@@ -258,7 +261,7 @@ class WindowTable:
 
     def save(self) -> dict[str, Any]:
         """Hands everything that changed since the last call to the store; returns what `restore` needs besides."""
-        self._write(list(self._dirty))
+        self._write(self._dirty.copy())
         self._store.put_many(self.groups.unsaved())
         return {"newest_stored": self._newest_stored}
 
@@ -297,6 +300,13 @@ class WindowTable:
             places[present] = np.arange(len(present))
             return low + present * step, places[numbers]
         return np.unique(starts, return_inverse=True)
+
+    def _lines(self, starts: Sequence[int]) -> Slots:
+        """Returns the lines of windows, which are brought into memory if they are stored."""
+        lines = [*map(self._line_of.get, starts)]
+        if None in lines:
+            lines = [*map(self._line, starts)]
+        return np.array(lines, np.int64)
 
     def _line(self, start: int) -> int:
         """Returns the line of a window, which is brought into memory if it is stored."""
@@ -384,7 +394,7 @@ class WindowTable:
 
     def _note_dirty(self, starts: Times, which: Slots, groups: Slots, input: int) -> None:
         if len(self.groups) <= _CHUNK_GROUPS:
-            self._dirty.update((start, input, 0) for start in starts.tolist())
+            self._dirty.update(zip(starts.tolist(), repeat(input), repeat(0)))
             return
         chunks = np.unique(which * (len(self.groups) // _CHUNK_GROUPS + 1) + groups // _CHUNK_GROUPS)
         for number in chunks.tolist():
@@ -394,36 +404,36 @@ class WindowTable:
     def _note_chunks(self, start: int, input: int, groups: Slots) -> None:
         self._dirty.update((start, input, chunk) for chunk in np.unique(groups // _CHUNK_GROUPS).tolist())
 
-    def _write(self, chunks: Iterable[tuple[int, int, int]]) -> None:
+    def _write(self, chunks: Collection[tuple[int, int, int]]) -> None:
         """Hands chunks to the store, in which those without groups cease to exist."""
-        by_input: dict[int, dict[int, list[int]]] = {}
-        for start, input, chunk in chunks:
-            by_input.setdefault(input, {}).setdefault(start, []).append(chunk)
-            self._dirty.discard((start, input, chunk))
+        starts, inputs, numbers = np.array([*chunks], np.int64).reshape(len(chunks), 3).T
+        order = np.lexsort((numbers, starts, inputs))
+        self._dirty.difference_update(chunks)
         at_once = max(1, _WRITTEN_CELLS // max(len(self.groups), 1))
-        for input, windows in by_input.items():
-            starts = sorted(windows)
-            for first in range(0, len(starts), at_once):
-                some = starts[first : first + at_once]
-                self._write_some(input, [(start, chunk) for start in some for chunk in windows[start]])
+        for input in range(self._inputs):
+            mine = order[inputs[order] == input]
+            windows = run_starts(starts[mine])[::at_once].tolist() if len(mine) else []
+            for first, end in pairwise([*windows, len(mine)]):
+                self._write_some(input, starts[mine[first:end]], numbers[mine[first:end]])
 
-    def _write_some(self, input: int, chunks: Sequence[tuple[int, int]]) -> None:
-        """Hands (window, chunk)s of one input, oldest window first, to the store; all values are gathered at once."""
-        present = dict.fromkeys(start for start, _ in chunks if start in self._line_of)
-        known = {start: place for place, start in enumerate(present)}
-        lines = np.array([self._line_of[start] for start in known], np.int64)
+    def _write_some(self, input: int, starts: Times, chunks: Slots) -> None:
+        """Hands chunks of one input to the store; all values are gathered at once.
+
+        `starts`, ascending, and `chunks`, ascending within a window: which they are.
+        """
+        windows = run_starts(starts)
+        lines = np.array([*map(self._line_of.get, starts[windows].tolist(), repeat(-1))], np.int64)
+        present = np.flatnonzero(lines >= 0)
         per_window = len(self.groups) // _CHUNK_GROUPS + 1
-        places, groups, slots = self._index[input].members(lines)
-        numbers = places * per_window + groups // _CHUNK_GROUPS
-        wanted = np.array([known[start] * per_window + chunk if start in known else -1
-                           for start, chunk in chunks], np.int64)
+        places, groups, slots = self._index[input].members(lines[present])
+        numbers = present[places] * per_window + groups // _CHUNK_GROUPS
+        wanted = np.repeat(np.arange(len(windows)), np.diff(windows, append=len(starts))) * per_window + chunks
         firsts, ends = np.searchsorted(numbers, wanted), np.searchsorted(numbers, wanted, "right")
-        keys = [_PREFIX + _CHUNK_KEY.pack(start + _SIGN, input, chunk) for start, chunk in chunks]
         values = self._encoded(groups, slots, firsts.tolist(), ends.tolist())
-        self._store.put_many(zip(keys, values, strict=True))
+        self._store.put_many(zip(_keys_of(starts, input, chunks), values, strict=True))
         held = np.flatnonzero(ends > firsts)
         if len(held):
-            newest = chunks[held[-1]][0]
+            newest = int(starts[held[-1]])
             self._newest_stored = newest if self._newest_stored is None else max(newest, self._newest_stored)
 
     def _encoded(
@@ -470,6 +480,21 @@ def _codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
     for n, column in enumerate(columns):
         fields += [(f"v{n}", column.dtype), (f"n{n}", np.bool_)]
     return np.dtype(fields)
+
+
+def _keys_of(starts: Times, input: int, chunks: Slots) -> list[bytes]:
+    """Returns the store's keys of chunks of one input."""
+    keys = np.empty(len(starts), _CHUNK_KEYS)
+    keys["prefix"], keys["input"], keys["chunk"] = _PREFIX, input, chunks
+    keys["start"] = starts.view(np.uint64) + np.uint64(_SIGN)
+    content, size = keys.tobytes(), _CHUNK_KEYS.itemsize
+    return [content[place : place + size] for place in range(0, len(content), size)]
+
+
+def _distinct(values: Slots) -> Slots:
+    """Returns each of some numbers once, ascending. What comes nearly sorted is sorted faster than it is hashed."""
+    ascending = np.sort(values)
+    return ascending[run_starts(ascending)] if len(ascending) else ascending
 
 
 def _start_of(key: bytes) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import threading
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from penstock.common.paths import DataPaths
 from penstock.tasks import control
 from penstock.tasks.control import (
     Acknowledged,
+    BoundQueues,
     ControlConnection,
     Deploy,
     Deployed,
@@ -27,6 +28,7 @@ from penstock.tasks.control import (
     Heartbeat,
     Hello,
     PostEvent,
+    QueuesHeld,
     Shutdown,
     StartStream,
     Stopped,
@@ -36,7 +38,9 @@ from penstock.tasks.environment import DnodeClient, WorkerEnvironment
 from penstock.tasks.exchange import ChannelId, ExchangeServer, RemoteLink
 from penstock.tasks.messages import LeftOutRow, TaskCheckpoint, TaskId
 from penstock.tasks.notifier import WalNotifier
+from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.runner import Link, LocalLink, StreamRunner
+from penstock.tasks.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
 
 _log = logger(__name__)
@@ -61,6 +65,7 @@ class WorkerSpec:
     wal_poll_interval_s: float = 0.0005
     log_level: str = "warning"
     log_format: str = "text"
+    state_cache_bytes: int = DEFAULT_BYTES
     build: TaskBuilder | None = None  # None: penstock.tasks.build.build_tasks
 
 
@@ -70,6 +75,7 @@ class _HostedStream:
     def __init__(self, deployment: StreamDeployment, environment: WorkerEnvironment) -> None:
         self.deployment = deployment
         self.environment = environment
+        self.queues = QueueSet()
         self.runner: StreamRunner
 
 
@@ -87,6 +93,7 @@ class Worker:
         self._paths = DataPaths(Path(spec.data_directory))
         self._exchange = ExchangeServer(spec.secret)
         self._dnode = DnodeClient(spec.dnode_address, spec.secret)
+        self._state_cache = StateCache(spec.state_cache_bytes)
         self._notifier = WalNotifier(clock, spec.wal_poll_interval_s)
         self._streams: dict[int, _HostedStream] = {}
         self._leaving = threading.Event()
@@ -105,6 +112,8 @@ class Worker:
                 self._stop(message)
             elif isinstance(message, PostEvent):
                 self._post(message)
+            elif isinstance(message, BoundQueues):
+                self._bound(message)
             elif isinstance(message, Shutdown):
                 self.leave()
                 return
@@ -129,7 +138,8 @@ class Worker:
         def acknowledge(checkpoint: TaskCheckpoint) -> None:
             self._connection.send(Acknowledged(checkpoint, deployment.attempt))
 
-        environment = WorkerEnvironment(self._clock, self._fs, self._paths, self._dnode, acknowledge, wake)
+        environment = WorkerEnvironment(
+            self._clock, self._fs, self._paths, self._dnode, acknowledge, wake, self._state_cache)
         stream = _HostedStream(deployment, environment)
         stream.runner = StreamRunner(
             name=deployment.name,
@@ -155,6 +165,7 @@ class Worker:
             tasks, deployment.attempt, peers, self._index, self._exchange, self._spec.secret, self._clock,
             stream.runner.wake,
         )  # fmt: skip
+        stream.queues.add(queues_of(tasks))
         vgroup_id = deployment.vgroup_ids[self._index]
         log = stream.environment.open_wal(vgroup_id, 0)
         self._notifier.follow(vgroup_id, deployment.stream_id, log, stream.runner.wake)
@@ -169,6 +180,11 @@ class Worker:
         stream = self._streams.get(message.stream_id)
         if stream is not None and stream.deployment.attempt == message.attempt:
             stream.runner.post(message.event)
+
+    def _bound(self, message: BoundQueues) -> None:
+        stream = self._streams.get(message.stream_id)
+        if stream is not None and stream.deployment.attempt == message.attempt:
+            stream.queues.bound(message.order, message.queue_bytes)
 
     def _stop(self, message: StopStream) -> None:
         stream = self._streams.get(message.stream_id)
@@ -216,7 +232,8 @@ class Worker:
     def _send_heartbeats(self) -> None:
         sent: dict[TaskId, tuple[LeftOutRow, ...] | None] = {}
         while not self._clock.wait(self._leaving, self._spec.heartbeat_interval_s):
-            runners = [stream.runner for stream in list(self._streams.values())]
+            streams = list(self._streams.values())
+            runners = [stream.runner for stream in streams]
             for runner in runners:
                 runner.ask_statuses()
             # A moment for the runners to answer; one that is in a long step is reported as of its last answer.
@@ -226,7 +243,9 @@ class Worker:
             news = tuple(replace(status, left_out=None) if sent.get(status.task) is status.left_out else status
                          for status in statuses)
             sent = {status.task: status.left_out for status in statuses}
-            self._send(Heartbeat(news))
+            held = [QueuesHeld(stream.deployment.stream_id, stream.deployment.attempt, *known)
+                    for stream in streams if (known := stream.queues.held()) is not None]
+            self._send(Heartbeat(news, tuple(held)))
 
     def _send(self, message: control.WorkerMessage) -> None:
         """Sends a message if the mnode is there; the receiving thread notices if it isn't."""
@@ -234,6 +253,11 @@ class Worker:
             self._connection.send(message)
         except UnavailableError:
             _log.info("the mnode is gone; %s is not sent", type(message).__name__)
+
+
+def queues_of(tasks: Iterable[StreamTask]) -> list[ChannelQueue[TaskId]]:
+    """Returns the queues of some tasks."""
+    return [queue for task in tasks for queue in (task.input, task.output) if queue is not None]
 
 
 def connect_tasks(

@@ -22,6 +22,7 @@ from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.state_cache import StateCache
 from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
@@ -181,6 +182,7 @@ class MemoryEnvironment:
     def __init__(self, kit: StreamKit) -> None:
         self.kit = kit
         self.clock = kit.clock
+        self.state_cache = StateCache()
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(self.kit.store.wal(vgroup_id), self.kit.store.fs, after_version + 1)
@@ -300,7 +302,7 @@ class StreamKit:
         """Takes a checkpoint; commits it if all tasks acknowledged and `commit` is set."""
         self.checkpoints += 1
         number = self.checkpoints
-        self.post(StartCheckpoint(number), "source")
+        self.stream.post(StartCheckpoint(number))
         self.run()
         acknowledged = {ack.task for ack in self.acknowledged if ack.checkpoint_id == number}
         assert acknowledged == {task.id for task in self.tasks}
@@ -316,7 +318,7 @@ class StreamKit:
         """Takes a checkpoint in the middle of the tasks' work, which isn't valid yet; returns its number."""
         self.checkpoints += 1
         number = self.checkpoints
-        self.post(StartCheckpoint(number), "source")
+        self.stream.post(StartCheckpoint(number))
         wanted = {task.id for task in self.tasks}
         while {ack.task for ack in self.acknowledged if ack.checkpoint_id == number} != wanted:
             assert self.stream.step()

@@ -2,26 +2,32 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
 import pytest
 from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes
+from waiting import wait_until
 
 from penstock.common.clock import SystemClock
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, UnavailableError
 from penstock.common.fs import OsFs
+from penstock.common.memory import Memory
 from penstock.common.paths import DataPaths
 from penstock.mnode.checkpoints import CheckpointSettings
 from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.service import DnodeService
+from penstock.mnode.stream_status import MemoryInfo
+from penstock.tasks.messages import TaskId
+from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamDeployment, TaskEnvironment, TaskSettings
-from penstock.tasks.worker import TaskBuilder
+from penstock.tasks.worker import TaskBuilder, queues_of
 
 SECRET = b"s" * 32
 
@@ -29,8 +35,13 @@ SECRET = b"s" * 32
 class Engine:
     """A controller with all that it needs."""
 
-    def __init__(self, root: Path, build: TaskBuilder = build_fakes) -> None:
+    def __init__(
+        self, root: Path, build: TaskBuilder = build_fakes, measure: Callable[[], Memory] | None = None, **limits: int
+    ) -> None:
         self.root = root
+        self.limits = limits
+        self.measure = measure
+        self.paused: list[tuple[int, str]] = []
         self.build = build
         self.results = Results()
         self.runtime = ThreadRuntime()
@@ -46,6 +57,7 @@ class Engine:
             heartbeat_interval_s=0.05,
             heartbeat_timeout_s=20,
             close_timeout_s=5,
+            **self.limits,  # type: ignore[arg-type]
         )
         return StreamController(
             DataPaths(self.root),
@@ -57,6 +69,8 @@ class Engine:
             SECRET,
             lambda stream_id, versions: self.pins.append((stream_id, dict(versions))),
             self.build,
+            on_pause=lambda stream_id, reason: self.paused.append((stream_id, reason)),
+            measure=self.measure,
         )
 
     def stream(self, stream_id: int, plan: FakePlan, **more: Any) -> RunningStream:
@@ -74,6 +88,7 @@ class Engine:
             start_versions=(0, 0),
             children=lambda: (b"", b""),
             next_attempt=next_attempt,
+            queues=(5, 5),
             **arguments,
         )
 
@@ -154,7 +169,7 @@ def test_a_checkpoint_commits_moves_pins_and_is_restored_from(engine: Engine) ->
     """A requested checkpoint has a record on disk, releases WAL, and is what the next engine deploys from."""
     engine.controller.start(engine.stream(1, FakePlan(4, 5)))
     engine.results.wait_rows(1, 40)
-    record = engine.controller.checkpoint_now(1, wait=True)
+    record = engine.controller.checkpoint_now(1)
     assert record is not None
     assert record.versions == ((2, 4), (3, 4))
     assert [task.task for task in record.tasks] == sorted(
@@ -182,7 +197,7 @@ def test_a_checkpoint_that_a_task_finds_damaged_is_passed_over(tmp_path: Path) -
         engine.controller.start(engine.stream(1, FakePlan(4, 5)))
         engine.results.wait_rows(1, 40)
         for _ in range(2):
-            engine.controller.checkpoint_now(1, wait=True)
+            engine.controller.checkpoint_now(1)
         engine.runtime.groups[0].kill(0)
         clock = SystemClock()
         deadline = clock.monotonic() + 15
@@ -193,7 +208,7 @@ def test_a_checkpoint_that_a_task_finds_damaged_is_passed_over(tmp_path: Path) -
         texts = [event.text for event in engine.controller.events()]
         assert "checkpoint 2 is damaged and passed over: the state of 1-agg-1 is not as it was written" in texts
         assert any(text.endswith("is deployed, from checkpoint 1") for text in texts)
-        record = engine.controller.checkpoint_now(1, wait=True)
+        record = engine.controller.checkpoint_now(1)
         assert record is not None
         assert record.checkpoint_id == 3
     finally:
@@ -216,6 +231,70 @@ def test_control_answers_while_queues_are_full(engine: Engine) -> None:
     engine.controller.stop(1, timeout_s=5)
     assert engine.controller.stream_states() == {}
     assert engine.controller.statuses() == []
+
+
+def test_the_queues_of_all_streams_stay_within_the_budget(tmp_path: Path) -> None:
+    """While nobody takes results, a second stream still gets its part; at no look is there more than the budget, and
+    when results are taken again, all rows arrive and both streams have the same."""
+    tasks: dict[int, list[FakeTask]] = {1: [], 2: []}
+
+    def build(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
+        made = build_fakes(deployment, index, environment)
+        tasks[deployment.stream_id] += made
+        return made
+
+    budget, plan = 1 << 16, FakePlan(500, 10)
+    engine = Engine(tmp_path, build, queue_budget_bytes=budget)
+
+    def queues(stream_id: int) -> list[ChannelQueue[TaskId]]:
+        return queues_of(tasks[stream_id])
+
+    def used(stream_id: int) -> int:
+        assert sum(queue.used_bytes for stream in tasks for queue in queues(stream)) <= budget
+        return sum(queue.used_bytes for queue in queues(stream_id))
+
+    engine.results.gate.clear()
+    engine.controller.start(engine.stream(1, plan))
+    wait_until(lambda: used(1) > budget // 4)
+    assert {queue.capacity_bytes for queue in queues(1)} == {budget // 20}
+    engine.controller.start(engine.stream(2, plan))
+    wait_until(lambda: used(2) > budget // 5)
+    engine.results.gate.set()
+    for stream_id in (1, 2):
+        wait_until(lambda: used(1) + used(2) == 0)
+        assert engine.results.wait_rows(stream_id, 10_000) == expected(plan)
+    wait_until(lambda: {queue.capacity_bytes for stream in tasks for queue in queues(stream)} == {budget // 30})
+    engine.controller.stop(1)
+    wait_until(lambda: {queue.capacity_bytes for queue in queues(2)} == {budget // 20})
+    engine.close()
+
+
+def test_memory_beyond_the_limit_pauses_the_stream_that_holds_most(tmp_path: Path) -> None:
+    """Its queues are full; the stream beside it runs on. When there is memory it is resumed and has missed nothing."""
+    takes = [100]
+    engine = Engine(tmp_path, measure=lambda: Memory({os.getpid(): takes[0]}), memory_limit_bytes=900)
+    plan = FakePlan(500, 10)
+    engine.results.gate.clear()
+    engine.controller.start(engine.stream(1, plan))
+    engine.controller.start(engine.stream(2, FakePlan(1, 1)))
+    wait_until(lambda: sum(status.input_bytes for status in engine.controller.statuses()) > 40_000)
+    wait_until(lambda: engine.controller.memory()[-1:] == [MemoryInfo("all", None, 100, 900)])
+    assert {stream.state for stream in engine.controller.stream_states().values()} == {"RUNNING"}
+    takes[0] = 1000
+    wait_until(lambda: engine.controller.stream_states()[1].state == "PAUSED")
+    reason = engine.controller.stream_states()[1].reason
+    assert reason.startswith("the engine and its processes take 0.0 MiB of memory, memoryLimit is 0.0 MiB; of them ")
+    assert reason.endswith("then RESUME STREAM `s1`")
+    wait_until(lambda: engine.paused == [(1, reason)])
+    assert engine.controller.stream_states()[2].state == "RUNNING"
+    assert any(event.text == f"paused: {reason}" for event in engine.controller.events())
+    engine.results.gate.set()
+    assert engine.results.wait_rows(2, 2) == [0, 0]
+    takes[0] = 100
+    engine.controller.resume(1)
+    assert engine.results.wait_rows(1, 10_000) == expected(plan)
+    assert engine.controller.stream_states()[1].reason == ""
+    engine.close()
 
 
 def test_a_paused_stream_rests_until_resumed(engine: Engine) -> None:

@@ -273,4 +273,5 @@ def test_events_posted_before_the_tasks_exist_reach_them() -> None:
     running.runner.stop()
     assert running.runner.join(10)
     assert running.tasks[0].events == [StartCheckpoint(1), CheckpointCommitted(1), StartCheckpoint(2)]
-    assert running.tasks[2].events == [CheckpointCommitted(1)]
+    assert running.tasks[1].events == [CheckpointCommitted(1)]
+    assert running.tasks[2].events == [StartCheckpoint(1), CheckpointCommitted(1), StartCheckpoint(2)]

@@ -75,6 +75,7 @@ class Engine:
                 start_versions=(0, 0),
                 children=lambda: (b"", b""),
                 next_attempt=next_attempt,
+                queues=(5, 5),
                 settings=TaskSettings(queue_bytes=1 << 20),
             )
         )
@@ -101,7 +102,7 @@ def test_streams_run_on_spark_and_share_its_workers(engine: Engine) -> None:
     engine.start(2)
     assert engine.results.wait_rows(2, 200) == EXPECTED
     assert list(engine.controller.worker_pids()) == ["db-1.1"]
-    record = engine.controller.checkpoint_now(1, wait=True)
+    record = engine.controller.checkpoint_now(1)
     assert record is not None
     assert record.versions == ((2, 10), (3, 10))
     engine.controller.stop(1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.common.errors import CheckpointDamagedError, CorruptionError, StaleAttemptError
+from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
 
 MAP = 64 * 1024 * 1024
@@ -203,3 +205,39 @@ def test_a_changed_key_of_the_base_is_noticed(tmp_path: Path) -> None:
     with pytest.raises(CheckpointDamagedError, match="base"):
         store.verify(3)
     store.close()
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 60), st.integers(1, 700)), max_size=40), st.integers(0, 39))
+@settings(deadline=None)
+def test_stores_that_share_a_cache_keep_within_it(puts: list[tuple[int, int, int]], closed_after: int) -> None:
+    """Whoever puts how much, in memory is never more than the cache allows, also when one was full and is closed; and
+    every store reads back what it was given."""
+    cache = StateCache(2000)
+    with TemporaryDirectory() as root:
+        stores = [StateStore(Path(root) / str(n), MAP, cache) for n in range(3)]
+        given_to: list[dict[bytes, bytes | None]] = [{} for _ in stores]
+        for turn, (place, key, size) in enumerate(puts):
+            if turn == closed_after:
+                stores[2].close()
+                stores[2], given_to[2] = StateStore(Path(root) / "other", MAP, cache), {}
+            item = b"%d" % key, b"%d" % turn * size
+            stores[place].put_many([item])
+            given_to[place].update([item])
+            assert sum(store.memory_bytes for store in stores) == cache.used_bytes <= cache.limit_bytes
+        for store, items in zip(stores, given_to, strict=True):
+            assert store.get_many(items) == list(items.values())
+            store.checkpoint(1, {})
+        assert cache.used_bytes == 0
+        for store in stores:
+            store.close()
+
+
+def test_a_busy_store_leaves_room_for_the_others() -> None:
+    """One that is alone has half of the cache, each of two a third: the next one always finds some."""
+    cache = StateCache(600)
+    assert cache.take(0, 300)
+    assert not cache.take(300, 1)
+    assert cache.take(0, 150)
+    assert not cache.take(150, 1)
+    cache.give_back(300)
+    assert cache.take(150, 150)

@@ -159,7 +159,7 @@ def test_pieces_step_over_gaps_and_stay_small() -> None:
         rows = sum(-(-len(part) * (high - low + 1) // (part[-1] - part[0] + 1)) for low, high, part in found)
         return TimeSpan(min(piece[0] for piece in found), max(piece[1] for piece in found), rows)
 
-    reader, sizes, at = PieceReader(100, spans), [], 0
+    reader, sizes, at = PieceReader(lambda: 100, spans), [], 0
     while (piece := reader.next(at, 2**62, 1)) is not None:
         first, last = piece
         sizes.append(sum(first <= ts <= last for ts in times))

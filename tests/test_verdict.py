@@ -6,6 +6,7 @@ import itertools
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,7 +22,8 @@ from penstock.mnode.verdict import Names, Verdict, judged, verdict
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
 from penstock.tasks.messages import ResultWrite, TaskId, TaskStatus
-from penstock.tasks.runner import StreamRunner
+from penstock.tasks.runner import StreamRunner, drive_once, statuses
+from penstock.tasks.source import SourceTask
 from penstock.tasks.status import StateTracker
 from penstock.tasks.timesheet import Timesheet
 from penstock.tasks.window_agg import WindowAggTask
@@ -105,6 +107,16 @@ def test_exhausted_state_is_named() -> None:
                  report("agg", state_bytes=95 << 20, state_capacity=100 << 20))
     assert found.text == ("agg s1/v2 is the bottleneck: its state of 95.0 MiB has nearly reached its limit of "
                           "100.0 MiB")
+
+
+def test_a_stream_near_its_state_limit_is_told_with_the_task_that_has_most() -> None:
+    """All tasks count together, nine tenths are enough, and no limit is none."""
+    reports = [report("source", state_bytes=10 << 20), report("agg", 1, state_bytes=81 << 20)]
+    found = verdict(replace(RUNNING, state_limit=100 << 20), reports, NAMES)
+    assert found == Verdict("state", "agg s1/v3 is the bottleneck: most of the stream's state of 91.0 MiB, which has "
+                            "nearly reached its STATE_LIMIT of 100.0 MiB, is there", TaskId(7, "agg", 1))
+    assert verdict(replace(RUNNING, state_limit=102 << 20), reports, NAMES).kind != "state"
+    assert verdict(RUNNING, reports, NAMES).kind != "state"
 
 
 def test_an_idle_source_is_no_bottleneck() -> None:
@@ -244,6 +256,69 @@ def test_a_skewed_group_is_found_on_real_tasks(tmp_path: Path, monkeypatch: pyte
     assert found.task.level == "agg"
     busy = {task.id: status.busy_s for task, status in zip(kit.tasks, kit.stream.statuses(), strict=True)}
     assert max(busy, key=busy.__getitem__) == found.task
+    kit.close()
+
+
+def test_one_slow_vnode_is_found_on_real_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each vnode has a thread of its own; on the second one a step of the source takes nearly a second, and it falls
+    behind, while the first one reads all that comes."""
+    kit = StreamKit(
+        tmp_path, "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname",
+        vnodes=2, tables=8, settings=unhurried(block_rows_max=1))
+    step = SourceTask.step
+
+    def slow(task: SourceTask) -> bool:
+        if task.id.index == 1:
+            kit.clock.advance(0.9)
+        return step(task)
+
+    monkeypatch.setattr(SourceTask, "step", slow)
+    fast, held_up = ([task for task in kit.tasks if task.id.index == place] for place in range(2))
+    sheets = [Timesheet(kit.clock, len(tasks)) for tasks in (fast, held_up)]
+    monitor = Monitor(100, 100)
+    for second in range(20):
+        for batch in range(5):
+            kit.insert([(table, 10 * second + batch, 1, 1.0, "x") for table in range(8)])
+        while drive_once(fast, kit.stream.links, sheets[0]):
+            pass
+        drive_once(held_up, kit.stream.links, sheets[1])
+        kit.clock.advance(0.1)
+        for tasks, sheet in zip((fast, held_up), sheets, strict=True):
+            monitor.heartbeat(sheet.filled_in(statuses(tasks, kit.stream.links)), kit.clock.monotonic())
+    reports = monitor.report(kit.clock.monotonic())
+    found = verdict(RUNNING, reports, Names("s", tuple(kit.vnodes)))
+    behind = max(report.lag or 0 for report in reports)
+    assert behind >= 20 * 5 - 20
+    assert found.text == (f"vnode v2 is {behind} records behind, the others at most 0; source s/v2 is the bottleneck: "
+                          "busy 90% of the time")
+    kit.close()
+
+
+def test_exhausted_state_is_found_on_real_tasks(tmp_path: Path) -> None:
+    """Windows without end: the agg task is named once all state is nearly as much as the stream's STATE_LIMIT, or its
+    own nearly as much as stateMapSize; before that, nothing is."""
+    limit, map_bytes = 1 << 19, 1 << 20
+    kit = StreamKit(
+        tmp_path, "CREATE STREAM s INTO o AS SELECT _wstart, count(*) FROM meters PARTITION BY note INTERVAL(10s)",
+        settings=unhurried(state_map_bytes=map_bytes))
+    kinds: list[tuple[str, str]] = []
+    for first in range(0, 30_000, 1000):
+        kit.insert([(0, 10_000 * n, 1, 1.0, "x") for n in range(first, first + 1000)])
+        kit.run()
+        monitor = Monitor(100, 100)
+        monitor.heartbeat(kit.stream.statuses(), kit.clock.monotonic())
+        reports = monitor.report(kit.clock.monotonic())
+        held = [report.status.state_bytes or 0 for report in reports]
+        verdicts = [verdict(info, reports, Names("s", (1,)))
+                    for info in (replace(RUNNING, state_limit=limit), RUNNING)]
+        assert [found.kind == "state" for found in verdicts] == [sum(held) >= 0.9 * limit, max(held) >= 0.9 * map_bytes]
+        assert {found.task for found in verdicts if found.kind == "state"} <= {TaskId(1, "agg", 0)}
+        kinds.append((verdicts[0].kind, verdicts[1].kind))
+        if kinds[-1] == ("state", "state"):
+            break
+    assert kinds[0] == ("idle", "idle")
+    assert ("state", "idle") in kinds
+    assert kinds[-1] == ("state", "state")
     kit.close()
 
 

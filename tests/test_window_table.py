@@ -94,7 +94,7 @@ def play(directory: Path, kept: str, steps: list[tuple[str, object]]) -> None:
                     table.restore(meta, None)
             assert contents(table) == known
             for column in table._columns:
-                again = Values(column.type, len(column.data))
+                again = Values.empty(column.type, len(column.data))
                 again.fill(np.arange(len(column.data)), column.data, column.valid)
                 assert column.held == again.held
             table.validate()

@@ -19,7 +19,7 @@ from penstock.vnode import manifest as manifests
 from penstock.vnode.check import Damage, LogReport, part_problem, read_segment
 from penstock.vnode.manifest import Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, join_ranges
-from penstock.vnode.parts import SCHEMA_FILE, write_part
+from penstock.vnode.parts import SCHEMA_FILE, PartWriter
 from penstock.vnode.source import Selection, gather, resolve
 from penstock.vnode.table import stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
@@ -205,8 +205,10 @@ class VnodeRepair:
                 f"{part.rows} rows of table {table.table_uid} with times {part.min_ts} to {part.max_ts}")
         parts, next_file = others, manifest.next_file
         if rows.num_rows:
-            info = write_part(self._fs, damage.path.parent, f"{next_file:012d}.parquet", rows,
-                              purged_version=part.purged_version, updates=updates)
+            writer = PartWriter()
+            writer.add(rows)
+            info = writer.finish(self._fs, damage.path.parent, f"{next_file:012d}.parquet",
+                                 purged_version=part.purged_version, updates=updates)
             parts, next_file = (*others, info), next_file + 1
         manifest = self._with_table(replace(manifest, next_file=next_file), replace(table, parts=parts))
         return manifest, Repair(damage.path, f"its {rows.num_rows} rows were read from the log again")

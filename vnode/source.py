@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -31,6 +32,10 @@ from penstock.vnode.memtable import VERSION_COLUMN, TimeRange
 from penstock.vnode.tombstones import TombstoneIndex
 from penstock.wal.record import TUID_COLUMN
 
+_ROWS_PER_SLICE = 2_000  # cutting a chunk takes as long as copying so many rows
+_SAMPLES = 32  # per piece
+_GOLDEN = 0.6180339887498949
+
 
 class Chunk(Protocol):
     """Rows sorted by (_tuid, ts); a Run or a RowGroup."""
@@ -45,6 +50,8 @@ class Chunk(Protocol):
     def updates(self) -> TimeRange | None: ...
     @property
     def num_rows(self) -> int: ...
+    @property
+    def max_version(self) -> int: ...
     def column(self, name: str) -> pa.Array | None: ...
 
 
@@ -60,12 +67,19 @@ class Found:
 
 def find_newest(chunks: Sequence[Chunk], tombstones: TombstoneIndex, tuid: U64, ts: I64,
                 key_name: str | None, key_values: pa.Array | None) -> Found:
-    """Looks up keys (sorted by tuid, ts); with a composite key `key_values` holds the second part."""
+    """Looks up keys (sorted by tuid, ts); with a composite key `key_values` holds the second part.
+
+    Quickest where newer chunks stand behind older ones.
+    """
     count = len(tuid)
     exists = np.zeros(count, np.bool_)
     chunk_of, row_of = np.zeros(count, np.intp), np.zeros(count, np.intp)
     newest = np.zeros(count, np.uint64)
-    for number, chunk in enumerate(chunks):
+    surpassed = -1  # all keys were found in this version or newer ones
+    for number in range(len(chunks) - 1, -1, -1):
+        chunk = chunks[number]
+        if chunk.max_version <= surpassed:
+            continue
         owner, row = expand(*find_ranges(chunk.tuid, chunk.ts, tuid, ts, ts))
         if not len(row):
             continue
@@ -89,6 +103,8 @@ def find_newest(chunks: Sequence[Chunk], tombstones: TombstoneIndex, tuid: U64, 
         exists[owner] = True
         newest[owner] = version
         chunk_of[owner], row_of[owner] = number, row
+        if exists.all():
+            surpassed = int(newest.min())
     if tombstones and exists.any():
         exists &= ~tombstones.hidden(tuid, ts, newest)
     return Found(exists, chunk_of, row_of)
@@ -141,7 +157,41 @@ class Selection:
         return slice(low + start, low + max(start, stop))
 
 
-def gather(chunks: Sequence[Chunk], selection: Selection, fields: Sequence[pa.Field]) -> pa.Table:
+@dataclass(frozen=True, slots=True)
+class Between:
+    """Which rows: of the child tables with first <= tuid < end (None: of all from or up to there)."""
+
+    first: np.uint64 | None
+    end: np.uint64 | None
+
+    def rows_of(self, chunk: Chunk) -> slice:
+        """Returns where the selected rows of a chunk are."""
+        start = 0 if self.first is None else int(chunk.tuid.searchsorted(self.first))
+        stop = chunk.num_rows if self.end is None else int(chunk.tuid.searchsorted(self.end))
+        return slice(start, stop)
+
+
+def cut(chunks: Sequence[Chunk], rows: int) -> list[Between]:
+    """Returns ranges of child tables, in order, that together are all and have about `rows` rows each.
+
+    A child table is in one of them, whatever number of rows it has; with many chunks ranges have more rows.
+    """
+    sizes = np.array([chunk.num_rows for chunk in chunks])
+    ends = np.cumsum(sizes)
+    total = int(ends[-1])
+    count = total // max(rows, len(chunks) * _ROWS_PER_SLICE)
+    if count < 2:
+        return [Between(None, None)]
+    # Samples at multiples of the golden ratio lie evenly in every chunk, and have no period that a chunk may have too.
+    places = np.sort((np.arange(count * _SAMPLES) * _GOLDEN % 1 * total).astype(np.int64))
+    owners = np.searchsorted(ends, places, "right")
+    samples = np.sort([chunks[owner].tuid[place - ends[owner]] for owner, place in
+                       zip(owners.tolist(), places.tolist(), strict=True)])
+    bounds = [None, *np.unique(samples[_SAMPLES::_SAMPLES]), None]
+    return [Between(first, end) for first, end in itertools.pairwise(bounds)]
+
+
+def gather(chunks: Sequence[Chunk], selection: Selection | Between, fields: Sequence[pa.Field]) -> pa.Table:
     """Returns the selected rows of all chunks, all versions, with `_tuid`, `fields` and `_ver`, not sorted.
 
     Rows that lie together are not copied.

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.vnode.ingest import Prepared
-from penstock.vnode.keys import TS_MIN, U64, Bools, Index
+from penstock.vnode.keys import TS_MIN, U64, Bools, Index, run_stops
 from penstock.vnode.manifest import LastTimes, PartInfo
 from penstock.vnode.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
 from penstock.vnode.newest import NewestTimes
 from penstock.vnode.parts import PartCache
-from penstock.vnode.source import Chunk, find_newest, stored_values
+from penstock.vnode.source import Chunk, Found, find_newest, stored_values
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, RowsRecord, with_key_columns
 
@@ -119,6 +119,26 @@ class TableState:
         """Returns all runs, oldest first."""
         return (*self.sealed, *self.memtable.runs)
 
+    def _find_newest(self, rows: Prepared, positions: npt.NDArray[np.intp], cache: PartCache) -> tuple[
+            list[Chunk], Found]:
+        """Returns where the newest stored versions of the keys at `positions` are, and the chunks that this counts in.
+
+        Mostly rows are written again that are still in memory, where all is newer than in parts: these are read only
+        for the keys that aren't.
+        """
+        tuid, ts = rows.tuid[positions], rows.ts[positions]
+        key_values = rows.second_key(positions) if self.key_columns == 2 else None
+        first, last = int(ts.min()), int(ts.max())
+        chunks = self._runs_between(first, last)
+        found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
+        if not found.exists.all():
+            chunks = self.chunks(cache, np.unique(tuid), first, last)
+            found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
+        return chunks, found
+
+    def _runs_between(self, first_ts: int, last_ts: int) -> list[Chunk]:
+        return [run for run in self.runs() if run.max_ts >= first_ts and run.min_ts <= last_ts]
+
     def chunks(self, cache: PartCache, tuids: U64, first_ts: int, last_ts: int) -> list[Chunk]:
         """Returns what may hold rows of `tuids` (sorted) in the time range, oldest parts first."""
         found: list[Chunk] = []
@@ -127,8 +147,7 @@ class TableState:
             info = part.info
             if info.max_ts >= first_ts and info.min_ts <= last_ts and info.max_tuid >= low and info.min_tuid <= high:
                 found.extend(cache.row_groups(part.path, info, tuids, first_ts, last_ts))
-        found.extend(run for run in self.runs() if run.max_ts >= first_ts and run.min_ts <= last_ts)
-        return found
+        return found + self._runs_between(first_ts, last_ts)
 
     def decide(self, rows: Prepared, cache: PartCache) -> Decided:
         """Completes partial rows from what is stored, and tells appends, late rows and updates apart."""
@@ -141,9 +160,7 @@ class TableState:
         exists = None if partial else self._exist_for_sure(rows, positions)
         arrays: list[pa.Array]
         if exists is None:
-            chunks = self.chunks(cache, np.unique(tuid), int(ts.min()), int(ts.max()))
-            key_values = rows.second_key(positions) if self.key_columns == 2 else None
-            found = find_newest(chunks, self.tombstone_index, tuid, ts, self.key_name, key_values)
+            chunks, found = self._find_newest(rows, positions, cache)
             exists = found.exists
             place: npt.NDArray[np.int64] = np.zeros(rows.num_rows, np.int64)
             place[positions] = np.arange(len(positions))
@@ -171,7 +188,7 @@ class TableState:
         newest = self.newest.of(rows.tuid[starts])
         if (ts[starts] > newest).all():
             return None
-        late: Bools = ts <= np.repeat(newest, np.diff(np.append(starts, len(ts))))
+        late: Bools = ts <= newest.repeat(run_stops(starts, len(ts)) - starts)
         return late
 
     def _exist_for_sure(self, rows: Prepared, positions: npt.NDArray[np.intp]) -> Bools | None:
@@ -195,14 +212,14 @@ class TableState:
         return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=self.change_schema)
 
     def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None,
-               starts: Index | None = None) -> None:
+               nbytes: int, starts: Index | None = None) -> None:
         """Adds complete rows, sorted by key, to the memtable; `arrays` are `_tuid` and the columns.
 
-        `starts`: the positions at which the rows of a child table begin, if they are known.
+        `nbytes`: about what they take. `starts`: where the rows of each child table begin, if that is known.
         """
         versions = pa.array(np.full(len(arrays[0]), version, np.uint64))
         run = Run.of(pa.RecordBatch.from_arrays([*arrays, versions], schema=run_schema), updates)
-        self.memtable.append(run)
+        self.memtable.append(run, nbytes)
         self.newest.written(*newest_times(run.tuid, run.ts, starts))
 
     def delete(self, tombstone: Tombstone) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +29,9 @@ from penstock.vnode.ingest import prepare
 from penstock.vnode.keys import TS_MAX, TS_MIN
 from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges, newest_times
-from penstock.vnode.parts import MAX_PART_ROWS, SCHEMA_FILE, PartCache, parquet_bytes, write_part
+from penstock.vnode.parts import MAX_PART_ROWS, ROW_GROUP_ROWS, SCHEMA_FILE, PartCache, PartWriter, parquet_bytes
 from penstock.vnode.snapshot import Snapshot
-from penstock.vnode.source import Selection, gather, resolve
+from penstock.vnode.source import cut, gather, resolve
 from penstock.vnode.table import PartHandle, TableState, stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
 from penstock.wal.reader import WalReader
@@ -267,7 +267,7 @@ class Vnode:
         table = self._tables.get(record.table_uid)
         if table is None:
             return  # the table was dropped later
-        table.append(*stored_form(record))
+        table.append(*stored_form(record), record.batch.nbytes)
 
     def _ready(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write."""
@@ -406,7 +406,8 @@ class Vnode:
             decided = table.decide(rows, self._cache)
             now = self._clock.now_ms() if ingest_time_ms is None else ingest_time_ms
             ticket = self._wal.enqueue_rows(table_uid, table.wal_batch(decided), now)
-            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, rows.starts)
+            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, ticket.size,
+                         rows.starts)
             self._rows_written += rows.num_rows
             stalled = table.memtable.num_bytes > _STALL_FACTOR * self._options.memtable_bytes
         self._wal.commit(ticket)
@@ -598,30 +599,47 @@ class Vnode:
         if runs:
             known = {f.name: f for run in runs for f in run.data.schema}
             fields = [f for f in known.values() if f.name not in (TUID_COLUMN, VERSION_COLUMN)]
-            rows = gather(runs, Selection(), fields)
             updates = join_ranges([run.updates for run in runs])
-            kept = self._resolve(table, rows, tombstones, horizon, unique=updates is None)
-            collapsed = kept.num_rows < rows.num_rows
-            parts = self._write_parts(table, kept, horizon, updates)
+            rows = self._resolved(table, runs, fields, tombstones, horizon, unique=updates is None)
+            parts = self._write_parts(table, rows, horizon, updates)
+            collapsed = _rows_in(parts) < sum(run.num_rows for run in runs)
         last = table.last_times if times is None else self._write_times(table, times, persisted)
         return _Flushed(table, parts, last, collapsed)
 
-    def _resolve(self, table: TableState, rows: pa.Table, tombstones: Sequence[Tombstone], horizon: int, *,
-                 unique: bool) -> pa.Table:
-        """Takes out what no reader as of `horizon` or later can see."""
-        effective = TombstoneIndex([t for t in tombstones if t.hides_for(horizon)])
-        return resolve(rows, table.key_name, effective, as_of=2**64 - 1, pin=horizon, unique=unique)
+    def _resolved(self, table: TableState, runs: Sequence[Run], fields: Sequence[pa.Field],
+                  tombstones: Sequence[Tombstone], horizon: int, *, unique: bool) -> Iterator[pa.Table]:
+        """Yields the rows of all runs sorted by key, without what no reader as of `horizon` or later can see.
 
-    def _write_parts(self, table: TableState, rows: pa.Table, purged: int,
+        They come in pieces of some child tables each: what one takes in memory serves the next, and the caches.
+        """
+        effective = TombstoneIndex([t for t in tombstones if t.hides_for(horizon)])
+        for selection in cut(runs, ROW_GROUP_ROWS):
+            yield resolve(gather(runs, selection, fields), table.key_name, effective, as_of=2**64 - 1, pin=horizon,
+                          unique=unique)
+
+    def _write_parts(self, table: TableState, pieces: Iterable[pa.Table], purged: int,
                      updates: TimeRange | None) -> tuple[PartHandle, ...]:
-        handles = []
+        handles: list[PartHandle] = []
+
+        def finish(writer: PartWriter) -> None:
+            with self._lock:
+                name = self._new_name()
+            info = writer.finish(self._fs, self._store / "parts" / str(table.uid), name, purged_version=purged,
+                                 updates=updates)
+            handles.append(PartHandle(info, self._part_path(table.uid, name)))
+
         try:
-            for start in range(0, rows.num_rows, MAX_PART_ROWS):
-                with self._lock:
-                    name = self._new_name()
-                info = write_part(self._fs, self._store / "parts" / str(table.uid), name,
-                                  rows.slice(start, MAX_PART_ROWS), purged_version=purged, updates=updates)
-                handles.append(PartHandle(info, self._part_path(table.uid, name)))
+            writer = PartWriter()
+            for rows in pieces:
+                while rows.num_rows:
+                    fitting = rows.slice(0, MAX_PART_ROWS - writer.num_rows)
+                    rows = rows.slice(fitting.num_rows)
+                    writer.add(fitting)
+                    if writer.num_rows == MAX_PART_ROWS:
+                        finish(writer)
+                        writer = PartWriter()
+            if writer.num_rows:
+                finish(writer)
         except StorageError:
             with self._lock:
                 self._replace_parts(table, handles, ())
@@ -724,16 +742,15 @@ class Vnode:
         runs = [self._read_part(part) for part in chosen]
         names = dict.fromkeys(name for part in chosen for name in part.info.columns)
         types = {f.name: f for run in runs for f in run.data.schema}
-        rows = gather(runs, Selection(), [types[name] for name in names])
         updates = join_ranges([part.info.updates for part in chosen])
-        kept = self._resolve(table, rows, tombstones, horizon, unique=updates is None)
-        if updates is not None and not self._older_elsewhere(table, chosen, updates, kept, horizon):
+        rows = self._resolved(table, runs, [types[name] for name in names], tombstones, horizon, unique=updates is None)
+        if updates is not None and not self._older_elsewhere(table, chosen, updates, horizon):
             updates = None
-        parts = self._write_parts(table, kept, horizon, updates)
+        parts = self._write_parts(table, rows, horizon, updates)
         with self._lock:
             before = table.parts, table.floor
             table.parts = (*(p for p in table.parts if p not in chosen), *parts)
-            if kept.num_rows < rows.num_rows:
+            if _rows_in(parts) < _rows_in(chosen):
                 table.floor = max(table.floor, horizon)
             try:
                 self._save(self._manifest(self._persisted))
@@ -744,12 +761,12 @@ class Vnode:
             self._replace_parts(table, chosen, parts)
             self._compactions += 1
 
-    def _older_elsewhere(self, table: TableState, chosen: Sequence[PartHandle], updates: TimeRange, kept: pa.Table,
+    def _older_elsewhere(self, table: TableState, chosen: Sequence[PartHandle], updates: TimeRange,
                          horizon: int) -> bool:
         """Tells whether a key in the range of updates may still exist in another part, or twice in the new one."""
         if any(p.info.min_ts <= updates[1] and p.info.max_ts >= updates[0] for p in table.parts if p not in chosen):
             return True
-        return horizon < max((p.info.max_version for p in chosen), default=0) and kept.num_rows > 0
+        return horizon < max((p.info.max_version for p in chosen), default=0)
 
     def _read_part(self, part: PartHandle) -> Run:
         data = self._fs.read(part.path)
@@ -895,6 +912,10 @@ class Vnode:
             with self._store_lock, self._lock:
                 self._closed = True
                 self._wal.close()
+
+
+def _rows_in(parts: Sequence[PartHandle]) -> int:
+    return sum(part.info.rows for part in parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,15 +33,17 @@ from penstock.wal.segment import (
 _log = logging.getLogger(__name__)
 
 MAX_PAYLOAD = 1 << 30
+_LARGE = 1 << 20  # bytes from which copying a piece takes longer than a write of its own
 
 
 class Ticket:
-    """The promise of one enqueued record; `commit` redeems it."""
+    """The promise of one enqueued record, with `size` bytes of payload; `commit` redeems it."""
 
-    __slots__ = ("done", "error", "version")
+    __slots__ = ("done", "error", "size", "version")
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, size: int) -> None:
         self.version = version
+        self.size = size
         self.done = False
         self.error: StorageError | None = None
 
@@ -210,7 +212,7 @@ class WalWriter:
         pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc)
         parts += pieces
         self._planned = Tail(version, segment, offset + size_of(pieces), crc)
-        ticket = Ticket(version)
+        ticket = Ticket(version, size)
         self._pending.append(_Pending(ticket, tuple(parts), self._planned, opens))
         return ticket
 
@@ -288,8 +290,19 @@ class WalWriter:
         return None
 
     def _append(self, pieces: list[bytes | pa.Buffer]) -> None:
-        if pieces and self._file is not None:
-            self._file.append(b"".join(pieces))
+        """Appends all pieces, small ones together; a large one isn't copied first."""
+        if self._file is None:
+            return
+        small: list[bytes | pa.Buffer] = []
+        for piece in pieces:
+            if len(piece) < _LARGE:
+                small.append(piece)
+                continue
+            self._file.append(b"".join(small))
+            self._file.append(piece)
+            small = []
+        if small:
+            self._file.append(b"".join(small))
 
     def _roll(self, first_version: int) -> None:
         with self._sync_lock:

@@ -28,10 +28,11 @@ from penstock.tasks.build import build_tasks, task_edges
 from penstock.tasks.control import concerns
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskId
-from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.runner import LocalLink, TaskFailure, drive_once, statuses
+from penstock.tasks.state_cache import StateCache
 from penstock.tasks.task import StreamDeployment, StreamTask
-from penstock.tasks.worker import WorkerSpec
+from penstock.tasks.worker import WorkerSpec, queues_of
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.reader import WalReader
 from simulation.disk import ProcessDied
@@ -252,6 +253,7 @@ class Hosted:
     over: bool = False
     poll_s: float = _POLL_MIN_S
     early: list[Any] = field(default_factory=list)
+    queues: QueueSet = field(default_factory=QueueSet)
 
 
 class SimWorker:
@@ -293,6 +295,10 @@ class SimWorker:
                     hosted.early.append(event)
                 elif hosted is not None:
                     self._post(hosted, event)
+            case control.BoundQueues(stream_id, attempt, order, queue_bytes):
+                hosted = self._find(stream_id, attempt)
+                if hosted is not None:
+                    hosted.queues.bound(order, queue_bytes)
             case control.Shutdown():
                 self.leave()
 
@@ -310,7 +316,9 @@ class SimWorker:
     def _heartbeat(self) -> None:
         found = [status for hosted in self.hosted.values() if hosted.built
                  for status in statuses(hosted.tasks, hosted.links)]
-        self.line.answer(control.Heartbeat(tuple(found)))
+        held = [control.QueuesHeld(hosted.deployment.stream_id, hosted.deployment.attempt, *known)
+                for hosted in self.hosted.values() if (known := hosted.queues.held()) is not None]
+        self.line.answer(control.Heartbeat(tuple(found), tuple(held)))
         self.cluster.world.later(self.spec.heartbeat_interval_s, self.process, self._heartbeat)
 
     # --- streams -----------------------------------------------------------------------------------------------
@@ -350,6 +358,7 @@ class SimWorker:
             self._fail(hosted, None, str(error), damaged=isinstance(error, CheckpointDamagedError))
             return
         self._connect(hosted)
+        hosted.queues.add(queues_of(hosted.tasks))
         hosted.built = True
         for event in hosted.early:
             self._post(hosted, event)
@@ -478,6 +487,7 @@ class SimEnvironment:
 
     def __init__(self, worker: SimWorker, hosted: Hosted) -> None:
         self.clock: Clock = worker.cluster.world.clock
+        self.state_cache = StateCache()
         self._worker = worker
         self._hosted = hosted
 

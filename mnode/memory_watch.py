@@ -1,0 +1,66 @@
+"""Which stream is paused when an engine and its processes take more memory than they may. Pure.
+
+Pausing gives nothing back at once: the stream keeps its state, and what it has read it still works off. So the next
+stream follows only if memory has grown by a twentieth since, not because it is still beyond the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from penstock.common.quantities import mebibytes
+from penstock.sql.dialect import quote_identifier
+
+_GROWN = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A worker: its group, and its place in it."""
+
+    group: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.group}/{self.index}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What a running stream holds in the memory of a worker: state, and rows in queues."""
+
+    stream_id: int
+    stream: str
+    place: Place
+    nbytes: int
+
+
+class MemoryWatch:
+    """Looks at each measurement; see `decide`. `limit`: bytes, 0 for no limit."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._level = float(limit)
+
+    def decide(
+        self, total: int, workers: Mapping[Place, int], holdings: Sequence[Holding]
+    ) -> tuple[Holding, str] | None:
+        """Returns what to pause, if anything, and why.
+
+        `total`: bytes of all processes, `workers`: of each worker; `holdings`: of all streams that aren't paused.
+        """
+        if not self.limit or total <= self.limit:
+            self._level = self.limit
+            return None
+        if total <= self._level or not holdings:
+            return None
+        self._level = total * _GROWN
+        place = max({holding.place for holding in holdings}, key=lambda place: (workers.get(place, 0), str(place)))
+        most = max((holding for holding in holdings if holding.place == place),
+                   key=lambda holding: (holding.nbytes, holding.stream_id))
+        name = quote_identifier(most.stream)
+        return most, (
+            f"the engine and its processes take {mebibytes(total)} of memory, memoryLimit is {mebibytes(self.limit)}; "
+            f"of them worker {place} has the most, {mebibytes(workers.get(place, 0))}, and there this stream: "
+            f"{mebibytes(most.nbytes)} of state and rows in queues; to go on: make room, then RESUME STREAM {name}")
