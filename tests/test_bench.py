@@ -20,6 +20,7 @@ from bench.profiling import profile
 from bench.queries import QUERIES, Query
 from bench.report import BEGIN, END, replaced, report
 from bench.rows import FIRST_MS, LATE_MAX, Shape, all_rows, arrivals
+from bench.soak import Sample, phases, summary
 
 MS = 1_000_000
 Q1 = QUERIES["q1"]
@@ -222,3 +223,31 @@ def test_a_report_goes_between_its_marks() -> None:
     assert replaced(once, "new\n") == once
     with pytest.raises(ValueError, match="no part between"):
         replaced("nothing", "new")
+
+
+# --- soak ------------------------------------------------------------------------------------------------------------
+
+
+def sample(state: str, size: int, verdict: str = "", rss: int | None = None) -> Sample:
+    return Sample(0.0, "RUNNING", verdict, {"source": state}, [("sink input", size, max(size, 50), 100)], 0, 1, 0,
+                  {} if rss is None else {"engine": rss, "java": 1, "workers": 2})
+
+
+def test_a_soak_takes_as_long_as_it_was_told() -> None:
+    """All phases together; the sink fails inside of its phase, for a minute at most."""
+    for minutes in (1.0, 30.0):
+        parts = phases(minutes)
+        assert sum(part.seconds for part in parts) == pytest.approx(60 * minutes)
+        assert [part.factor for part in parts] == [10, 100, 10]
+        assert 0 < parts[2].fault_s <= min(60.0, parts[2].seconds / 3)
+        assert all(part.produce_s <= part.seconds for part in parts)
+
+
+def test_a_soak_counts_what_was_above_its_bound_and_how_often_the_source_rested() -> None:
+    """A queue that was too full at any moment, also between two samples, is told."""
+    found = summary([sample("RUNNING", 20, rss=10), sample("BACKPRESSURED", 100, rss=30), sample("BACKPRESSURED", 99),
+                     sample("RUNNING", 101, rss=20), sample("BACKPRESSURED", 30)])
+    assert found["over_bound"] == 1
+    assert (found["source_paused"], found["source_resumed"]) == (2, 1)
+    assert found["queues"]["sink input"] == {"most_sampled": 101, "most_ever": 101, "bound": 100}
+    assert found["rss_mib"]["engine"] == {"first_quarter": 10, "last_quarter": 20, "most": 30}

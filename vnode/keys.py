@@ -68,6 +68,14 @@ def run_starts(tuid: U64 | I64) -> Index:
     return np.concatenate((np.zeros(1, np.intp), np.flatnonzero(tuid[1:] != tuid[:-1]) + 1))
 
 
+def run_stops(starts: Index, count: int) -> Index:
+    """Returns the positions behind the runs that begin at `starts`, of `count` rows."""
+    stops = np.empty_like(starts)
+    stops[:-1] = starts[1:]
+    stops[-1] = count
+    return stops
+
+
 def stable_order(ids: U64 | I64) -> Index:
     """Returns the order by id; equal ones stay as they are. Cheap where they come in runs: only the runs are sorted."""
     order: Index
