@@ -27,9 +27,10 @@ check: $(READY)  ## Style and types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-nightly: $(READY)  ## 20,000 random streams against the batch, 2 million rows late or not; an hour or more.
+nightly: $(READY)  ## 20,000 random streams against the batch, 2 million rows late or not, 1,000 streams dropped; hours.
 	PENSTOCK_TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s tests/test_byte_flips.py tests/test_random_streams.py $(ARGS)
 	PYTHONPATH=tests $(BIN)/python tests/lateness.py --rows 2000000
+	$(BIN)/python tests/many_streams.py --streams 1000
 
 fuzz: $(READY)  ## Damaged and made-up statements for MINUTES (10) minutes.
 	$(BIN)/python tests/fuzz.py --minutes $(or $(MINUTES),10) $(ARGS)

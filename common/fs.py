@@ -13,6 +13,8 @@ from penstock.common.errors import StorageError
 
 T = TypeVar("T")
 
+_LITTLE = 1 << 20
+
 
 class AppendFile(Protocol):
     """A file that grows at its end."""
@@ -89,6 +91,16 @@ class Fs(Protocol):
         ...
 
     def make_dirs(self, path: Path) -> None: ...
+
+
+def shortage(path: Path) -> str:
+    """Returns what the disk of `path` lacks, for the end of a message; empty if there is room."""
+    try:
+        found = os.statvfs(path)
+    except OSError:
+        return ""
+    free = found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
+    return f" ({free >> 10} KiB are left on the disk)" if free < _LITTLE else ""
 
 
 def _guard(what: str, path: Path, action: Callable[[], T]) -> T:
@@ -199,7 +211,8 @@ class OsFs:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 if os.fstat(descriptor).st_size < size:
-                    os.ftruncate(descriptor, size)
+                    # A page that has no place on a full disk would end the process when it is written.
+                    os.posix_fallocate(descriptor, 0, size)
                 return mmap.mmap(descriptor, size)
             finally:
                 os.close(descriptor)

@@ -23,6 +23,7 @@ from penstock.common.errors import (
     NotFoundError,
     StorageError,
 )
+from penstock.common.fs import shortage
 from penstock.common.placement import place
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
@@ -698,7 +699,8 @@ class Catalog:
                 raise StorageError(f"the catalog {self._path} is full",
                                    hint="drop child tables that are not needed any more") from error
             except lmdb.Error as error:
-                raise StorageError(f"the catalog {self._path} cannot be written: {error}") from error
+                raise StorageError(f"the catalog {self._path} cannot be written: {error}{shortage(self._path)}",
+                                   hint="check free space and the disk") from error
             finally:
                 if transaction is not None:
                     transaction.abort()  # does nothing after a commit

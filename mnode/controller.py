@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import about, logger
-from penstock.common.memory import Memory, available_bytes, limit_bytes
+from penstock.common.memory import Memory, limit_bytes
 from penstock.common.paths import DataPaths
 from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
@@ -105,7 +105,8 @@ class ControllerSettings:
     host: str = "127.0.0.1"
 
     @classmethod
-    def from_config(cls, config: Config) -> ControllerSettings:
+    def from_config(cls, config: Config, memory_bytes: int) -> ControllerSettings:
+        """`memory_bytes`: how much memory there is."""
         return cls(
             GroupSettings(
                 streams_per_worker=config.streams_per_worker,
@@ -121,7 +122,7 @@ class ControllerSettings:
             stall_timeout_s=config.stall_timeout,
             queue_budget_bytes=config.queue_budget,
             state_cache_bytes=config.max_stream_backend_cache * MIB,
-            memory_limit_bytes=limit_bytes(config.memory_limit, available_bytes()),
+            memory_limit_bytes=limit_bytes(config.memory_limit, memory_bytes),
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.host,
@@ -323,6 +324,10 @@ class StreamController:
     def set_rates(self, stream_id: int, rates: SetRates) -> None:
         """Has the tasks of a stream work by other rates from now on, also those of later attempts."""
         self._ask(lambda: self._set_rates(stream_id, rates))
+
+    def set_state_limit(self, stream_id: int, limit: int) -> None:
+        """Gives a stream another limit, 0 for none; a paused stream stays so."""
+        self._ask(lambda: self._set_state_limit(stream_id, limit))
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         """Has a running stream compute a range of time, or rows that it left out, again.
@@ -611,6 +616,10 @@ class StreamController:
         entry = self._entry(stream_id)
         entry.stream = replace(entry.stream, settings=entry.stream.settings.with_rates(rates))
         self._post_event(stream_id, rates)
+
+    def _set_state_limit(self, stream_id: int, limit: int) -> None:
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, state_limit=limit)
 
     def _recalculate(self, stream_id: int, order: Recalculate | Replay) -> Future[CommitRecord]:
         stream = self._machine.stream(stream_id)

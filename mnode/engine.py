@@ -19,7 +19,7 @@ from penstock.common.config import CONF_DIRECTORY, Config
 from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
-from penstock.common.memory import measure_tree
+from penstock.common.memory import available_bytes, measure_tree
 from penstock.common.paths import DataPaths
 from penstock.common.responsiveness import take_short_turns
 from penstock.mnode.activity import Activity
@@ -424,9 +424,9 @@ class Engine:
             self._secret, self.results.write_results, self.results.read, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
-            self.paths, self.clock, ControllerSettings.from_config(self.config), self.records, self._runtime,
-            self._service.address, self._secret, self._streams.checkpointed, surroundings=self._surroundings,
-            before_commit=self._streams.settle, on_pause=self._note_paused,
+            self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
+            self._runtime, self._service.address, self._secret, self._streams.checkpointed,
+            surroundings=self._surroundings, before_commit=self._streams.settle, on_pause=self._note_paused,
             measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
 
     def _note_paused(self, stream_id: int, reason: str) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.common.clock import Clock
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
@@ -327,11 +326,9 @@ class Ingest:
             raise InvalidValueError(f"the primary timestamp {table.time_column.name} must not be NULL")
         if not batch.num_rows:
             return
-        units = times.cast(pa.int64())
-        bounds = pc.min_max(units).as_py()
+        values: np.ndarray[tuple[int], np.dtype[np.int64]] = times.to_numpy().view(np.int64)
         oldest, latest = oldest_allowed(database, self._clock.now_ms()), LATEST[database.precision]
-        if bounds["min"] < oldest or bounds["max"] > latest:
-            values: np.ndarray[tuple[int], np.dtype[np.int64]] = units.to_numpy()
+        if int(values.min()) < oldest or int(values.max()) > latest:
             row = int(np.flatnonzero((values < oldest) | (values > latest))[0])
             raise InvalidValueError(
                 f"row {first_row + row + 1}: the timestamp {values[row]} is out of range", code=_OUT_OF_RANGE,

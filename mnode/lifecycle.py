@@ -118,7 +118,7 @@ class Lifecycle:
     def alter(self, statement: AlterStream) -> Result:
         """Changes options of a stream: it is ended at a checkpoint, and goes on from there with the new ones.
 
-        If there can be no checkpoint, it goes on from its last one. New rates are handed to its tasks as they run.
+        If there can be no checkpoint, it goes on from its last one. New rates and limits it takes over as it runs.
         """
         stream = self._streams.find(statement.name, if_exists=statement.if_exists)
         if stream is None:
@@ -126,7 +126,7 @@ class Lifecycle:
         text = self._altered_text(stream, statement.options)
         if LIVE.issuperset(given(statement.options)):
             with self._lock:
-                self._streams.set_rates(self._catalog.set_stream_text(self._again(stream).id, text))
+                self._streams.adjust(self._catalog.set_stream_text(self._again(stream).id, text))
             return Result()
         if stream.wanted != "stopped":
             self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)

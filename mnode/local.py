@@ -102,6 +102,11 @@ class LocalController:
         entry = self._entry(stream_id)
         entry.stream = replace(entry.stream, settings=entry.stream.settings.with_rates(rates))
 
+    def set_state_limit(self, stream_id: int, limit: int) -> None:
+        """Changes nothing that is seen: nothing looks at the streams while they work."""
+        entry = self._entry(stream_id)
+        entry.stream = replace(entry.stream, state_limit=limit)
+
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         self._running(self._entry(stream_id)).post(order)
 

@@ -174,11 +174,12 @@ class ResultStore:
 
     def _upsert(self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index) -> None:
         """Writes rows to their vnodes, sorted by vnode and child table: what the vnodes would sort otherwise."""
+        known = {column.name: column for column in target.columns}
+        names = [name for name in rows.schema.names if name in known]
+        rows = rows.select(names)
         order = order_of(children.ranks[index])
         if order is not None:
             rows, index = rows.take(pa.array(order)), index[order]
-        known = {column.name: column for column in target.columns}
-        names = [name for name in rows.schema.names if name in known]
         batch = pa.RecordBatch.from_arrays(
             [pa.array(children.uids[index]),
              *(_stored(rows.column(name), known[name].type.arrow()) for name in names)],

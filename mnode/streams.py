@@ -511,13 +511,15 @@ class Streams:
         # What a worker that hangs may still try to write must not come in between.
         self._results.forget(stream.id)
 
-    def set_rates(self, stream: StreamRecord) -> None:
-        """Has a stream work by the rates of its statement; one that doesn't run will when it starts."""
+    def adjust(self, stream: StreamRecord) -> None:
+        """Has a stream work by the rates and limits of its statement; one that doesn't run will when it starts."""
         plan = self._plans.get(stream.id)
         if plan is not None:
             self._note_plan(stream, plan)
             if self._controller is not None and self.runs(stream):
-                self._controller.set_rates(stream.id, self._settings(self._options[stream.id]).rates)
+                options = self._options[stream.id]
+                self._controller.set_rates(stream.id, self._settings(options).rates)
+                self._controller.set_state_limit(stream.id, self.state_limit(options))
 
     def begin(self, stream: StreamRecord) -> None:
         """Plans a stream of the catalog and starts it unless it is stopped; one that cannot be planned is FAILED."""

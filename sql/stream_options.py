@@ -18,8 +18,8 @@ ALTERABLE = (
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
 
-LIVE = frozenset({"sink_rate", "sink_calls", "source_rate", "history_rate"})
-"""Those of them that running tasks take over at once."""
+LIVE = frozenset({"sink_rate", "sink_calls", "source_rate", "history_rate", "state_limit"})
+"""Those of them that a stream takes over as it runs."""
 
 
 def options_sql(options: StreamOptions) -> str:

@@ -32,6 +32,7 @@ from penstock.common.errors import (
     StaleAttemptError,
     StorageError,
 )
+from penstock.common.fs import shortage
 from penstock.tasks.state_cache import StateCache
 
 FORMAT_VERSION = 2
@@ -422,7 +423,8 @@ class StateStore:
             raise StorageError(f"the task state in {self._directory} is full",
                                hint="raise stateMapSize in the configuration") from error
         except lmdb.Error as error:
-            raise StorageError(f"cannot write the task state in {self._directory}: {error}") from error
+            raise StorageError(f"cannot write the task state in {self._directory}: {error}{shortage(self._directory)}",
+                               hint="check free space and the disk") from error
 
     def _drop(self, transaction: Any, sequence: int) -> None:
         handle = self._handles.pop(sequence, None)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from engine_process import EngineProcess
+from statement_engine import StatementEngine
 from waiting import wait_until
 
 ROWS = 40_000
@@ -17,24 +16,9 @@ CONFIG = {"timezone": "UTC", "idleTimeout": "1h", "checkpointInterval": "1s", "r
           "restartDelayMax": "500ms", "spark.ui.enabled": False}
 
 
-class Child(EngineProcess):
-    """An engine that executes statements."""
-
-    def __init__(self, data: Path) -> None:
-        super().__init__("statement_child.py", data, json.dumps(CONFIG))
-        assert self.next() == "ready"
-
-    def run(self, text: str) -> list[list[str]]:
-        self.tell(json.dumps(text))
-        answer = json.loads(self.next())
-        assert "error" not in answer, answer
-        rows: list[list[str]] = answer["rows"]
-        return rows
-
-
 @pytest.fixture
-def child(tmp_path: Path) -> Iterator[Child]:
-    engine = Child(tmp_path / "data")
+def child(tmp_path: Path) -> Iterator[StatementEngine]:
+    engine = StatementEngine(tmp_path / "data", CONFIG)
     yield engine
     engine.end()
 
@@ -45,7 +29,7 @@ def private_bytes(process: psutil.Process) -> int:
     return int(line.split()[1]) * 1024
 
 
-def insert(child: Child, path: Path, first: int) -> None:
+def insert(child: StatementEngine, path: Path, first: int) -> None:
     """Inserts ROWS rows, a second apart."""
     path.write_text("".join(f"{(first + n) * 1000},{n % 7}\n" for n in range(ROWS)))
     child.run(f"INSERT INTO d.t USING d.m TAGS (1) FILE '{path}'")
@@ -53,7 +37,7 @@ def insert(child: Child, path: Path, first: int) -> None:
 
 @pytest.mark.spark
 @pytest.mark.slow
-def test_a_worker_without_memory_is_named_and_its_stream_comes_back(tmp_path: Path, child: Child) -> None:
+def test_a_worker_without_memory_is_named_and_its_stream_comes_back(tmp_path: Path, child: StatementEngine) -> None:
     """While workers get no more memory the stream says so and restarts; afterwards it has the batch answer."""
     child.run("CREATE DATABASE d VGROUPS 1 WAL_LEVEL 2 KEEP 36500d")
     child.run("CREATE STABLE d.m (ts TIMESTAMP, v INT) TAGS (site INT)")
@@ -73,12 +57,12 @@ def test_a_worker_without_memory_is_named_and_its_stream_comes_back(tmp_path: Pa
     child.close()
 
 
-def events(child: Child) -> list[str]:
+def events(child: StatementEngine) -> list[str]:
     """Returns what happened to the stream."""
     return [text for text, in child.run(
         "SELECT event FROM information_schema.ins_stream_events WHERE stream_name = 's'")]
 
 
-def equal(child: Child) -> Callable[[], bool]:
+def equal(child: StatementEngine) -> Callable[[], bool]:
     """Returns what tells whether the stream has the batch answer."""
     return lambda: child.run("SELECT ts, c, s FROM d.out ORDER BY 1, 2") == child.run(BATCH)

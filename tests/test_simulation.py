@@ -28,6 +28,7 @@ PAST = {
     160: "a file that could not be removed after a flush had it undone in memory: rows came twice",
     304: "a power cut (WAL_LEVEL 1) took back versions behind which a stream was created: they were given out again",
     40179: "an attempt was prepared while a commit record was being written: it dropped the state of that checkpoint",
+    12937: "a log couldn't be synced, and then the power was cut (WAL_LEVEL 1): more than a period's rows were lost",
 }
 
 

@@ -63,6 +63,16 @@ def test_runs_are_ordered_as_rows_are(runs: list[tuple[int, int]]) -> None:
     assert stable_order(np.array(ids, np.uint64)).tolist() == sorted(range(len(ids)), key=ids.__getitem__)
 
 
+@given(st.integers(0, 2**64 - 1 - 70_000), st.sampled_from([200, 65_535, 65_536, 70_000]), st.booleans())
+def test_many_ids_are_ordered_as_few_are(low: int, span: int, runs: bool) -> None:
+    """Whether or not they are near enough to each other to be sorted as numbers of 16 bits."""
+    ids = np.random.default_rng(span).integers(0, span, 1_500, np.uint64, endpoint=True) + np.uint64(low)
+    ids[[3, 5]] = low, low + span
+    ids = np.repeat(ids, 5) if runs else ids
+    values = ids.tolist()
+    assert stable_order(ids).tolist() == sorted(range(len(values)), key=values.__getitem__)
+
+
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), max_size=30),
        st.booleans(), st.booleans(), st.booleans())
 def test_order_by_key_and_version(rows: list[tuple[int, ...]], grouped: bool, sorted_: bool, composite: bool) -> None:

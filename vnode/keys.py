@@ -15,6 +15,7 @@ Bools = npt.NDArray[np.bool_]
 Index = npt.NDArray[np.intp]
 
 _RUN = 4  # from this mean length on, runs of equal ids are ordered as a whole
+_MANY = 1_000  # from so many ids on, looking at their range pays
 _FEW = 16  # up to so many searches one by one are faster than all at once
 TS_MIN = int(np.iinfo(np.int64).min)
 TS_MAX = int(np.iinfo(np.int64).max)
@@ -67,17 +68,33 @@ def run_starts(tuid: U64 | I64) -> Index:
     return np.concatenate((np.zeros(1, np.intp), np.flatnonzero(tuid[1:] != tuid[:-1]) + 1))
 
 
+def run_stops(starts: Index, count: int) -> Index:
+    """Returns the positions behind the runs that begin at `starts`, of `count` rows."""
+    stops = np.empty_like(starts)
+    stops[:-1] = starts[1:]
+    stops[-1] = count
+    return stops
+
+
 def stable_order(ids: U64 | I64) -> Index:
     """Returns the order by id; equal ones stay as they are. Cheap where they come in runs: only the runs are sorted."""
     order: Index
     starts = run_starts(ids)
     if _RUN * len(starts) > len(ids):
-        order = np.argsort(ids, kind="stable")
-        return order
-    by_id = np.argsort(ids[starts], kind="stable")
+        return _argsort(ids)
+    by_id = _argsort(ids[starts])
     lengths = np.diff(starts, append=len(ids))[by_id]
     order = np.arange(len(ids)) + np.repeat(starts[by_id] - (np.cumsum(lengths) - lengths), lengths)
     return order
+
+
+def _argsort(ids: U64 | I64) -> Index:
+    """Returns the stable order. NumPy sorts numbers of 16 bits digit by digit, which takes a fraction of comparing."""
+    if len(ids) >= _MANY:
+        low = ids.min()
+        if int(ids.max()) - int(low) < 1 << 16:
+            return np.argsort((ids - low).astype(np.uint16), kind="stable")
+    return np.argsort(ids, kind="stable")
 
 
 def _search(values: I64, low: Index, high: Index, wanted: I64, *, behind_equal: bool) -> Index:

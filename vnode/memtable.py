@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import pyarrow as pa
 
-from penstock.vnode.keys import I64, U64, Index, ascending, key_order, run_starts, times_of, tuids_of
+from penstock.vnode.keys import I64, U64, Index, ascending, key_order, run_starts, run_stops, times_of, tuids_of
 
 VERSION_COLUMN = "_ver"
 FAN_IN = 32
@@ -98,11 +97,11 @@ class Memtable:
         self.num_bytes = 0
         self._small = 0  # how many runs at the end are small
 
-    def append(self, run: Run) -> None:
-        """Adds a run, and merges the last FAN_IN when all are small, so that one-row writes don't pile up."""
+    def append(self, run: Run, nbytes: int) -> None:
+        """Adds a run of `nbytes`, and merges the last FAN_IN if all are small: one-row writes must not pile up."""
         self.runs.append(run)
         self.num_rows += run.num_rows
-        self.num_bytes += run.data.nbytes
+        self.num_bytes += nbytes
         self._small = self._small + 1 if run.num_rows < MERGE_BELOW else 0
         if self._small >= FAN_IN:
             merged = merge(self.runs[-FAN_IN:])
@@ -128,5 +127,4 @@ def newest_times(tuid: U64, ts: I64, starts: Index | None = None) -> tuple[U64, 
         return tuid, ts
     if starts is None:
         starts = run_starts(tuid)
-    ends = np.append(starts[1:], len(tuid)) - 1
-    return tuid[starts], ts[ends]
+    return tuid[starts], ts[run_stops(starts, len(tuid)) - 1]

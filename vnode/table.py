@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.vnode.ingest import Prepared
-from penstock.vnode.keys import TS_MIN, U64, Bools, Index
+from penstock.vnode.keys import TS_MIN, U64, Bools, Index, run_stops
 from penstock.vnode.manifest import LastTimes, PartInfo
 from penstock.vnode.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
 from penstock.vnode.newest import NewestTimes
@@ -188,7 +188,7 @@ class TableState:
         newest = self.newest.of(rows.tuid[starts])
         if (ts[starts] > newest).all():
             return None
-        late: Bools = ts <= np.repeat(newest, np.diff(np.append(starts, len(ts))))
+        late: Bools = ts <= newest.repeat(run_stops(starts, len(ts)) - starts)
         return late
 
     def _exist_for_sure(self, rows: Prepared, positions: npt.NDArray[np.intp]) -> Bools | None:
@@ -212,14 +212,14 @@ class TableState:
         return pa.RecordBatch.from_arrays([*decided.arrays, *verdict], schema=self.change_schema)
 
     def append(self, arrays: list[pa.Array], run_schema: pa.Schema, version: int, updates: TimeRange | None,
-               starts: Index | None = None) -> None:
+               nbytes: int, starts: Index | None = None) -> None:
         """Adds complete rows, sorted by key, to the memtable; `arrays` are `_tuid` and the columns.
 
-        `starts`: the positions at which the rows of a child table begin, if they are known.
+        `nbytes`: about what they take. `starts`: where the rows of each child table begin, if that is known.
         """
         versions = pa.array(np.full(len(arrays[0]), version, np.uint64))
         run = Run.of(pa.RecordBatch.from_arrays([*arrays, versions], schema=run_schema), updates)
-        self.memtable.append(run)
+        self.memtable.append(run, nbytes)
         self.newest.written(*newest_times(run.tuid, run.ts, starts))
 
     def delete(self, tombstone: Tombstone) -> None:

@@ -267,7 +267,7 @@ class Vnode:
         table = self._tables.get(record.table_uid)
         if table is None:
             return  # the table was dropped later
-        table.append(*stored_form(record))
+        table.append(*stored_form(record), record.batch.nbytes)
 
     def _ready(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write."""
@@ -406,7 +406,8 @@ class Vnode:
             decided = table.decide(rows, self._cache)
             now = self._clock.now_ms() if ingest_time_ms is None else ingest_time_ms
             ticket = self._wal.enqueue_rows(table_uid, table.wal_batch(decided), now)
-            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, rows.starts)
+            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, ticket.size,
+                         rows.starts)
             self._rows_written += rows.num_rows
             stalled = table.memtable.num_bytes > _STALL_FACTOR * self._options.memtable_bytes
         self._wal.commit(ticket)

@@ -37,12 +37,13 @@ _LARGE = 1 << 20  # bytes from which copying a piece takes longer than a write o
 
 
 class Ticket:
-    """The promise of one enqueued record; `commit` redeems it."""
+    """The promise of one enqueued record, with `size` bytes of payload; `commit` redeems it."""
 
-    __slots__ = ("done", "error", "version")
+    __slots__ = ("done", "error", "size", "version")
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: int, size: int) -> None:
         self.version = version
+        self.size = size
         self.done = False
         self.error: StorageError | None = None
 
@@ -211,7 +212,7 @@ class WalWriter:
         pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc)
         parts += pieces
         self._planned = Tail(version, segment, offset + size_of(pieces), crc)
-        ticket = Ticket(version)
+        ticket = Ticket(version, size)
         self._pending.append(_Pending(ticket, tuple(parts), self._planned, opens))
         return ticket
 

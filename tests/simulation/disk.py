@@ -41,6 +41,7 @@ class Disk:
     root: Path
     chance: Random
     slow: Callable[[], None] = lambda: None
+    on_log_sync_failed: Callable[[], None] = lambda: None
     calls: int = 0
     faults: dict[int, FaultKind] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
@@ -286,7 +287,11 @@ class _Append(OsAppendFile):
         super().append(data)
 
     def sync(self) -> None:
-        self._disk.act(self._process, f"sync {self._path.name}", sync=True)
+        what = f"sync {self._path.name}"
+        fault = self._disk.enter(self._process, what, sync=True)
+        if fault in ("error", "short") and self._path.suffix == ".log":
+            self._disk.on_log_sync_failed()
+        self._disk.fail(fault, self._process, what)
         self._disk.synced(self._path, self.size)
 
     def truncate(self, size: int) -> None:

@@ -69,8 +69,9 @@ KINDS = (
 class Model:
     """What was asked of the source. A write without an answer may have happened, in part too.
 
-    `may_lose`: a power cut may take what was acknowledged less than LOST_S before it (WAL_LEVEL 1). Results that were
-    made of such rows may stay: `shaken` are the keys whose results are not compared.
+    `may_lose`: a power cut may take what was acknowledged less than LOST_S before it (WAL_LEVEL 1), or before a log
+    couldn't be synced, which takes no more rows until it is opened again. Results that were made of such rows may stay:
+    `shaken` are the keys whose results are not compared.
     """
 
     may_lose: bool = False
@@ -80,6 +81,7 @@ class Model:
     _maybe: dict[Key, list[Row | None]] = field(default_factory=dict)
     _recent: list[tuple[float, Key, Row | None]] = field(default_factory=list)
     acknowledged: int = 0
+    _unsynced_since: float | None = None
 
     def write(self, rows: dict[Key, Row | None], now: float, *, sure: bool) -> None:
         """Notes rows (None: deleted) of a statement that ended at `now`; `sure`: it was acknowledged."""
@@ -92,15 +94,26 @@ class Model:
                 self._maybe.setdefault(key, []).append(row)
         self.acknowledged += sure
 
+    def sync_failed(self, now: float) -> None:
+        """Notes that a log couldn't be synced."""
+        if self._unsynced_since is None:
+            self._unsynced_since = now
+
+    def logs_opened(self) -> None:
+        """Notes that all logs were opened, which syncs them."""
+        self._unsynced_since = None
+
     def cut_power(self, now: float) -> None:
         """Notes that the power was cut."""
         if self.may_lose:
+            synced_until = (now if self._unsynced_since is None else self._unsynced_since) - LOST_S
             for at, key, before in self._recent:
-                if at >= now - LOST_S:
+                if at >= synced_until:
                     self._maybe.setdefault(key, []).append(before)
                     self.shaken.add(key)
             self.shaken.update(self._maybe)
         self._recent.clear()
+        self._unsynced_since = None
 
     def touched(self) -> Iterable[Key]:
         """Returns the keys of all rows that were ever asked for."""

@@ -128,7 +128,7 @@ class Run:
             "viewRefreshInterval": "1500ms", "compactMinParts": 3, "sinkCallsPerSecond": 1000,
             "streamSinkDataRate": 0, "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
         }, environment={})
-        settings = ControllerSettings.from_config(config)
+        settings = ControllerSettings.from_config(config, 1 << 30)
         settings = replace(settings, groups=replace(settings.groups, deploy_timeout_s=20.0, stop_timeout_s=3.0))
         self.cluster = Cluster(self.world, self.root, config, settings)
         self.model = Model()
@@ -171,6 +171,7 @@ class Run:
         self._start_engine()
         self._set_up()
         self.model.may_lose = profile.wal_level == 1
+        world.disk.on_log_sync_failed = lambda: self.model.sync_failed(world.clock.monotonic())
         world.on_power_loss = self._cut_power
         world.commit_fault = self._before_commit
         if profile.slow_disk:
@@ -234,6 +235,8 @@ class Run:
                     raise SimulationError(f"vnode {vgroup_id} doesn't open: {error}")
             if broken:
                 self.world.kill(host.process, f"vnodes could not be opened: {list(broken)}")
+            else:
+                self.model.logs_opened()
             return
         self.world.kill(name, why)
         self.world.later(0.5, "world", self._start_engine)
