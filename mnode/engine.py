@@ -98,6 +98,7 @@ from penstock.sql.statements import (
     TrimDatabase,
     UseDatabase,
 )
+from penstock.sql.stream_options import rates_sql
 from penstock.tasks.explain import explain_stream
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
@@ -401,6 +402,9 @@ class Engine:
             source = self.catalog.database(plan.source_database)
             assert source is not None
             lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options))
+            rates = rates_sql(stream.options)
+            if rates:
+                lines.append(f"Rates of each task, per second: {rates}")
             if replaced is not None:
                 lines.append(f"Replaces stream {replaced.name}: computed from history, nothing of its state is used")
             return text_result("Query Plan", lines)

@@ -80,6 +80,11 @@ def options_sql(options: StreamOptions) -> str:
     return " ".join(words)
 
 
+def rates_sql(options: StreamOptions) -> str:
+    """Returns the rates that are given, as CREATE STREAM has them."""
+    return options_sql(replace(StreamOptions(), **{name: getattr(options, name) for name in LIVE}))
+
+
 def _fate(word: str, options: StreamOptions) -> str:
     if word != "dlq":
         return word.upper()

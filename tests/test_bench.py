@@ -16,6 +16,7 @@ from bench.figures import closed_latencies, closing_rows, percentiles, row_laten
 from bench.jobs import PARTS, Options
 from bench.latency import with_vnodes
 from bench.load import Schedule, play, receive, start_sender, wait_for
+from bench.neighbours import ratios
 from bench.profiling import profile
 from bench.queries import QUERIES, Query
 from bench.report import BEGIN, END, replaced, report
@@ -251,3 +252,8 @@ def test_a_soak_counts_what_was_above_its_bound_and_how_often_the_source_rested(
     assert (found["source_paused"], found["source_resumed"]) == (2, 1)
     assert found["queues"]["sink input"] == {"most_sampled": 101, "most_ever": 101, "bound": 100}
     assert found["rss_mib"]["engine"] == {"first_quarter": 10, "last_quarter": 20, "most": 30}
+
+
+def test_ratios_of_neighbours_are_hostile_by_tame() -> None:
+    """Above 1 means that a hostile stream made the others slower."""
+    assert ratios({"p50": 2.0, "p99": 10.0}, {"p50": 3.0, "p99": 5.0}) == {"p50": 1.5, "p99": 0.5}
