@@ -255,10 +255,10 @@ def test_the_queues_of_all_streams_stay_within_the_budget(tmp_path: Path) -> Non
 
     engine.results.gate.clear()
     engine.controller.start(engine.stream(1, plan))
-    wait_until(lambda: used(1) > budget // 4)
+    wait_until(lambda: used(1) > budget // 6)
     assert {queue.capacity_bytes for queue in queues(1)} == {budget // 20}
     engine.controller.start(engine.stream(2, plan))
-    wait_until(lambda: used(2) > budget // 5)
+    wait_until(lambda: used(2) > budget // 9)
     engine.results.gate.set()
     for stream_id in (1, 2):
         wait_until(lambda: used(1) + used(2) == 0)
