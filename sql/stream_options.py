@@ -18,7 +18,8 @@ ALTERABLE = (
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
 
-LIVE = frozenset({"sink_rate", "sink_calls", "source_rate", "history_rate", "state_limit"})
+_RATES = ("sink_rate", "sink_calls", "source_rate", "history_rate")
+LIVE = frozenset({*_RATES, "state_limit"})
 """Those of them that a stream takes over as it runs."""
 
 
@@ -82,7 +83,7 @@ def options_sql(options: StreamOptions) -> str:
 
 def rates_sql(options: StreamOptions) -> str:
     """Returns the rates that are given, as CREATE STREAM has them."""
-    return options_sql(replace(StreamOptions(), **{name: getattr(options, name) for name in LIVE}))
+    return options_sql(replace(StreamOptions(), **{name: getattr(options, name) for name in _RATES}))
 
 
 def _fate(word: str, options: StreamOptions) -> str:
