@@ -6,6 +6,7 @@ Prints seed and commit of every failure; the same seed at the same commit fails 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
@@ -81,7 +82,7 @@ def play(seeds: range, jobs: int, directory: Path) -> Iterator[Outcome]:
     context = multiprocessing.get_context("spawn")
     chunks = iter([seeds[at:at + _CHUNK] for at in range(0, len(seeds), _CHUNK)])
     with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=200) as pool:
-        running = {pool.submit(run_seeds, chunk, directory) for chunk, _ in zip(chunks, range(_PENDING), strict=False)}
+        running = {pool.submit(run_seeds, chunk, directory) for chunk in itertools.islice(chunks, _PENDING)}
         try:
             while running:
                 ended = next(as_completed(running))
