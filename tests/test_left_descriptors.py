@@ -28,14 +28,14 @@ def no_collector() -> Iterator[None]:
 
 
 def open_descriptors() -> Counter[str]:
-    """Counts this process's descriptors by what they are, but for what the dnode caches: parts and views."""
+    """Counts this process's descriptors by what they are, but for parts and views, which are cached, and its log."""
     found: Counter[str] = Counter()
     for name in os.listdir("/proc/self/fd"):
         try:
             target = os.readlink(f"/proc/self/fd/{name}")
         except FileNotFoundError:
             continue
-        if "/store/parts/" not in target and not Path(target).name.startswith("views."):
+        if "/store/parts/" not in target and not Path(target).name.startswith(("views.", "penstock.log")):
             found[target.partition("[")[0]] += 1
     return found
 
@@ -68,8 +68,13 @@ def bed(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Threaded]:
 
 
 def test_dropped_streams_leave_no_descriptor(bed: Threaded) -> None:
-    """When streams on two vnodes are dropped, nothing of theirs stays open; nor of their groups', once they are gone."""
+    """When streams on two vnodes are dropped, nothing of theirs stays open; nor of their groups, once gone."""
     run_and_drop(bed, 0)
     before = open_descriptors()
     run_and_drop(bed, len(KINDS))
-    bed.until(lambda: open_descriptors() <= before)
+
+    def all_closed() -> bool:
+        # Whoever has a task in hand at its end keeps the worker's last map of a log until the next stream ends.
+        return all(target.endswith(".log") and more == 1 for target, more in (open_descriptors() - before).items())
+
+    bed.until(all_closed)
