@@ -152,6 +152,14 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
+def _call_nobody() -> None:
+    """Stands for waking a runner that has ended."""
+
+
+def _tell_nobody(checkpoint: TaskCheckpoint) -> None:
+    """Stands for acknowledging a checkpoint of tasks that are closed."""
+
+
 class WorkerEnvironment:
     """The `TaskEnvironment` of one attempt of a stream on one worker."""
 
@@ -198,7 +206,7 @@ class WorkerEnvironment:
         return self._dnode.time_span(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
 
     def result_writer(self, task: TaskId) -> ResultWriter:
-        writer = FlightResultWriter(self._dnode, str(task), self._wake)
+        writer = FlightResultWriter(self._dnode, str(task), self.wake)
         self._writers.append(writer)
         return writer
 
@@ -216,7 +224,9 @@ class WorkerEnvironment:
         self._state.abandon()
 
     def close(self) -> None:
-        """Releases writers and state folders; call it after the tasks are closed."""
-        for writer in self._writers:
-            writer.close()
+        """Releases writers, state folders and whoever gave the callbacks; call it after the tasks are closed."""
+        while self._writers:
+            self._writers.pop().close()
         self._state.close()
+        # Tasks refer to themselves in circles, and so keep this environment until the collector comes.
+        self._wake, self._acknowledge = _call_nobody, _tell_nobody

@@ -123,6 +123,7 @@ class FlightResultWriter:
         if self._stream is not None:
             with contextlib.suppress(flight.FlightError, pa.ArrowException):  # a broken one has been reported
                 self._stream.done_writing()
+            self._stream = None  # it holds its connection as long as it is referred to
 
     def _next_waiting(self) -> ResultWrite | None:
         with self._changed:

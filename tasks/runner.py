@@ -171,10 +171,6 @@ class StreamRunner:
         """`build` returns tasks, upstream first, and their links. The callbacks are called on the runner's thread:
         `on_ready` once the tasks are built, `on_failure` at most once, `on_stopped` always and last."""
         self._clock = clock
-        self._build = build
-        self._on_ready = on_ready
-        self._on_failure = on_failure
-        self._on_stopped = on_stopped
         self._tasks: Sequence[StreamTask] = ()
         self._links: Sequence[Link] = ()
         self._flag = threading.Event()
@@ -188,7 +184,10 @@ class StreamRunner:
         self._early_events: list[TaskEvent] = []
         self._events_lock = threading.Lock()
         self._built = False
-        self._thread = threading.Thread(target=self._run, name=f"stream {name}", daemon=True)
+        # Only the thread keeps what it calls, and only while it runs: who hosts the runner is in there too, and would
+        # else, with all its sockets, stay until the collector looks for circles, which in a worker takes long.
+        self._thread = threading.Thread(
+            target=self._run, args=(build, on_ready, on_failure, on_stopped), name=f"stream {name}", daemon=True)
 
     def launch(self) -> None:
         """Starts the thread: the tasks get built, and wait for `start`."""
@@ -243,25 +242,31 @@ class StreamRunner:
                 task.post(event)
         self._flag.set()
 
-    def _run(self) -> None:
+    def _run(
+        self,
+        build: Callable[[], tuple[Sequence[StreamTask], Sequence[Link]]],
+        on_ready: Callable[[Sequence[StreamTask]], None],
+        on_failure: Failure,
+        on_stopped: Callable[[], None],
+    ) -> None:
         try:
-            self._tasks, self._links = self._build()
+            self._tasks, self._links = build()
             with self._events_lock:
                 self._built = True
                 for event in self._early_events:
                     self._deliver(event)
             self._timesheet = Timesheet(self._clock, len(self._tasks))
             self._answer()
-            self._on_ready(self._tasks)
+            on_ready(self._tasks)
             self._loop()
         except TaskFailure as failure:
-            self._fail(failure.task, failure.__cause__ or failure)
+            self._fail(on_failure, failure.task, failure.__cause__ or failure)
         except Exception as error:  # noqa: BLE001
             _log.exception("a stream could not be built")
-            self._fail(None, error)
+            self._fail(on_failure, None, error)
         finally:
-            self._close()
-            self._on_stopped()
+            self._close(on_failure)
+            on_stopped()
 
     def _loop(self) -> None:
         while not self._stopping:
@@ -289,16 +294,17 @@ class StreamRunner:
         elif timeout_s > 0:
             self._clock.wait(self._flag, timeout_s)
 
-    def _close(self) -> None:
+    def _close(self, on_failure: Failure) -> None:
         closeables: tuple[Link | StreamTask, ...] = (*self._links, *self._tasks)
+        self._links, self._tasks = (), ()
         for closeable in closeables:
             try:
                 closeable.close()
             except Exception as error:  # noqa: BLE001
                 _log.exception("closing failed")
-                self._fail(None, error)
+                self._fail(on_failure, None, error)
 
-    def _fail(self, task: TaskId | None, error: BaseException) -> None:
+    def _fail(self, on_failure: Failure, task: TaskId | None, error: BaseException) -> None:
         if not self._failed:
             self._failed = True
-            self._on_failure(task, OutOfMemoryError.of(error) if isinstance(error, MemoryError) else error)
+            on_failure(task, OutOfMemoryError.of(error) if isinstance(error, MemoryError) else error)

@@ -5,6 +5,7 @@ What it decides is little: the mnode says which attempt of which stream runs her
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 import traceback
@@ -227,6 +228,9 @@ class Worker:
         self._exchange.unregister(deployment.stream_id)
         stream.environment.close()
         self._streams.pop(deployment.stream_id, None)
+        # Tasks refer to themselves in circles, and to what they read last: to a map of a segment of the log each. The
+        # collector by itself comes too seldom here. It needn't look at what is older than the process.
+        gc.collect()
         self._send(Stopped(deployment.stream_id, deployment.attempt))
 
     def _send_heartbeats(self) -> None:
