@@ -52,6 +52,7 @@ _TICK_S = 0.1
 _SAMPLE_S = 0.1
 _MEMORY_EVERY = 10  # samples
 _FAULT_S = 60.0
+_BLOCK_MAX = 512 << 10  # A sink never cuts a block: one of 8 MiB would take it longer than it is made to fail.
 _FILL_TIMEOUT_S = 900.0
 _DRAIN_TIMEOUT_S = 1800.0
 _CHECKPOINT_S = 120.0
@@ -309,7 +310,7 @@ def soak(folder: Path, minutes: float, queue_bytes: int, say: Callable[[dict[str
     """Runs all phases, tells the figures of each, and returns all samples. Raises SystemExit if a row is lost."""
     refusing = RefusingStore()
     config = {"streamSinkDataRate": SINK_RATE, "streamQueueSize": queue_bytes, "heartbeatInterval": "100ms",
-              "checkpointInterval": f"{max(5.0, 6 * minutes):g}s", "blockBytesMax": min(8 << 20, queue_bytes // 8)}
+              "checkpointInterval": f"{max(5.0, 6 * minutes):g}s", "blockBytesMax": min(_BLOCK_MAX, queue_bytes // 8)}
     with Node(folder / "data", config) as node:
         for statement in (f"CREATE DATABASE {DATABASE} VGROUPS 1 KEEP 36500d", f"USE {DATABASE}",
                           "CREATE STABLE m (ts TIMESTAMP, v BIGINT, note VARCHAR(200)) TAGS (g INT)",
