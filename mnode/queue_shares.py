@@ -45,6 +45,7 @@ class QueueShares:
     def __init__(self, budget: int) -> None:
         self._budget = budget
         self._leases: dict[int, _Lease] = {}
+        self._settled = True  # nothing has changed since nobody was to get another share
 
     @property
     def held(self) -> int:
@@ -56,35 +57,44 @@ class QueueShares:
 
         Nothing is left of an earlier attempt.
         """
-        self._leases.pop(stream_id, None)
+        self.leave(stream_id)
         lease = _Lease(tuple(queues), queue_bytes_max, 0, [0] * len(queues))
         self._leases[stream_id] = lease
-        lease.queue_bytes = self._affordable(lease)
+        lease.queue_bytes = self._affordable(lease, self._target(lease, self._fair()), self._budget - self.held)
         lease.held = [count * lease.queue_bytes for count in lease.queues]
         return lease.queue_bytes
 
     def leave(self, stream_id: int) -> None:
         """Nothing is left of a stream."""
         self._leases.pop(stream_id, None)
+        self._settled = False
 
     def heard(self, stream_id: int, worker: int, order: int, held: int) -> None:
         """A worker holds at most `held` bytes for the current attempt of a stream, since it has got this order."""
         lease = self._leases.get(stream_id)
-        if lease is not None and order == lease.order:
+        if lease is not None and order == lease.order and held != lease.held[worker]:
             lease.held[worker] = held
+            self._settled = False
 
     def decide(self) -> list[Share]:
         """Returns the shares that change now: lower ones for those who have too much, then more for the others."""
+        if self._settled:
+            return []
         changed: list[Share] = []
+        fair, free = self._fair(), self._budget - self.held
         for stream_id, lease in self._leases.items():
-            if lease.queue_bytes > self._target(lease):
-                changed.append(self._give(stream_id, lease, self._target(lease)))
+            target = self._target(lease, fair)
+            if lease.queue_bytes > target:
+                changed.append(self._give(stream_id, lease, target))
         for stream_id, lease in sorted(self._leases.items(), key=lambda item: item[1].queue_bytes):
-            more, target = self._affordable(lease), self._target(lease)
-            if more > lease.queue_bytes and (more == target or more - lease.queue_bytes >= more // _WORTH_TELLING):
-                lease.held = [held + count * (more - lease.queue_bytes)
-                              for held, count in zip(lease.held, lease.queues, strict=True)]
+            target = self._target(lease, fair)
+            more = self._affordable(lease, target, free)
+            growth = more - lease.queue_bytes
+            if growth > 0 and (more == target or growth >= more // _WORTH_TELLING):
+                lease.held = [held + count * growth for held, count in zip(lease.held, lease.queues, strict=True)]
+                free -= lease.count * growth
                 changed.append(self._give(stream_id, lease, more))
+        self._settled = not changed
         return changed
 
     def _give(self, stream_id: int, lease: _Lease, queue_bytes: int) -> Share:
@@ -92,16 +102,17 @@ class QueueShares:
         lease.order += 1
         return Share(stream_id, lease.order, queue_bytes)
 
-    def _target(self, lease: _Lease) -> int:
-        """Returns what each queue gets once everybody has drained to it."""
+    def _fair(self) -> int | None:
+        """Returns what each queue gets once everybody has drained to it, if there is a budget."""
         if not self._budget:
-            return lease.queue_bytes_max
-        counts = [other.count for other in self._leases.values()]
-        return min(lease.queue_bytes_max, self._budget // (sum(counts) + max(counts)))
+            return None
+        counts = [lease.count for lease in self._leases.values()]
+        return self._budget // (sum(counts) + max(counts, default=1))
 
-    def _affordable(self, lease: _Lease) -> int:
+    @staticmethod
+    def _target(lease: _Lease, fair: int | None) -> int:
+        return lease.queue_bytes_max if fair is None else min(lease.queue_bytes_max, fair)
+
+    def _affordable(self, lease: _Lease, target: int, free: int) -> int:
         """Returns how much each of its queues may have now, on top of what it has, up to its target."""
-        target = self._target(lease)
-        if not self._budget:
-            return target
-        return min(target, lease.queue_bytes + (self._budget - self.held) // 2 // lease.count)
+        return min(target, lease.queue_bytes + free // 2 // lease.count) if self._budget else target
