@@ -1,18 +1,8 @@
-"""Settings of the whole process that keep what waits for another thread, or for the garbage collector, short."""
+"""What keeps the pauses of a process short that the garbage collector makes."""
 
 from __future__ import annotations
 
 import gc
-import sys
-
-#: How long a thread may go on while another one waits for Python's lock. Python's own 5 ms are more than most blocks of
-#: a stream take from the log to the result, and are waited again each time that a thread has let go of the lock.
-TURN_S = 0.0005
-
-
-def take_short_turns() -> None:
-    """Lets threads that compute take turns more often, unless the process has them do so more often still."""
-    sys.setswitchinterval(min(sys.getswitchinterval(), TURN_S))
 
 
 def leave_out_what_stays() -> None:

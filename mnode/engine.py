@@ -21,7 +21,6 @@ from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.memory import available_bytes, measure_tree
 from penstock.common.paths import DataPaths
-from penstock.common.responsiveness import take_short_turns
 from penstock.mnode.activity import Activity
 from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups
@@ -149,8 +148,6 @@ class Engine:
         self._close_lock = threading.Lock()
         self._closed = False
         self.activity = Activity(self.clock)
-        if self._surroundings.threaded:
-            take_short_turns()
         with ExitStack() as undo:
             self._lock = lock_data_directory(self.paths)
             undo.callback(self._lock.release)

@@ -18,7 +18,7 @@ import pyspark.worker
 
 import penstock.tasks.build
 import penstock.tasks.worker
-from penstock.common.responsiveness import leave_out_what_stays, take_short_turns
+from penstock.common.responsiveness import leave_out_what_stays
 
 #: Imported for the workers; named here so that no tool takes the imports for leftovers.
 PRELOADED = (duckdb, lmdb, numpy, pyarrow, pyspark.worker, penstock.tasks.build, penstock.tasks.worker)
@@ -38,7 +38,6 @@ def main() -> None:
     # cycles to speak of, but thousands of small objects per block: it needn't look at them after every few hundred.
     leave_out_what_stays()
     gc.set_threshold(_COLLECTED_AFTER)
-    take_short_turns()
     _keep_freed_memory()
     manager()
 
