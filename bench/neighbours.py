@@ -95,11 +95,7 @@ def _send(node: Node, schedule: Schedule, seconds: int) -> list[int]:
     pause, due_ns = threading.Event(), []
 
     def send(tick: int, due: int) -> None:
-        first = tick * schedule.rows_per_tick
-        numbers = np.arange(first, first + schedule.rows_per_tick, dtype=np.int64)
-        node.insert(f"{DATABASE}.m", pa.record_batch({
-            "tbname": pa.repeat("t0", len(numbers)), "ts": pa.array(_T0 + numbers, pa.timestamp("ms")),
-            "v": pa.array(numbers)}))
+        _insert(node, "m", "t0", tick * schedule.rows_per_tick, schedule.rows_per_tick)
         due_ns.append(due)
 
     ticks = seconds * 1000 // schedule.tick_ms
@@ -114,11 +110,15 @@ def _feed_hog(node: Node, stop: threading.Event) -> None:
         if any(report.lag for reports in node.status().tasks.values() for report in reports
                if report.status.task.level == "source" and (report.lag or 0) > 100):
             continue
-        numbers = np.arange(first, first + _HOG_ROWS, dtype=np.int64)
-        node.insert(f"{DATABASE}.hog", pa.record_batch({
-            "tbname": pa.repeat("h0", _HOG_ROWS), "ts": pa.array(_T0 + numbers, pa.timestamp("ms")),
-            "v": pa.array(numbers)}))
+        _insert(node, "hog", "h0", first, _HOG_ROWS)
         first += _HOG_ROWS
+
+
+def _insert(node: Node, table: str, child: str, first: int, rows: int) -> None:
+    """Writes rows numbered from `first` on, a millisecond of event time apart."""
+    numbers = np.arange(first, first + rows, dtype=np.int64)
+    node.insert(f"{DATABASE}.{table}", pa.record_batch({
+        "tbname": pa.repeat(child, rows), "ts": pa.array(_T0 + numbers, pa.timestamp("ms")), "v": pa.array(numbers)}))
 
 
 def _shown(node: Node, watched: set[int]) -> int:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import TypeVar
 
 import psutil
+
+from bench.background import Background
 
 _SAMPLE_S = 0.25
 
@@ -22,7 +22,7 @@ def cpu_seconds(pid: int | None = None) -> float:
     """
     total = 0.0
     for process in tree(psutil.Process(pid)):
-        times = _ask(process.cpu_times)
+        times = ask(process.cpu_times)
         if times is not None:
             total += times.user + times.system + times.children_user + times.children_system
     return total
@@ -30,7 +30,7 @@ def cpu_seconds(pid: int | None = None) -> float:
 
 def tree(root: psutil.Process) -> list[psutil.Process]:
     """Returns a process and its descendants, or nothing if it has ended."""
-    return [root, *(_ask(lambda: root.children(recursive=True)) or [])]
+    return [root, *(ask(lambda: root.children(recursive=True)) or [])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +41,13 @@ class Memory:
     pss: int
 
 
-class MemoryWatch:
+class MemoryWatch(Background):
     """Samples the memory of a process and its descendants four times a second; a context manager."""
 
     def __init__(self, pid: int) -> None:
+        super().__init__("memory watch")
         self._root = psutil.Process(pid)
-        self._stop = threading.Event()
         self._rss = self._pss = 0
-        self._thread = threading.Thread(target=self._run, name="memory watch", daemon=True)
-
-    def __enter__(self) -> MemoryWatch:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def restart(self) -> None:
         """Forgets the peaks so far."""
@@ -71,14 +60,14 @@ class MemoryWatch:
 
     def _run(self) -> None:
         while True:
-            used = [_ask(process.memory_full_info) for process in tree(self._root)]
+            used = [ask(process.memory_full_info) for process in tree(self._root)]
             self._rss = max(self._rss, sum(each.rss for each in used if each is not None))
             self._pss = max(self._pss, sum(each.pss for each in used if each is not None))
             if self._stop.wait(_SAMPLE_S):
                 return
 
 
-def _ask(question: Callable[[], T]) -> T | None:
+def ask(question: Callable[[], T]) -> T | None:
     """Returns the answer, or None if the process has ended meanwhile."""
     try:
         return question()

@@ -27,15 +27,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
 import psutil
 import pyarrow as pa
 
+from bench.background import Background
 from bench.node import Node
-from bench.processes import tree
+from bench.processes import ask, tree
 from bench.setup import DATABASE
 from penstock import __version__
 from penstock.common.errors import PenstockError, StorageError, UnavailableError
@@ -102,16 +102,15 @@ class RefusingStore:
         ResultStore.write_results = write  # type: ignore[method-assign]
 
 
-class Producer:
+class Producer(Background):
     """Writes rows on a schedule; one that falls behind doesn't catch up. A context manager."""
 
     def __init__(self, node: Node) -> None:
+        super().__init__("producer")
         self._node = node
-        self._stop = threading.Event()
         self._rows_per_tick = 0
         self.rows = 0
         self._failure: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="producer", daemon=True)
 
     def set_factor(self, factor: float) -> None:
         """Rows come so many times as fast as the sink writes; 0: none come."""
@@ -121,16 +120,6 @@ class Producer:
         """Raises what an insert failed with."""
         if self._failure is not None:
             raise self._failure
-
-    def __enter__(self) -> Producer:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     def _run(self) -> None:
         while not self._stop.wait(_TICK_S):
@@ -167,26 +156,15 @@ class Sample:
     rss: dict[str, int] = field(default_factory=dict)
 
 
-class Watch:
+class Watch(Background):
     """Samples the engine ten times a second, memory once a second. A context manager."""
 
     def __init__(self, node: Node) -> None:
+        super().__init__("watch")
         self._node = node
         self._root = psutil.Process()
-        self._stop = threading.Event()
         self.samples: list[Sample] = []
         self.late = 0
-        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
-
-    def __enter__(self) -> Watch:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._stop.set()
-        self._thread.join()
 
     @property
     def full(self) -> bool:
@@ -234,11 +212,9 @@ class Watch:
     def _memory(self) -> dict[str, int]:
         used: collections.Counter[str] = collections.Counter()
         for process in tree(self._root):
-            try:
-                kind = "engine" if process == self._root else "java" if "java" in process.name() else "workers"
-                used[kind] += process.memory_info().rss
-            except psutil.NoSuchProcess:
-                continue
+            name, memory = ask(process.name), ask(process.memory_info)
+            if name is not None and memory is not None:
+                used["engine" if process == self._root else "java" if "java" in name else "workers"] += memory.rss
         return {kind: size >> 20 for kind, size in used.items()}
 
 

@@ -101,15 +101,20 @@ def test_a_checkpoint_does_not_wait_for_what_is_in_full_queues(tmp_path: Path, q
         kit.close()
 
 
+def write_between_checkpoints(kit: StreamKit) -> None:
+    """Takes two checkpoints that set results aside; sinks write some of those after each."""
+    for _ in range(2):
+        begin(kit)
+        kit.pass_time(PATIENCE_S)
+        commit(kit)
+        write_for(kit, 12)
+
+
 def test_checkpoints_that_follow_each_other_take_what_is_still_unwritten(tmp_path: Path) -> None:
     """Some of what was set aside is written, and more comes: each checkpoint holds the rest, in order."""
     kit = stuffed(tmp_path, PLAIN)
     try:
-        for _ in range(2):
-            begin(kit)
-            kit.pass_time(PATIENCE_S)
-            commit(kit)
-            write_for(kit, 12)
+        write_between_checkpoints(kit)
         sent = len(kit.results)
         assert 0 < sent < 4000
         drain(kit)
@@ -128,11 +133,7 @@ def test_a_writer_that_cannot_replace_rows_gets_what_was_set_aside_once(tmp_path
     journals: dict[TaskId, Journal] = {}
     kit = stuffed(tmp_path, PLAIN, writer=lambda task: JournalWriter(journals.setdefault(task, Journal())))
     try:
-        for _ in range(2):
-            begin(kit)
-            kit.pass_time(PATIENCE_S)
-            commit(kit)
-            write_for(kit, 12)
+        write_between_checkpoints(kit)
         drain(kit)
         kit.checkpoint()
         assert sorted(row["voltage"] for journal in journals.values() for row in journal.seen) == list(range(4000))
