@@ -22,6 +22,7 @@ from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
+from penstock.mnode.roles import OWNER
 from penstock.mnode.session import make_array
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
@@ -94,7 +95,7 @@ class SystemTables:
             "ins_mnodes": self._mnodes,
             "ins_snodes": self._snodes,
             "ins_cluster": self._cluster,
-            "ins_users": lambda: [("root", 1, 1, self._started_ms)],
+            "ins_users": self._users,
             "ins_functions": self._functions,
             "ins_indexes": list,
             "ins_configs": self._configs,
@@ -238,6 +239,13 @@ class SystemTables:
     def _cluster(self) -> Iterator[Row]:
         uptime = max(0, self._clock.now_ms() - self._started_ms) // 1000
         yield (1, "penstock", uptime, self._started_ms, self._version)
+
+    def _users(self) -> Iterator[Row]:
+        """Yields the users, or, while there are none, who everybody is."""
+        for user in self._catalog.users():
+            yield (user.name, int(user.role == "admin"), 1, user.created_ms, user.role)
+        if not self._catalog.users():
+            yield (OWNER.name, 1, 1, self._started_ms, OWNER.role)
 
     def _functions(self) -> Iterator[Row]:
         for function in self._catalog.functions():
