@@ -81,6 +81,8 @@ class Config:
     disable_stream: bool = field(metadata=_key("engine", "flag"))
     udf_dir: Path = field(metadata=_key("engine", "path"))
 
+    http_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
+    request_size_max: int = field(metadata=_key("server", "size", KIB, GIB))
     token_lifetime: float = field(metadata=_key("server", "duration", MINUTE, 365 * DAY))
     tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
     tls_key: str = field(metadata=_key("server", "text", or_empty=True))
