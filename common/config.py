@@ -84,6 +84,8 @@ class Config:
     flight_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
     flight_message_max: int = field(metadata=_key("server", "size", MIB, GIB))
     flight_calls_max: int = field(metadata=_key("server", "integer", 4, 10_000))
+    http_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
+    request_size_max: int = field(metadata=_key("server", "size", KIB, GIB))
     token_lifetime: float = field(metadata=_key("server", "duration", MINUTE, 365 * DAY))
     tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
     tls_key: str = field(metadata=_key("server", "text", or_empty=True))

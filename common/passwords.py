@@ -7,7 +7,7 @@ import hmac
 from dataclasses import dataclass, field
 
 SALT_BYTES = 16
-# What one guess costs: 16 MiB and some 100 ms. Kept with each hash, so that it may grow.
+# What one guess costs: 16 MiB, five times. Kept with each hash, so that it may grow.
 _COST, _BLOCK_SIZE, _PARALLEL = 2**14, 8, 5
 _MEMORY_MAX = 64 * 1024 * 1024
 
@@ -28,9 +28,12 @@ class PasswordHash:
         return hmac.compare_digest(digest, bytes.fromhex(self.digest))
 
 
-def hash_password(password: str, salt: bytes) -> PasswordHash:
-    """Returns what is kept of a password. `salt`: SALT_BYTES random bytes, other ones for each password."""
-    return PasswordHash(salt.hex(), _scrypt(password, salt, _COST, _BLOCK_SIZE, _PARALLEL).hex())
+def hash_password(password: str, salt: bytes, cost: int = _COST) -> PasswordHash:
+    """Returns what is kept of a password. `salt`: SALT_BYTES random bytes, other ones for each password.
+
+    `cost`: a power of two, to which time and memory are proportional.
+    """
+    return PasswordHash(salt.hex(), _scrypt(password, salt, cost, _BLOCK_SIZE, _PARALLEL).hex(), cost)
 
 
 def _scrypt(password: str, salt: bytes, cost: int, block_size: int, parallel: int) -> bytes:

@@ -45,6 +45,7 @@ from penstock.mnode.queries import Queries
 from penstock.mnode.query import OpenQuery
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
+from penstock.mnode.rest import Rest
 from penstock.mnode.results import ResultStore
 from penstock.mnode.roles import require, require_role
 from penstock.mnode.scan import Scans
@@ -188,7 +189,8 @@ class Engine:
                 self.backups.watch()
             self._streams.start_all()
             self._watch_replacements()
-            for door in open_doors(config, self.overview):
+            rest = Rest(self, self.logins, config.timezone, config.request_size_max)
+            for door in open_doors(config, self.overview, rest, self.catalog):
                 undo.callback(door.close)
             self._undo = undo.pop_all()
 

@@ -6,13 +6,14 @@ waits for data or for a worker: everything shown was known already.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.common.config import Config, keys
+from penstock.common.config import SPARK_PREFIX, Config, keys
 from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
 from penstock.mnode.bounds import state_bytes
@@ -35,6 +36,7 @@ from penstock.tasks.messages import TaskId
 Row = tuple[Any, ...]
 
 _ENDPOINT = "localhost"
+_SECRET = re.compile(r"secret|password|token|access\.?key", re.IGNORECASE)  # what Spark's own pages hide
 _MIB = 1024 * 1024
 _DELIVERY = "exactly once (upserts)"
 
@@ -259,7 +261,8 @@ class SystemTables:
     def _configs(self) -> Iterator[Row]:
         units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}
         for name, value in self._config.items():
-            yield (name, value, units.get(name), None)
+            secret = name.startswith(SPARK_PREFIX) and _SECRET.search(name) is not None
+            yield (name, "***" if secret else value, units.get(name), None)
 
     def _connections(self) -> Iterator[Row]:
         for connection in self._activity.connections():
