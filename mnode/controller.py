@@ -938,7 +938,8 @@ class StreamController:
         peers = tuple(workers[index].connection.exchange_address for index in sorted(workers))
         since = "the start" if deployment.checkpoint_id is None else f"checkpoint {deployment.checkpoint_id}"
         self._tell(instruction.stream_id, f"attempt {deployment.attempt} is deployed, from {since}")
-        self._send(instruction.group, control.Deploy(deployment, peers))
+        for index, worker in workers.items():
+            worker.connection.send(control.Deploy(deployment.for_worker(index), peers))
         self._share_queues()
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:
