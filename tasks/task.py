@@ -66,7 +66,7 @@ class StreamDeployment:
     paused: bool = False
 
     def for_worker(self, index: int) -> StreamDeployment:
-        """Returns what the worker of vnode `index` needs of it: with many vnodes, all child tables would be too much."""
+        """Returns what worker `index` needs of it: with many vnodes, all child tables would be too much."""
         own = tuple(children if n == index else b"" for n, children in enumerate(self.children))
         return replace(self, children=own)
 

@@ -245,7 +245,8 @@ class Worker:
                 return
             statuses = [status for runner in runners for status in runner.statuses()]
             news = tuple(
-                replace(status, left_out=None) if status.left_out and sent.get(status.task) is status.left_out else status
+                replace(status, left_out=None)
+                if status.left_out and sent.get(status.task) is status.left_out else status
                 for status in statuses)
             sent = {status.task: status.left_out for status in statuses}
             held = [QueuesHeld(stream.deployment.stream_id, stream.deployment.attempt, *known)
