@@ -81,6 +81,12 @@ class Config:
     disable_stream: bool = field(metadata=_key("engine", "flag"))
     udf_dir: Path = field(metadata=_key("engine", "path"))
 
+    http_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
+    request_size_max: int = field(metadata=_key("server", "size", KIB, GIB))
+    token_lifetime: float = field(metadata=_key("server", "duration", MINUTE, 365 * DAY))
+    tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
+    tls_key: str = field(metadata=_key("server", "text", or_empty=True))
+
     wal_segment_size: int = field(metadata=_key("wal", "size", 64 * KIB, 4 * GIB))
     wal_poll_interval: float = field(metadata=_key("wal", "duration", 0.0001, 1))
     wal_pin_max: int = field(metadata=_key("wal", "size", MIB, PIB))

@@ -1,4 +1,4 @@
-"""The catalog: databases, tables, child tables, streams, functions and snodes, kept in LMDB and cached in memory.
+"""The catalog: databases, tables, child tables, streams, functions, users and snodes; in LMDB, cached in memory.
 
 It checks only its own invariants (names are free, things exist); what statements may do is decided in `ddl` and
 `streams`. It is the one module of the mnode that imports lmdb. Every method that changes something is one durable
@@ -24,18 +24,20 @@ from penstock.common.errors import (
     StorageError,
 )
 from penstock.common.fs import shortage
+from penstock.common.passwords import PasswordHash
 from penstock.common.placement import place
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
+from penstock.sql.statements import Role
 
 FORMAT_VERSION = 1
 FIRST_UID = 1000
 """Uids below are those of system tables."""
 
-_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS = (
-    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions")
-_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS)
+_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS = (
+    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users")
+_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS)
 
 WantedState = Literal["running", "paused", "stopped"]
 
@@ -93,6 +95,16 @@ class Snode:
 
     id: int
     dnode_id: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user; of the password only a hash is kept."""
+
+    name: str
+    role: Role
+    password: PasswordHash
     created_ms: int
 
 
@@ -160,6 +172,7 @@ class Catalog:
         self.damaged_streams: dict[int, str] = {}
         self._snodes: dict[int, Snode] = {}
         self._functions: dict[str, UserFunction] = {}
+        self._users: dict[str, UserRecord] = {}
         self._next_id = FIRST_UID
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
@@ -293,6 +306,14 @@ class Catalog:
         """Returns the users' functions, in order of creation."""
         with self._lock:
             return tuple(sorted(self._functions.values(), key=lambda function: function.uid))
+
+    def user(self, name: str) -> UserRecord | None:
+        return self._users.get(name)
+
+    def users(self) -> tuple[UserRecord, ...]:
+        """Returns the users, in order of creation."""
+        with self._lock:
+            return tuple(sorted(self._users.values(), key=lambda user: (user.created_ms, user.name)))
 
     def snodes(self) -> tuple[Snode, ...]:
         with self._lock:
@@ -611,6 +632,21 @@ class Catalog:
             write.commit()
             return self._functions.pop(name)
 
+    # --- users -------------------------------------------------------------------------------------------------
+
+    def put_user(self, user: UserRecord) -> None:
+        """Stores a new user, or a known one with another password or role."""
+        with self._transaction() as write:
+            write.put(_USERS, user.name.encode(), codec.dataclass_to_json(user))
+            write.commit()
+            self._users[user.name] = user
+
+    def drop_user(self, name: str) -> None:
+        with self._transaction() as write:
+            write.delete(_USERS, name.encode())
+            write.commit()
+            del self._users[name]
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _update_stream(self, stream_id: int, **changes: Any) -> StreamRecord:
@@ -739,6 +775,9 @@ class Catalog:
             for _, value in read.items(_FUNCTIONS):
                 function = codec.function_from_json(value)
                 self._functions[function.name] = function
+            for _, value in read.items(_USERS):
+                value["password"] = PasswordHash(**value["password"])
+                self._users[value["name"]] = UserRecord(**value)
 
 
 class _Write:

@@ -38,12 +38,15 @@ from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
+from penstock.mnode.logins import Logins
 from penstock.mnode.lookup import require_database
 from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
+from penstock.mnode.rest import Rest
 from penstock.mnode.results import ResultStore
+from penstock.mnode.roles import require, require_role
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
@@ -55,6 +58,7 @@ from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.system_tables import SystemTables
+from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
 from penstock.sql.parser import parse_one
@@ -63,6 +67,7 @@ from penstock.sql.statements import (
     AlterDatabase,
     AlterStream,
     AlterTable,
+    AlterUser,
     AnalyzeStream,
     CheckpointStream,
     CreateChildTables,
@@ -71,6 +76,7 @@ from penstock.sql.statements import (
     CreateSnode,
     CreateStream,
     CreateTable,
+    CreateUser,
     Delete,
     Describe,
     DropDatabase,
@@ -79,6 +85,7 @@ from penstock.sql.statements import (
     DropSnode,
     DropStream,
     DropTable,
+    DropUser,
     DryRunStream,
     Explain,
     FlushDatabase,
@@ -179,7 +186,8 @@ class Engine:
                 self.backups.watch()
             self._streams.start_all()
             self._watch_replacements()
-            for door in open_doors(config, self.overview):
+            rest = Rest(self, self.logins, config.timezone, config.request_size_max)
+            for door in open_doors(config, self.overview, rest, self.catalog):
                 undo.callback(door.close)
             self._undo = undo.pop_all()
 
@@ -206,6 +214,8 @@ class Engine:
             clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
+        self._users = Users(catalog, clock, secrets.token_bytes)
+        self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
@@ -222,13 +232,17 @@ class Engine:
     # --- what users do -----------------------------------------------------------------------------------------
 
     def execute(self, text: str, state: SessionState) -> Result:
-        """Executes one statement and returns its rows, or how much it changed. Raises PenstockErrors."""
-        self._check_open()
-        with self.activity.statement(state.connection_id, text):
-            return self._execute(text, state)
+        """Executes one statement and returns its rows, or how much it changed. Raises PenstockErrors.
 
-    def _execute(self, text: str, state: SessionState) -> Result:
+        What the session's identity may not do is refused here, wherever the statement comes from.
+        """
+        self._check_open()
         statement = parse_one(text)
+        require(state.identity, statement)
+        with self.activity.statement(state.connection_id, without_password(statement, text)):
+            return self._execute(statement, text, state)
+
+    def _execute(self, statement: Statement, text: str, state: SessionState) -> Result:
         session = state.freeze(self.clock.now_ms())
         match statement:
             case Select() | SetOperation():
@@ -310,6 +324,12 @@ class Engine:
                 return self._functions.create(statement)
             case DropFunction():
                 return self._functions.drop(statement)
+            case CreateUser():
+                return self._users.create(statement)
+            case AlterUser():
+                return self._users.alter(statement)
+            case DropUser():
+                return self._users.drop(statement)
             case CreateSnode():
                 return self._ddl.create_snode(statement)
             case DropSnode():
@@ -327,12 +347,14 @@ class Engine:
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
         """Inserts an Arrow table into a table; see `Cursor.insert_arrow`. Errors count rows from `first_row`."""
         self._check_open()
+        require_role(state.identity, "write", "INSERT")
         with self.activity.statement(state.connection_id, f"INSERT INTO {table} (an Arrow table)"):
             return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
 
     def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, state: SessionState) -> Result:
         """Inserts a piece of a CSV file into a table; `names` are its columns (None: those of the table)."""
         self._check_open()
+        require_role(state.identity, "write", "INSERT")
         with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"):
             return self._ingest.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
 
@@ -341,6 +363,7 @@ class Engine:
     ) -> int:
         """Writes lines of InfluxDB's line protocol; see `Connection.ingest_lines`."""
         self._check_open()
+        require_role(state.identity, "write", "line protocol")
         with self.activity.statement(state.connection_id, f"line protocol into {database} ({len(data)} bytes)"):
             return self._schemaless.ingest_lines(data, database, precision, first_line)
 

@@ -70,7 +70,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         "ins_cluster": (
             ("id", _BIG), ("name", _text(134)), ("uptime", _INT), ("create_time", _TIME), ("version", _WORD),
         ),
-        "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME)),
+        "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME), ("role", _WORD)),
         "ins_functions": (
             ("name", _NAME), ("comment", _text(255)), ("aggregate", _INT), ("output_type", _text(31)),
             ("create_time", _TIME), ("code_len", _INT), ("bufsize", _INT), ("func_language", _text(31)),

@@ -91,7 +91,9 @@ _CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
     (errors.NotFoundError, ProgrammingError),
     (errors.AlreadyExistsError, ProgrammingError),
     (errors.InvalidStatementError, ProgrammingError),
+    (errors.PermissionDeniedError, ProgrammingError),
     (errors.ConfigError, ProgrammingError),
+    (errors.UnauthenticatedError, OperationalError),
     (errors.DataDirectoryInUseError, OperationalError),
     (errors.StorageError, OperationalError),
     (errors.CorruptionError, OperationalError),
@@ -200,7 +202,7 @@ class Connection:
     def __init__(self, lease: EngineLease, time_zone: str) -> None:
         self._lease: EngineLease | None = lease
         self._session = SessionState(time_zone)
-        self._session.connection_id = lease.engine.activity.login(self._session.user)
+        self._session.connection_id = lease.engine.activity.login(self._session.identity.name)
         self._lock = threading.Lock()
 
     @property

@@ -41,6 +41,7 @@ from penstock.sql.parse_stream import (
     parse_start_stream,
     parse_stop_stream,
 )
+from penstock.sql.parse_user import parse_alter_user, parse_create_user, parse_drop_user
 from penstock.sql.statements import Explain, Statement
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
@@ -127,9 +128,9 @@ def _plain(parse_rest: Callable[[Cursor], Statement]) -> Callable[[Cursor, int],
 
 # What TDengine has and Penstock has not: said so, instead of calling it a syntax error.
 _NOT_SUPPORTED = (
-    *(("CREATE", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
-    *(("DROP", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
-    *(("ALTER", noun) for noun in ("USER", "DNODE", "LOCAL", "CLUSTER", "VIEW")),
+    *(("CREATE", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("DROP", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("ALTER", noun) for noun in ("DNODE", "LOCAL", "CLUSTER", "VIEW")),
     ("CREATE", "OR"), ("DROP", "CONSUMER"), ("GRANT",), ("REVOKE",), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
     ("SPLIT",), ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
 )
@@ -154,6 +155,9 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
         lambda cursor, _: parse_create_function(cursor, aggregate=False, replace=True),
     ("CREATE", "OR", "REPLACE", "AGGREGATE", "FUNCTION"):
         lambda cursor, _: parse_create_function(cursor, aggregate=True, replace=True),
+    ("CREATE", "USER"): _plain(parse_create_user),
+    ("ALTER", "USER"): _plain(parse_alter_user),
+    ("DROP", "USER"): _plain(parse_drop_user),
     ("ALTER", "DATABASE"): _plain(parse_alter_database),
     ("ALTER", "TABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=False),
     ("ALTER", "STABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=True),
