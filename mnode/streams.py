@@ -65,6 +65,7 @@ from penstock.sql.statements import (
 )
 from penstock.sql.stream_options import altered
 from penstock.tasks.build import TaskEdges, queue_counts, task_edges
+from penstock.tasks.explain import placement
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
@@ -255,7 +256,7 @@ class Streams:
                 created_target=plan.sink.create,
                 child_uid=source.uid if source.kind == "child" else None,
                 source_columns=tuple(column.physical for column in plan.source.columns),
-                functions=tuple(dict.fromkeys(call.function.name for call in plan.functions)),
+                functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
             ))
@@ -646,7 +647,7 @@ class Streams:
                 checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
-                           restarts=state.restarts)
+                           restarts=state.restarts, worker_group=state.group)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
             infos[stream.id] = self._judged(stream, info, tasks[stream.id])
@@ -694,7 +695,7 @@ class Streams:
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
                            rates=self._settings(options).rates, state_limit=self.state_limit(options),
-                           backup=self._backup_text(stream.id))
+                           backup=self._backup_text(stream.id), placement=placement(plan) or "")
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -750,6 +751,7 @@ class Streams:
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id),
             last_checkpoint_id=stream.last_checkpoint_id,
+            functions=plan.function_names,
         ))
 
     def state_limit(self, options: StreamOptions) -> int:

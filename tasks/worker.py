@@ -55,7 +55,10 @@ TaskBuilder = Callable[[StreamDeployment, int, TaskEnvironment], Sequence[Stream
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group."""
+    """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group.
+
+    `nice`: how much lower than its parent's the priority of the process is; 0 to 19.
+    """
 
     group: str
     control_address: tuple[str, int]
@@ -67,6 +70,7 @@ class WorkerSpec:
     log_level: str = "warning"
     log_format: str = "text"
     state_cache_bytes: int = DEFAULT_BYTES
+    nice: int = 0
     build: TaskBuilder | None = None  # None: penstock.tasks.build.build_tasks
 
 
@@ -308,6 +312,8 @@ def run_worker(spec: WorkerSpec, index: int) -> None:
     checkpoint. So the process ends at once instead of waiting for threads that wait for others.
     """
     handler = configure_stderr_logging(spec.log_level, spec.log_format)
+    # Before there are threads: each has a priority of its own, which it takes from the one that starts it.
+    os.nice(spec.nice)
     try:
         connection = control.connect(spec.control_address, spec.secret, _CONNECT_TIMEOUT_S)
         Worker(spec, index, connection, SystemClock(), OsFs()).run()
