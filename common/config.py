@@ -160,10 +160,16 @@ class Config:
         return known + sorted(self.spark.items())
 
     def spark_properties(self) -> dict[str, str]:
-        """Returns Spark's properties: conf/spark-defaults.conf, then the [spark] table on top."""
+        """Returns Spark's properties: `host`, conf/spark-defaults.conf, then the [spark] table on top."""
+        own = {"spark.driver.host": self.host, "spark.driver.bindAddress": self.host}
         lines = (CONF_DIRECTORY / "spark-defaults.conf").read_text("utf-8").splitlines()
         pairs = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
-        return {name: value.strip() for name, value in pairs} | dict(self.spark)
+        return own | {name: value.strip() for name, value in pairs} | dict(self.spark)
+
+
+def is_local(master: str) -> bool:
+    """Tells whether Spark's workers are processes of this machine, forked or started by the engine's own."""
+    return master.startswith("local")
 
 
 # --- reading --------------------------------------------------------------------------------------

@@ -418,7 +418,8 @@ class StreamController:
 
     def _memory_infos(self) -> list[MemoryInfo]:
         workers = {worker.connection.pid: f"worker {group}/{index}"
-                   for group, members in self._workers.items() for index, worker in members.items()}
+                   for group, members in self._workers.items() for index, worker in members.items()
+                   if worker.connection.here}
         known = [MemoryInfo("java" if pid in self._memory.java else workers.get(pid, "engine"), pid, nbytes)
                  for pid, nbytes in self._memory.by_pid.items()]
         limit = self._memory_watch.limit
@@ -599,7 +600,8 @@ class StreamController:
             return
         self._memory = memory
         workers = {Place(group, index): memory.by_pid.get(worker.connection.pid, 0)
-                   for group, members in self._workers.items() for index, worker in members.items()}
+                   for group, members in self._workers.items() for index, worker in members.items()
+                   if worker.connection.here}
         found = self._memory_watch.decide(memory.total, workers, list(self._holdings()))
         if found is not None:
             holding, reason = found

@@ -45,6 +45,7 @@ from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.task_states import TaskStates
 from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
@@ -95,6 +96,7 @@ class Streams:
         catalog: Catalog,
         storage: Storage,
         results: ResultStore,
+        states: TaskStates,
         records: CommitRecords,
         backups: Backups,
         paths: DataPaths,
@@ -105,6 +107,7 @@ class Streams:
         self._catalog = catalog
         self._storage = storage
         self._results = results
+        self._states = states
         self._records = records
         self._backups = backups
         self._events: deque[EventInfo] = deque(maxlen=_EVENTS_KEPT)
@@ -339,6 +342,7 @@ class Streams:
         self._options.pop(stream.id, None)
         self._failed.pop(stream.id, None)
         self._records.forget(stream.id)
+        self._states.forget(stream.id)
         self._backups.forget(stream.id)
         if self._end_tasks(stream, _STOP_TIMEOUT_S):
             shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
@@ -511,6 +515,7 @@ class Streams:
         controller.stop(stream.id)
         # What a worker that hangs may still try to write must not come in between.
         self._results.forget(stream.id)
+        self._states.forget(stream.id)
 
     def adjust(self, stream: StreamRecord) -> None:
         """Has a stream work by the rates and limits of its statement; one that doesn't run will when it starts."""
@@ -787,6 +792,7 @@ class Streams:
     def _next_attempt(self, stream_id: int) -> int:
         attempt = self._catalog.next_attempt(stream_id).attempt
         self._results.fence(stream_id, attempt)
+        self._states.fence(stream_id, attempt)
         return attempt
 
     def _children_of(self, source_uid: int, vgroup_ids: Iterable[int]) -> tuple[bytes, ...]:

@@ -113,6 +113,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("state_capacity", _BIG), ("busy_total_seconds", _DOUBLE), ("blocked_total_seconds", _DOUBLE),
             ("udf_total_seconds", _DOUBLE), ("downstream", _LINE), ("aside_bytes", _BIG),
             ("worker_group", _text(96)), ("placement", _LINE),
+            ("wal_access", _WORD),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),

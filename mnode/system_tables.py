@@ -461,7 +461,7 @@ def _task_row(
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
         _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
-        ", ".join(map(str, downstream)) or None, status.aside_bytes,
+        ", ".join(map(str, downstream)) or None, status.aside_bytes, status.wal_access,
     )
 
 

@@ -11,10 +11,10 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.state_cache import StateCache
 
 if TYPE_CHECKING:
     from penstock.planner.stream import StreamPlan
+    from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
 
@@ -118,7 +118,6 @@ class TaskEnvironment(Protocol):
     """A task's way to the world; the runtime implements it for workers, tests and the simulation in memory."""
 
     clock: Clock
-    state_cache: StateCache
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         """Returns a reader whose next record is `after_version + 1`."""
@@ -147,7 +146,9 @@ class TaskEnvironment(Protocol):
 
     def result_writer(self, task: TaskId) -> ResultWriter: ...
 
-    def state_directory(self, task: TaskId) -> Path: ...
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        """Returns the state of a task, of `map_bytes` at most; nobody else has it open. The task closes it."""
+        ...
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None: ...
 

@@ -43,6 +43,7 @@ from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.source import cut, gather, resolve
 from penstock.vnode.table import PartHandle, TableState, stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
 from penstock.wal.retention import RetentionPolicy, deletable, segment_infos
@@ -240,7 +241,7 @@ class Vnode:
             for tombstone in entry.tombstones:
                 table.delete(tombstone)
             self._tables[entry.table_uid] = table
-        reader = WalReader(self._directory / "wal", self._fs, manifest.persisted_version + 1)
+        reader = WalReader(LogFiles(self._directory / "wal", self._fs), manifest.persisted_version + 1)
         try:
             while records := reader.read():
                 for record in records:
