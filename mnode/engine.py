@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.common.access import check_access
 from penstock.common.clock import Clock, SystemClock
-from penstock.common.config import CONF_DIRECTORY, Config
+from penstock.common.config import CONF_DIRECTORY, Config, is_local
 from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
@@ -39,6 +39,7 @@ from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.logins import Logins
+from penstock.mnode.logs import Logs
 from penstock.mnode.lookup import require_database
 from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
@@ -59,6 +60,7 @@ from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.system_tables import SystemTables
+from penstock.mnode.task_states import TaskStates
 from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
@@ -108,7 +110,10 @@ from penstock.sql.statements import (
     UseDatabase,
 )
 from penstock.sql.stream_options import rates_sql
+from penstock.tasks.data_place import mark_place
+from penstock.tasks.environment import Request, RowsRequest, SpanRequest
 from penstock.tasks.explain import explain_stream
+from penstock.tasks.remote_log import BytesRequest, EndRequest, SegmentsRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
 _log = logger(__name__)
@@ -176,6 +181,7 @@ class Engine:
             undo.callback(self._views.close)
             undo.callback(self.results.close)
             undo.callback(self._ingest.close)
+            undo.callback(self._states.close)
             undo.callback(self._stop_service)
             undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
@@ -206,8 +212,10 @@ class Engine:
         self.backups = Backups(
             open_backup_store(location) if location else None, self.config.checkpoint_backup_interval, self.paths,
             self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
+        self._logs = Logs(storage, self.paths, self.fs)
+        self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)
         self._streams = Streams(
-            catalog, storage, self.results, self.records, self.backups, self.paths, self.config, clock,
+            catalog, storage, self.results, self._states, self.records, self.backups, self.paths, self.config, clock,
             self._start_controller)
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
@@ -442,7 +450,8 @@ class Engine:
             plan = self._streams.plan(stream, session, replaced)
             source = self.catalog.database(plan.source_database)
             assert source is not None
-            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options))
+            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options),
+                                   cluster=not is_local(self.config.spark["spark.master"]))
             rates = rates_sql(stream.options)
             if rates:
                 lines.append(f"Rates of each task, per second: {rates}")
@@ -461,14 +470,24 @@ class Engine:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
         if self._controller_factory is not None:
             return self._controller_factory(self, self._streams.checkpointed)
+        mark_place(self.paths, self.fs, self._secret)
         self._service = DnodeService(
-            self._secret, self.results.write_results, self.results.read, self.config.host)
+            self._secret, self.results.write_results, self._answer, self._states.keep, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
             self._runtime, self._service.address, self._secret, self._streams.checkpointed,
             surroundings=self._surroundings, before_commit=self._streams.settle, on_pause=self._note_paused,
             measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
+
+    def _answer(self, request: Request) -> pa.Table:
+        """Returns what a worker asks the dnode for."""
+        match request:
+            case RowsRequest() | SpanRequest():
+                return self.results.read(request)
+            case EndRequest() | SegmentsRequest() | BytesRequest():
+                return self._logs.answer(request)
+        return self._states.answer(request)
 
     def _note_paused(self, stream_id: int, reason: str) -> None:
         with self._ddl_lock:
