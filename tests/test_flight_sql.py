@@ -20,12 +20,13 @@ from served_here import ServedHere
 from waiting import wait_until
 
 from penstock.common.clock import ManualClock
-from penstock.common.errors import InvalidStatementError, InvalidValueError
+from penstock.common.errors import CancelledError, InvalidStatementError, InvalidValueError
 from penstock.mnode.roles import Identity
 from penstock.shell.flight_sql import messages
 from penstock.shell.flight_sql.client import METHOD
 from penstock.shell.flight_sql.frames import batches_of, frames, schema_of
 from penstock.shell.flight_sql.messages import make, pack, read, unpack
+from penstock.shell.flight_sql.server import whole
 from penstock.shell.flight_sql.service import ACTIONS
 from penstock.shell.flight_sql.sessions import Sessions
 
@@ -151,6 +152,53 @@ def test_prepared_statements(here: ServedHere) -> None:
             client.get_flight_info(command, options)
 
 
+def rows_of(here: ServedHere, command: Any) -> list[dict[str, Any]]:
+    """Returns the rows that answer a command, fetched as clients do it."""
+    with here.channel() as channel:
+        info = read("FlightInfo", channel.unary_unary(METHOD + "GetFlightInfo")(descriptor(pack(command))))
+        ticket = info.endpoint[0].ticket.SerializeToString()
+        schema, batches = batches_of(channel.unary_stream(METHOD + "DoGet")(ticket))
+        assert schema == schema_of(info.schema)
+        rows: list[dict[str, Any]] = pa.Table.from_batches(batches, schema).to_pylist()
+        return rows
+
+
+def test_metadata(here: ServedHere) -> None:
+    """Patterns and types choose tables; child tables must be asked for; keys are those of the tables."""
+    with here.own() as own:
+        for statement in ("CREATE DATABASE a_b", "CREATE DATABASE axb", "CREATE TABLE axb.n (ts TIMESTAMP, v INT)",
+                          "CREATE STABLE a_b.s (ts TIMESTAMP, k INT PRIMARY KEY) TAGS (t INT)",
+                          "CREATE TABLE a_b.c1 USING a_b.s TAGS (1)", "CREATE TABLE a_b.c2 USING a_b.s TAGS (2)"):
+            own.execute(statement)
+
+    def names(**wanted: Any) -> list[str]:
+        return [row["table_name"] for row in rows_of(here, make("CommandGetTables", **wanted))]
+
+    def databases(**wanted: Any) -> list[str]:
+        return [row["db_schema_name"] for row in rows_of(here, make("CommandGetDbSchemas", **wanted))]
+
+    assert databases() == ["a_b", "axb", "information_schema", "performance_schema"]
+    assert databases(db_schema_filter_pattern="a_b") == ["a_b", "axb"]
+    assert databases(db_schema_filter_pattern="a\\_b") == ["a_b"]
+    assert databases(catalog="") == databases()
+    assert databases(catalog="other") == []
+    assert rows_of(here, make("CommandGetCatalogs")) == []
+    assert names(db_schema_filter_pattern="a%") == ["s", "n"]
+    assert names(db_schema_filter_pattern="a%", table_types=["CHILD TABLE", "TABLE"]) == ["c1", "c2", "n"]
+    assert names(table_name_filter_pattern="c_") == ["c1", "c2"]
+    assert "ins_tables" in names(table_types=["SYSTEM TABLE"])
+    keys = rows_of(here, make("CommandGetPrimaryKeys", table="c1"))
+    assert [(row["db_schema_name"], row["column_name"], row["key_sequence"]) for row in keys] == [
+        ("a_b", "ts", 1), ("a_b", "k", 2)]
+    assert rows_of(here, make("CommandGetPrimaryKeys", table="c1", db_schema="axb")) == []
+    for command in ("CommandGetExportedKeys", "CommandGetImportedKeys"):
+        assert rows_of(here, make(command, table="s")) == []
+    known = {row["info_name"]: row["value"] for row in rows_of(here, make("CommandGetSqlInfo"))}
+    assert (known[0], known[3], known[8]) == ("Penstock", False, 0)
+    assert "INTERVAL" in known[508]
+    assert rows_of(here, make("CommandGetSqlInfo", info=[0, 9999])) == [{"info_name": 0, "value": "Penstock"}]
+
+
 # --- what goes wrong -----------------------------------------------------------------------------------------
 
 
@@ -238,6 +286,21 @@ def code_of(here: ServedHere) -> Any:
     except grpc.RpcError as error:
         return error.code()
     return None
+
+
+class GoneContext:
+    """The context of a call whose client has gone."""
+
+    def is_active(self) -> bool:
+        return False
+
+
+def test_rows_of_a_client_that_is_gone_are_not_the_end() -> None:
+    """A stream that breaks off isn't taken for a whole one."""
+    requests = whole(iter([b"one"]), GoneContext())
+    assert next(requests) == b"one"
+    with pytest.raises(CancelledError):
+        next(requests)
 
 
 def test_expired_tokens(here: ServedHere) -> None:

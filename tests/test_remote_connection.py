@@ -8,11 +8,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from certificates import NO_OPENSSL, OPENSSL, make_certificate
 from served_here import ServedHere
 
 import penstock
 from penstock.common import errors
+from penstock.common.clock import SystemClock
 from penstock.shell import dbapi
+from penstock.shell.top import OwnEngine
 
 NOW_US = 1_700_000_000_000_000
 CREATE = (
@@ -121,6 +124,30 @@ def test_what_a_server_does_not_offer(pair: tuple[Any, Any]) -> None:
         remote.ingest_lines("m v=1 1", database="d")
     with pytest.raises(errors.NotSupportedError, match="in this process"):
         remote.time_window("d")
+
+
+def test_top_looks_at_a_server(pair: tuple[Any, Any]) -> None:
+    """`.top` shows the streams of a server."""
+    own, remote = pair
+    remote.execute("CREATE DATABASE d VGROUPS 1")
+    remote.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+    remote.execute("CREATE STREAM s INTO d.r AS SELECT _wstart AS ts, sum(v) AS total FROM d.t INTERVAL(1m)")
+    looks = [OwnEngine(connection, SystemClock()).look() for connection in (own, remote)]
+    assert [[stream["stream_name"] for stream in look["streams"]] for look in looks] == [["s"], ["s"]]
+
+
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
+def test_tls(tmp_path: Path) -> None:
+    """With a certificate the server speaks TLS alone, to clients that trust it."""
+    certificate, key = make_certificate(tmp_path)
+    settings = {"tlsCertificate": str(certificate), "tlsKey": str(key)}
+    with ServedHere(tmp_path / "data", settings) as here:
+        with penstock.connect(host="localhost", port=here.port, tls_roots=str(certificate)) as remote:
+            assert remote.execute("SELECT 1").fetchall() == [(1,)]
+        with pytest.raises(errors.UnavailableError):
+            penstock.connect(host="localhost", port=here.port)
+        with pytest.raises(errors.NotFoundError, match=r"nowhere\.pem"):
+            penstock.connect(host="localhost", port=here.port, tls_roots=str(tmp_path / "nowhere.pem"))
 
 
 def test_nobody_answers() -> None:

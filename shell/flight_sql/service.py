@@ -267,7 +267,9 @@ class FlightSql:
         """Returns what columns a statement has, or None if it has none or they are only known afterwards."""
         if statement.query is not None:
             return arrow_schema(self._engine.query_columns(statement.query, session.connection.session))
-        if isinstance(statement.parsed, Show | Describe | Explain):  # running these harms nothing
+        parsed = statement.parsed
+        if isinstance(parsed, Show | Describe) or (isinstance(parsed, Explain) and not parsed.analyze):
+            # These cost little, and change nothing.
             return arrow_schema(self._execute(session, statement).columns)
         return None
 
