@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -95,6 +96,22 @@ def test_arrow_data_survives_frames(column: pa.Array, bytes_max: int) -> None:
     schema, batches = batches_of(sent)
     assert schema == batch.schema
     assert pa.Table.from_batches(list(batches), schema).equals(pa.Table.from_batches([batch, batch]))
+
+
+def test_frames_are_made_as_they_are_taken() -> None:
+    """Nothing is read ahead of a client that takes its time."""
+    batch = pa.record_batch({"n": [1, 2, 3]})
+    made: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(10):
+            made.append(number)
+            yield batch
+
+    taken = frames(batch.schema, batches(), 1 << 20)
+    for frame in range(4):
+        next(taken)
+        assert len(made) == frame
 
 
 @given(st.data())
@@ -248,6 +265,17 @@ def test_malformed_messages(here: ServedHere, call: Callable[[ServedHere], objec
     here.stream("DoPut", good_ingest())
     with here.own() as own:
         assert own.execute("SELECT v FROM d.t").fetchall() == [(1,)]
+
+
+def test_bytes_that_are_not_even_grpc(here: ServedHere) -> None:
+    """Who speaks another protocol is hung up on."""
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 100):
+        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+            connection.sendall(noise)
+            while connection.recv(4096):
+                pass
+    with here.connect() as con:
+        assert con.execute("SELECT 1").fetchall() == [(1,)]
 
 
 def test_oversize_messages(here: ServedHere) -> None:
