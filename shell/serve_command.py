@@ -63,7 +63,7 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
 
 
 def _stop_signals() -> SimpleQueue[int]:
-    """Returns what SIGTERM and SIGINT are put into. Handlers may interrupt its own methods, unlike those of an Event."""
+    """Returns what SIGTERM and SIGINT are put into. Its methods may be interrupted by themselves, unlike an Event's."""
     stop: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda caught, frame: stop.put(caught))
