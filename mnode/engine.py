@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -43,6 +43,7 @@ from penstock.mnode.logs import Logs
 from penstock.mnode.lookup import require_database
 from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
+from penstock.mnode.query import OpenQuery
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
 from penstock.mnode.rest import Rest
@@ -63,6 +64,7 @@ from penstock.mnode.task_states import TaskStates
 from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
+from penstock.planner.plan import ResultColumn
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
@@ -94,6 +96,7 @@ from penstock.sql.statements import (
     Insert,
     NoteTime,
     PauseStream,
+    Query,
     RecalculateStream,
     ReplayDlq,
     ResumeStream,
@@ -244,11 +247,29 @@ class Engine:
 
         What the session's identity may not do is refused here, wherever the statement comes from.
         """
+        return self.execute_parsed(parse_one(text), text, state)
+
+    def execute_parsed(self, statement: Statement, text: str, state: SessionState) -> Result:
+        """Does what `execute` does, with a statement that has been read from `text` already."""
         self._check_open()
-        statement = parse_one(text)
         require(state.identity, statement)
         with self.activity.statement(state.connection_id, without_password(statement, text)):
             return self._execute(statement, text, state)
+
+    def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
+        """Returns what columns the rows of a query would have, without running it. Raises PenstockErrors."""
+        self._check_open()
+        require(state.identity, query)
+        return self._queries.plan(query, state.freeze(self.clock.now_ms())).columns
+
+    @contextmanager
+    def open_query(self, query: Query, text: str, state: SessionState) -> Iterator[OpenQuery]:
+        """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block."""
+        self._check_open()
+        require(state.identity, query)
+        with (self.activity.statement(state.connection_id, text),
+              self._queries.open(query, state.freeze(self.clock.now_ms())) as opened):
+            yield opened
 
     def _execute(self, statement: Statement, text: str, state: SessionState) -> Result:
         session = state.freeze(self.clock.now_ms())
