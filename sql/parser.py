@@ -16,6 +16,7 @@ from penstock.sql.parse_ddl import (
     parse_drop_database,
     parse_drop_table,
     parse_flush,
+    parse_split_vgroup,
     parse_trim,
     parse_use,
 )
@@ -131,7 +132,7 @@ _NOT_SUPPORTED = (
     *(("DROP", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("ALTER", noun) for noun in ("USER", "DNODE", "LOCAL", "CLUSTER", "VIEW")),
     ("CREATE", "OR"), ("DROP", "CONSUMER"), ("GRANT",), ("REVOKE",), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
-    ("SPLIT",), ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
+    ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
 )
 
 _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
@@ -177,4 +178,5 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("EXPLAIN",): _parse_explain,
     ("FLUSH",): _plain(parse_flush),
     ("TRIM",): _plain(parse_trim),
+    ("SPLIT", "VGROUP"): _plain(parse_split_vgroup),
 }
