@@ -112,8 +112,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("blocked_percent", _DOUBLE), ("blocked_seconds", _DOUBLE), ("udf_percent", _DOUBLE),
             ("state_capacity", _BIG), ("busy_total_seconds", _DOUBLE), ("blocked_total_seconds", _DOUBLE),
             ("udf_total_seconds", _DOUBLE), ("downstream", _LINE), ("aside_bytes", _BIG),
-            ("worker_group", _text(96)), ("placement", _LINE),
-            ("wal_access", _WORD),
+            ("wal_access", _WORD), ("worker_group", _text(96)), ("placement", _LINE),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),
@@ -153,7 +152,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "perf_queries": (
             ("kill_id", _text(26)), ("conn_id", _BIG), ("create_time", _TIME), ("exec_usec", _BIG),
-            ("sql", _text(1024)),
+            ("sql", _text(1024)), ("progress", _LINE),
         ),
     },
 }
