@@ -104,6 +104,10 @@ class PermissionDeniedError(PenstockError):
     default_code = 0x0303
 
 
+class CancelledError(PenstockError):
+    """Whoever asked no longer wants the answer, or is gone."""
+
+
 class ConfigError(PenstockError):
     """One or more configuration keys are unknown or have bad values; all of them are listed."""
 

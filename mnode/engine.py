@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.common.access import check_access
 from penstock.common.clock import Clock, SystemClock
-from penstock.common.config import CONF_DIRECTORY, Config
+from penstock.common.config import CONF_DIRECTORY, Config, is_local
 from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
@@ -39,9 +39,11 @@ from penstock.mnode.functions import Functions
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.logins import Logins
+from penstock.mnode.logs import Logs
 from penstock.mnode.lookup import require_database
 from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
+from penstock.mnode.query import OpenQuery
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
 from penstock.mnode.rest import Rest
@@ -58,9 +60,11 @@ from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.system_tables import SystemTables
+from penstock.mnode.task_states import TaskStates
 from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
+from penstock.planner.plan import ResultColumn
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
@@ -92,6 +96,7 @@ from penstock.sql.statements import (
     Insert,
     NoteTime,
     PauseStream,
+    Query,
     RecalculateStream,
     ReplayDlq,
     ResumeStream,
@@ -105,7 +110,10 @@ from penstock.sql.statements import (
     UseDatabase,
 )
 from penstock.sql.stream_options import rates_sql
+from penstock.tasks.data_place import mark_place
+from penstock.tasks.environment import Request, RowsRequest, SpanRequest
 from penstock.tasks.explain import explain_stream
+from penstock.tasks.remote_log import BytesRequest, EndRequest, SegmentsRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
 _log = logger(__name__)
@@ -173,6 +181,7 @@ class Engine:
             undo.callback(self._views.close)
             undo.callback(self.results.close)
             undo.callback(self._ingest.close)
+            undo.callback(self._states.close)
             undo.callback(self._stop_service)
             undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
@@ -203,8 +212,10 @@ class Engine:
         self.backups = Backups(
             open_backup_store(location) if location else None, self.config.checkpoint_backup_interval, self.paths,
             self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
+        self._logs = Logs(storage, self.paths, self.fs)
+        self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)
         self._streams = Streams(
-            catalog, storage, self.results, self.records, self.backups, self.paths, self.config, clock,
+            catalog, storage, self.results, self._states, self.records, self.backups, self.paths, self.config, clock,
             self._start_controller)
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
@@ -236,11 +247,29 @@ class Engine:
 
         What the session's identity may not do is refused here, wherever the statement comes from.
         """
+        return self.execute_parsed(parse_one(text), text, state)
+
+    def execute_parsed(self, statement: Statement, text: str, state: SessionState) -> Result:
+        """Does what `execute` does, with a statement that has been read from `text` already."""
         self._check_open()
-        statement = parse_one(text)
         require(state.identity, statement)
         with self.activity.statement(state.connection_id, without_password(statement, text)):
             return self._execute(statement, text, state)
+
+    def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
+        """Returns what columns the rows of a query would have, without running it. Raises PenstockErrors."""
+        self._check_open()
+        require(state.identity, query)
+        return self._queries.plan(query, state.freeze(self.clock.now_ms())).columns
+
+    @contextmanager
+    def open_query(self, query: Query, text: str, state: SessionState) -> Iterator[OpenQuery]:
+        """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block."""
+        self._check_open()
+        require(state.identity, query)
+        with (self.activity.statement(state.connection_id, text),
+              self._queries.open(query, state.freeze(self.clock.now_ms())) as opened):
+            yield opened
 
     def _execute(self, statement: Statement, text: str, state: SessionState) -> Result:
         session = state.freeze(self.clock.now_ms())
@@ -421,7 +450,8 @@ class Engine:
             plan = self._streams.plan(stream, session, replaced)
             source = self.catalog.database(plan.source_database)
             assert source is not None
-            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options))
+            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options),
+                                   cluster=not is_local(self.config.spark["spark.master"]))
             rates = rates_sql(stream.options)
             if rates:
                 lines.append(f"Rates of each task, per second: {rates}")
@@ -440,14 +470,24 @@ class Engine:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
         if self._controller_factory is not None:
             return self._controller_factory(self, self._streams.checkpointed)
+        mark_place(self.paths, self.fs, self._secret)
         self._service = DnodeService(
-            self._secret, self.results.write_results, self.results.read, self.config.host)
+            self._secret, self.results.write_results, self._answer, self._states.keep, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
             self._runtime, self._service.address, self._secret, self._streams.checkpointed,
             surroundings=self._surroundings, before_commit=self._streams.settle, on_pause=self._note_paused,
             measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
+
+    def _answer(self, request: Request) -> pa.Table:
+        """Returns what a worker asks the dnode for."""
+        match request:
+            case RowsRequest() | SpanRequest():
+                return self.results.read(request)
+            case EndRequest() | SegmentsRequest() | BytesRequest():
+                return self._logs.answer(request)
+        return self._states.answer(request)
 
     def _note_paused(self, stream_id: int, reason: str) -> None:
         with self._ddl_lock:

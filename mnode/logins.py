@@ -158,8 +158,9 @@ def is_loopback(host: str) -> bool:
 
 def read_basic(credentials: str) -> tuple[str, str]:
     """Returns user and password of a Basic Authorization. Raises UnauthenticatedError."""
+    padding = "=" * (-len(credentials) % 4)  # which some clients leave out
     try:
-        user, colon, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+        user, colon, password = base64.b64decode(credentials + padding, validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         colon = ""
     if not colon:

@@ -322,11 +322,12 @@ class SystemTables:
             vgroups = database.vgroup_ids if database else ()
             precision = self._precision(source)
             starts = dict(stream.start_cut)
+            checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             for report in now.tasks.get(stream.id, ()):
-                checkpoint = next(
-                    (c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
-                yield _task_row(stream, report, vgroups, starts, precision, checkpoint,
-                                now.downstream.get(report.status.task, ()))
+                info = now.infos[stream.id]
+                yield (*_task_row(stream, report, vgroups, starts, precision, checkpoint,
+                                  now.downstream.get(report.status.task, ())),
+                       info.worker_group or None, info.placement or None)
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
@@ -345,7 +346,9 @@ class SystemTables:
     def _worker_rows(self) -> Iterator[Row]:
         for worker in self._streams.snapshot().workers:
             yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
-                   worker.address, worker.heard_ms, worker.streams, worker.failures)
+                   worker.address, worker.heard_ms, None if worker.group is None else len(worker.streams),
+                   worker.failures, ", ".join(worker.streams) or None, worker.executor, worker.host, worker.slots,
+                   worker.nice, worker.memory_bytes)
 
     def _memory_rows(self) -> Iterator[Row]:
         for info in self._streams.snapshot().memory:
@@ -458,7 +461,7 @@ def _task_row(
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
         _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
-        ", ".join(map(str, downstream)) or None, status.aside_bytes,
+        ", ".join(map(str, downstream)) or None, status.aside_bytes, status.wal_access,
     )
 
 
@@ -499,7 +502,7 @@ def watermark_row(
 def _tdengine_status(state: str) -> str:
     """Returns TDengine's word for a stream's state."""
     return {"RUNNING": "ready", "STARTING": "init", "RESTARTING": "recover", "PAUSED": "paused",
-            "FAILED": "failed", "STOPPED": "stop"}.get(state, "ready")
+            "WAITING": "init", "FAILED": "failed", "STOPPED": "stop"}.get(state, "ready")
 
 
 def _task_status(state: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from penstock.common.errors import NotSupportedError, SqlSyntaxError
 from penstock.sql.cursor import Cursor
@@ -42,7 +43,7 @@ from penstock.sql.parse_stream import (
     parse_stop_stream,
 )
 from penstock.sql.parse_user import parse_alter_user, parse_create_user, parse_drop_user
-from penstock.sql.statements import Explain, Statement
+from penstock.sql.statements import Describe, Explain, Name, Statement
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
 _CLAUSE_ORDER = (
@@ -82,6 +83,14 @@ def parse_one(text: str) -> Statement:
     if len(statements) != 1:
         raise SqlSyntaxError(f"one statement is expected, not {len(statements) or 'an empty text'}")
     return statements[0]
+
+
+@lru_cache(maxsize=1024)
+def parse_table_name(text: str) -> Name:
+    """Returns the name that `[database.]table` is; programs write to the same few tables again and again."""
+    described = parse_one(f"DESCRIBE {text}")
+    assert isinstance(described, Describe)
+    return described.name
 
 
 def _parse_statement(cursor: Cursor) -> Statement:

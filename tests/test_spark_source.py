@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -10,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from engine_process import EngineProcess
+from engine_process import ROOT, EngineProcess
 from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, In, LessThanOrEqual, Not, StringStartsWith
 from statement_engine import StatementEngine
 
@@ -121,6 +124,15 @@ def wait_for(condition: Callable[[], bool]) -> None:
     while not condition():
         assert clock.monotonic() < deadline, "waited in vain"
         clock.wait(threading.Event(), 0.1)
+
+
+@pytest.mark.slow
+def test_the_example_prints_what_the_page_says(tmp_path: Path) -> None:
+    """docs/spark.md shows what examples/in_spark.py prints."""
+    shown = re.findall(r"^```text\n(.*?)^```", (ROOT / "docs" / "spark.md").read_text(), re.MULTILINE | re.DOTALL)
+    answer = subprocess.run([sys.executable, str(ROOT / "examples" / "in_spark.py")], cwd=tmp_path, capture_output=True,
+                            text=True, check=False, timeout=300)
+    assert [answer.stdout.strip()] == [text.strip() for text in shown], answer.stderr[-2000:]
 
 
 @pytest.mark.slow

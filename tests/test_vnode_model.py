@@ -20,6 +20,7 @@ from penstock.common.fs import OsFs
 from penstock.vnode.outside import OutsideVnode
 from penstock.vnode.snapshot import SnapshotTooOldError
 from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, RowsRecord
 
@@ -203,7 +204,7 @@ def run_history(root: Path, ops: list[Any], key_columns: int, unit: str, argumen
 
 def check_log(directory: Path, model: Model) -> None:
     """Checks the verdicts in the log, and that folding the log gives the newest state."""
-    reader = WalReader(directory / "wal", OsFs())
+    reader = WalReader(LogFiles(directory / "wal", OsFs()))
     state: dict[Key, dict[str, Any]] = {}
     while records := reader.read():
         for record in records:

@@ -18,6 +18,7 @@ from penstock.vnode.memtable import VERSION_COLUMN
 from penstock.vnode.parts import PartCache
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.table import TableState
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import DeleteRecord, Record, RowsRecord
 
@@ -35,11 +36,11 @@ class OutsideVnode:
 
     def acknowledged_version(self) -> int:
         """Returns the version that readers may go to now."""
-        reader = WalReader(self._directory / "wal", self._fs)
+        log = LogFiles(self._directory / "wal", self._fs)
         try:
-            return reader.acknowledged_version
+            return log.end().version
         finally:
-            reader.close()
+            log.close()
 
     def snapshot(self, table_uid: int, as_of: int | None = None) -> Snapshot:
         """Returns a table as of a version (None: everything acknowledged).
@@ -131,7 +132,7 @@ class OutsideVnode:
 
     def _log(self, first: int, last: int) -> Iterator[Record]:
         """Yields the records behind version `first` and up to `last`. Raises WalGapError, UnavailableError."""
-        reader = WalReader(self._directory / "wal", self._fs, first + 1)
+        reader = WalReader(LogFiles(self._directory / "wal", self._fs), first + 1)
         try:
             while reader.next_version <= last:
                 records = reader.read(max_records=min(1024, last - reader.next_version + 1))

@@ -29,11 +29,21 @@ from penstock.vnode.ingest import prepare
 from penstock.vnode.keys import TS_MAX, TS_MIN
 from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges, newest_times
-from penstock.vnode.parts import MAX_PART_ROWS, ROW_GROUP_ROWS, SCHEMA_FILE, PartCache, PartWriter, parquet_bytes
+from penstock.vnode.merging import in_key_order
+from penstock.vnode.parts import (
+    MAX_PART_ROWS,
+    ROW_GROUP_ROWS,
+    SCHEMA_FILE,
+    PartCache,
+    PartReader,
+    PartWriter,
+    parquet_bytes,
+)
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.source import cut, gather, resolve
 from penstock.vnode.table import PartHandle, TableState
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
 from penstock.wal.retention import RetentionPolicy, deletable, segment_infos
@@ -44,7 +54,7 @@ _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stor
 _FLUSHES_PER_TIMES = 16  # for more child tables; opening the vnode reads the keys of the parts written since
 _TIER_BITS = 3  # parts of a tier have up to 8 times the rows of the tier below
 _MAX_TOMBSTONES = 2000  # beyond that, parts are rewritten without the hidden rows before their tier is full
-_THREADS_FROM_BYTES = 1 << 20  # handing columns of smaller parts to threads costs more than reading them
+_MERGED_BYTES = 64 << 20  # held of the parts that are being merged
 _RETENTION_INTERVAL_S = 5.0
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
 
@@ -222,7 +232,7 @@ class Vnode:
             for tombstone in entry.tombstones:
                 table.delete(tombstone)
             self._tables[entry.table_uid] = table
-        reader = WalReader(self._directory / "wal", self._fs, manifest.persisted_version + 1)
+        reader = WalReader(LogFiles(self._directory / "wal", self._fs), manifest.persisted_version + 1)
         try:
             while records := reader.read():
                 for record in records:
@@ -719,11 +729,14 @@ class Vnode:
         with self._lock:
             horizon = self._horizon(self._persisted)
             tombstones = tuple(t for t in table.tombstones if t.dropped or t.version <= self._persisted)
-        runs = [self._read_part(part) for part in chosen]
+        readers = [PartReader(part.path, part.info) for part in chosen]
         names = dict.fromkeys(name for part in chosen for name in part.info.columns)
-        types = {f.name: f for run in runs for f in run.data.schema}
+        types = {f.name: f for reader in readers for f in reader.schema}
+        fields = [types[name] for name in names]
         updates = join_ranges([part.info.updates for part in chosen])
-        rows = self._resolved(table, runs, [types[name] for name in names], tombstones, horizon, unique=updates is None)
+        unique = updates is None
+        rows = (piece for runs in in_key_order([reader.row_groups() for reader in readers], _MERGED_BYTES)
+                for piece in self._resolved(table, runs, fields, tombstones, horizon, unique=unique))
         if updates is not None and not self._older_elsewhere(table, chosen, updates, horizon):
             updates = None
         parts = self._write_parts(table, rows, horizon, updates)
@@ -747,14 +760,6 @@ class Vnode:
         if any(p.info.min_ts <= updates[1] and p.info.max_ts >= updates[0] for p in table.parts if p not in chosen):
             return True
         return horizon < max((p.info.max_version for p in chosen), default=0)
-
-    def _read_part(self, part: PartHandle) -> Run:
-        data = self._fs.read(part.path)
-        if crc32c(data) != part.info.crc:
-            raise CorruptionError(f"part {part.path} is damaged: its checksum does not fit")
-        file = pq.ParquetFile(pa.BufferReader(data))
-        table = file.read(use_threads=len(data) >= _THREADS_FROM_BYTES).combine_chunks()
-        return Run.of(table.to_batches()[0], part.info.updates)
 
     def _replace_parts(self, table: TableState, old: Sequence[PartHandle], new: Sequence[PartHandle]) -> None:
         now = self._clock.monotonic()
@@ -878,7 +883,8 @@ class Vnode:
         with self._lock:
             parts = [part for table in self._tables.values() for part in table.parts]
         for part in parts:
-            if self._read_part(part).num_rows != part.info.rows:
+            rows = sum(group.num_rows for group in PartReader(part.path, part.info).row_groups())
+            if rows != part.info.rows:
                 raise CorruptionError(f"part {part.path} doesn't have the {part.info.rows} rows of the MANIFEST")
 
     def close(self, *, flush: bool = True) -> None:
