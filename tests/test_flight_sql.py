@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,7 @@ from penstock.shell.flight_sql.messages import make, pack, read, unpack
 from penstock.shell.flight_sql.server import whole
 from penstock.shell.flight_sql.service import ACTIONS
 from penstock.shell.flight_sql.sessions import Sessions
+from penstock.shell.literals import parameter_rows
 
 CALLS_MAX = 4
 PASSWORD = "correct horse"
@@ -164,6 +166,10 @@ def test_prepared_statements(here: ServedHere) -> None:
         writer.close()
         [endpoint] = client.get_flight_info(command, options).endpoints
         assert client.do_get(endpoint.ticket, options).read_all().column(0).to_pylist() == [7]
+        writer, _ = client.do_put(command, pa.schema([("0", pa.int64())]), options)
+        writer.write_batch(pa.record_batch([pa.array([7, 8])], names=["0"]))
+        with pytest.raises(NotImplementedError, match="one row of parameters"):
+            writer.close()
         act("ClosePreparedStatement", make("ActionClosePreparedStatementRequest", prepared_statement_handle=handle))
         with pytest.raises(KeyError, match="no such prepared statement"):
             client.get_flight_info(command, options)
@@ -214,6 +220,27 @@ def test_metadata(here: ServedHere) -> None:
     assert (known[0], known[3], known[8]) == ("Penstock", False, 0)
     assert "INTERVAL" in known[508]
     assert rows_of(here, make("CommandGetSqlInfo", info=[0, 9999])) == [{"info_name": 0, "value": "Penstock"}]
+
+
+def test_parameters_are_what_they_were(here: ServedHere) -> None:
+    """Values of all types become literals of these values; times with a zone keep their instant, to the nanosecond."""
+    moment = 1_714_557_600_123_456_789
+    batch = pa.record_batch([
+        pa.array([moment], pa.timestamp("ns")), pa.array([moment], pa.timestamp("ns", "Europe/Berlin")),
+        pa.array([None], pa.timestamp("s")), pa.array([Decimal("1.50")]), pa.array(["it's ?"]), pa.array([b"\x01"]),
+        pa.array([True]), pa.array(["x"]).dictionary_encode()], names=list("abcdefgh"))
+    [row] = parameter_rows(batch)
+    assert row == ("2024-05-01 10:00:00.123456789", "2024-05-01 10:00:00.123456789+00:00", None, Decimal("1.50"),
+                   "it's ?", b"\x01", True, "x")
+    with here.own() as own:
+        own.execute("CREATE DATABASE d PRECISION 'ns'")
+        own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+        own.execute("INSERT INTO d.t VALUES (?, 1)", row[1:2])
+        own.set_time_zone("Asia/Tokyo")
+        own.execute("INSERT INTO d.t VALUES (?, 2)", row[:1])
+        own.set_time_zone("UTC")
+        assert [str(value) for value in own.execute("SELECT ts FROM d.t ORDER BY ts").fetch_arrow().column(0)] == [
+            "2024-05-01 01:00:00.123456789", "2024-05-01 10:00:00.123456789"]
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,21 @@ def test_statements_of_a_session(pair: tuple[Any, Any]) -> None:
     assert remote.execute("SELECT count(*) FROM x").fetchall() == [(4,)]
     remote.execute("DROP DATABASE d")
     assert remote.session.database is None
+
+
+def test_time_zones(pair: tuple[Any, Any]) -> None:
+    """The zone of a connection holds for what it writes and reads; an unknown one is refused and changes nothing."""
+    _, remote = pair
+    for connection in pair:
+        connection.set_time_zone("Asia/Tokyo")
+        with pytest.raises(dbapi.DataError, match="no time zone Nowhere"):
+            connection.set_time_zone("Nowhere")
+    remote.execute("CREATE DATABASE d")
+    remote.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+    remote.execute("INSERT INTO d.t VALUES ('2024-05-01 09:00:00', 1)")
+    remote.set_time_zone("UTC")
+    times = [connection.execute("SELECT ts FROM d.t").fetchone()[0] for connection in pair]
+    assert times == [datetime(2024, 5, 1, 9), datetime(2024, 5, 1)]
 
 
 def test_errors_are_the_same(pair: tuple[Any, Any]) -> None:

@@ -150,8 +150,7 @@ class FlightSql:
                 affected = self._ingest(session, command, chain([first], requests))
             case "CommandPreparedStatementUpdate":
                 text = session.prepared(command.prepared_statement_handle).text
-                pieces = _parameters(chain([first], requests))
-                texts = (each for rows in pieces for each in bind_rows(text, rows)) if count_marks(text) else [text]
+                texts = _bound(text, chain([first], requests)) if count_marks(text) else [text]
                 affected = sum(self._update(session, _read(each)) for each in texts)
             case "CommandPreparedStatementQuery":
                 prepared = session.prepared(command.prepared_statement_handle)
@@ -319,11 +318,17 @@ def _parameters(requests: Iterable[bytes]) -> Iterator[list[Row]]:
     return map(parameter_rows, batches)
 
 
+def _bound(text: str, requests: Iterable[bytes]) -> Iterator[str]:
+    """Yields the statements that execute a prepared one with each row of parameters."""
+    for rows in _parameters(requests):
+        yield from bind_rows(text, rows)
+
+
 def _one_row(pieces: Iterable[list[Row]]) -> Row:
     rows = list(islice(chain.from_iterable(pieces), 2))
-    if len(rows) != 1:
-        raise NotSupportedError("a query takes one row of parameters")
-    return rows[0]
+    if len(rows) > 1:
+        raise NotSupportedError("a statement that is executed as a query takes one row of parameters")
+    return rows[0] if rows else ()
 
 
 def _refuse_transaction(command: Any) -> None:
