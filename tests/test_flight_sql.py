@@ -142,7 +142,7 @@ def test_arrows_own_client(here: ServedHere) -> None:
         assert table.to_pylist() == [{"one": 1, "text": "x"}]
         assert client.get_schema(flight.FlightDescriptor.for_command(query_command("SHOW DATABASES")), options
                                  ).schema.names[0] == "name"
-        assert {action.type for action in client.list_actions(options)} == set(ACTIONS)
+        assert {each.type for each in client.list_actions(options)} == set(ACTIONS)
 
 
 def test_prepared_statements(here: ServedHere) -> None:
@@ -294,6 +294,60 @@ def test_malformed_messages(here: ServedHere, call: Callable[[ServedHere], objec
         assert own.execute("SELECT v FROM d.t").fetchall() == [(1,)]
 
 
+def action(name: str, body: bytes) -> bytes:
+    return bytes(make("Action", type=name, body=body).SerializeToString())
+
+
+def valid_calls() -> list[tuple[str, list[bytes]]]:
+    """Returns calls that a client may make, by method."""
+    prepare = pack(make("ActionCreatePreparedStatementRequest", query="SELECT * FROM d.t WHERE v > ?"))
+    close = pack(make("ActionClosePreparedStatementRequest", prepared_statement_handle=b"12345678"))
+    option = make("SessionOption", key="schema", value=make("SessionOptionValue", string_value="d"))
+    commands = [make("CommandStatementQuery", query="SELECT ts, v FROM d.t"), make("CommandGetSqlInfo", info=[1, 500]),
+                make("CommandGetTables", db_schema_filter_pattern="%", include_schema=True),
+                make("CommandGetPrimaryKeys", table="t", db_schema="d"),
+                make("CommandPreparedStatementQuery", prepared_statement_handle=b"12345678")]
+    ticket = make("TicketStatementQuery", statement_handle=b"q12345678SELECT v FROM d.t")
+    return [
+        *(("GetFlightInfo", [descriptor(pack(command))]) for command in commands),
+        *(("GetSchema", [descriptor(pack(command))]) for command in commands),
+        ("DoGet", [make("Ticket", ticket=pack(ticket)).SerializeToString()]),
+        ("DoPut", good_ingest()), ("DoPut", good_ingest()[:1]),
+        ("DoAction", [action("CreatePreparedStatement", prepare)]),
+        ("DoAction", [action("ClosePreparedStatement", close)]),
+        ("DoAction", [action("SetSessionOptions", make(
+            "SetSessionOptionsRequest", session_options=[option]).SerializeToString())]),
+        ("DoAction", [action("CancelFlightInfo", make("CancelFlightInfoRequest", info=make(
+            "FlightInfo", endpoint=[make("FlightEndpoint", ticket=make("Ticket", ticket=pack(ticket)))])
+        ).SerializeToString())]),
+    ]
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
+    """A channel to a server with a table, for many calls."""
+    with ServedHere(tmp_path_factory.mktemp("fuzzed") / "data") as server, server.channel() as channel:
+        with server.own() as own:
+            own.execute("CREATE DATABASE d VGROUPS 1")
+            own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+        yield channel
+
+
+@given(st.sampled_from(valid_calls()), st.data())
+def test_damaged_calls(fuzzed: grpc.Channel, call: tuple[str, list[bytes]], data: st.DataObject) -> None:
+    """Whatever becomes of a message on its way, the answer is one to a mistake of the client's, or a good one."""
+    method, requests = call[0], [bytearray(request) for request in call[1]]
+    message = data.draw(st.sampled_from(requests))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(message)))
+        message[start:start + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    answers = fuzzed.stream_stream(METHOD + method)(map(bytes, requests), timeout=60)
+    with suppress(grpc.RpcError):
+        list(answers)
+    assert answers.code() in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND,
+                              grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.ALREADY_EXISTS), answers.details()
+
+
 def test_bytes_that_are_not_even_grpc(here: ServedHere) -> None:
     """Who speaks another protocol is hung up on."""
     for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 100):
@@ -388,14 +442,13 @@ def test_a_cancelled_query(here: ServedHere) -> None:
         do_action = channel.unary_stream(METHOD + "DoAction")
         info = read("FlightInfo", channel.unary_unary(METHOD + "GetFlightInfo")(
             descriptor(query_command("SELECT ts, v FROM d.t"))))
-        action = make("Action", type="CancelFlightInfo", body=make(
-            "CancelFlightInfoRequest", info=info).SerializeToString()).SerializeToString()
+        cancel = action("CancelFlightInfo", make("CancelFlightInfoRequest", info=info).SerializeToString())
         with pytest.raises(grpc.RpcError, match="doesn't run"):
-            list(do_action(action))
+            list(do_action(cancel))
         rows = channel.unary_stream(METHOD + "DoGet")(info.endpoint[0].ticket.SerializeToString())
         next(rows)
         next(rows)
-        [answer] = do_action(action)
+        [answer] = do_action(cancel)
         assert read("CancelFlightInfoResult", read("Result", answer).body).status == messages.CANCELLED
         with pytest.raises(grpc.RpcError) as caught:
             list(rows)
