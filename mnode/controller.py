@@ -420,7 +420,8 @@ class StreamController:
 
     def _memory_infos(self) -> list[MemoryInfo]:
         workers = {worker.connection.pid: f"worker {group}/{index}"
-                   for group, members in self._workers.items() for index, worker in members.items()}
+                   for group, members in self._workers.items() for index, worker in members.items()
+                   if worker.connection.here}
         known = [MemoryInfo("java" if pid in self._memory.java else workers.get(pid, "engine"), pid, nbytes)
                  for pid, nbytes in self._memory.by_pid.items()]
         limit = self._memory_watch.limit
@@ -602,7 +603,8 @@ class StreamController:
             return
         self._memory = memory
         workers = {Place(group, index): memory.by_pid.get(worker.connection.pid, 0)
-                   for group, members in self._workers.items() for index, worker in members.items()}
+                   for group, members in self._workers.items() for index, worker in members.items()
+                   if worker.connection.here}
         found = self._memory_watch.decide(memory.total, workers, list(self._holdings()))
         if found is not None:
             holding, reason = found
@@ -1048,7 +1050,8 @@ class StreamController:
         peers = tuple(workers[index].connection.exchange_address for index in sorted(workers))
         since = "the start" if deployment.checkpoint_id is None else f"checkpoint {deployment.checkpoint_id}"
         self._tell(instruction.stream_id, f"attempt {deployment.attempt} is deployed, from {since}")
-        self._send(instruction.group, control.Deploy(deployment, peers))
+        for index, worker in workers.items():
+            worker.connection.send(control.Deploy(deployment.for_worker(index), peers))
         self._share_queues()
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:

@@ -9,6 +9,8 @@ from typing import Literal
 
 import pyarrow as pa
 
+from penstock.wal.log import Access
+
 Level = Literal["source", "agg", "sink"]
 
 
@@ -335,6 +337,7 @@ class TaskStatus:
     until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
     of which `state_memory` are in memory.
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
+    `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
     """
 
     task: TaskId
@@ -386,3 +389,4 @@ class TaskStatus:
     state_capacity: int | None = None
     state_memory: int = 0
     aside_bytes: int = 0
+    wal_access: Access | None = None

@@ -9,15 +9,19 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import penstock
+from penstock.common.config import is_local
 from penstock.common.errors import UnavailableError
 from penstock.common.logging import logger
 from penstock.common.responsiveness import leave_out_what_stays
+from penstock.tasks.code_archive import CodeArchive, code_archive
 from penstock.tasks.executors import Executor, Executors
 from penstock.tasks.worker import WorkerSpec, run_worker
 
@@ -29,6 +33,9 @@ _log = logger(__name__)
 LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[64]"
 APPLICATION_NAME = "penstock"
+
+_PACKAGE_DIRECTORY = Path(penstock.__file__).parent
+_WORKERS_PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
 
 OnEnd = Callable[[str | None], None]
 
@@ -242,7 +249,7 @@ class GroupHandle:
 
         def run_partition(places: Iterator[int]) -> Iterator[int]:
             for index in places:
-                run_worker(spec, index)
+                run_worker(spec, index, _scratch_directory())
                 yield index
 
         context.parallelize(range(self._workers), self._workers).barrier().mapPartitions(run_partition).count()
@@ -257,8 +264,10 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
 
     active = SparkContext._active_spark_context
     if active is not None:
-        if active.master.startswith("local"):
+        if is_local(active.master):
             active.pythonExec = sys.executable
+        else:
+            _ship(active, code_archive(_PACKAGE_DIRECTORY))
         return active
     conf = SparkConf().setMaster(DEFAULT_MASTER).setAppName(APPLICATION_NAME)
     logging_options = f"-Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}"
@@ -267,6 +276,12 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
         if name == "spark.driver.extraJavaOptions":
             value = f"{logging_options} {value}"
         conf.set(name, value)
+    archive = None if is_local(conf.get("spark.master")) else code_archive(_PACKAGE_DIRECTORY)
+    if archive is not None:
+        # Workers' processes are forked from one that imports Penstock before Spark tells it where shipped code is:
+        # it starts where Spark puts the files.
+        paths = [archive.name, conf.get(_WORKERS_PYTHON_PATH, "")]
+        conf.set(_WORKERS_PYTHON_PATH, os.pathsep.join(path for path in paths if path))
     # Spark's web page listens on the address of SPARK_LOCAL_IP, and on all of the machine's without it.
     os.environ.setdefault("SPARK_LOCAL_IP", properties.get("spark.driver.bindAddress", LOOPBACK))
     gateway: Any = None
@@ -281,9 +296,29 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
     context = SparkContext(conf=conf, gateway=gateway)
     # Now all the process's large modules are there.
     leave_out_what_stays()
-    # Workers must run the interpreter, and so the packages, of the engine.
-    context.pythonExec = sys.executable
+    # Workers must run the interpreter, and so the packages, of the engine, or one that has the same.
+    context.pythonExec = properties.get("spark.pyspark.python", sys.executable)
+    if archive is not None:
+        _ship(context, archive)
     return context
+
+
+def _ship(context: SparkContext, archive: CodeArchive) -> None:
+    """Has the workers of a cluster get Penstock's code from here."""
+    from pyspark import SparkFiles
+
+    # Below a folder that Spark removes when it stops: executors may come and ask for it until then.
+    path = Path(SparkFiles.getRootDirectory()) / "penstock" / archive.name
+    if path.exists():
+        return  # by an engine before
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(archive.data)
+    context.addPyFile(str(path))
+
+
+def _scratch_directory() -> Path:
+    """Returns where a worker may keep files while it runs: where its executor does."""
+    return Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
 
 
 def _warm_up(context: SparkContext) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes
+from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes, serve
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
@@ -23,7 +23,6 @@ from penstock.mnode.controller import ControllerSettings, RunningStream, StreamC
 from penstock.mnode.executor_keeper import Scale
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
-from penstock.mnode.service import DnodeService
 from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
 from penstock.tasks.executors import Executor, Executors
 from penstock.tasks.messages import SetRates, TaskEvent, TaskId
@@ -47,7 +46,7 @@ class Engine:
         self.build = build
         self.results = Results()
         self.runtime = ThreadRuntime()
-        self.service = DnodeService(SECRET, self.results.write, lambda request: None)  # type: ignore[arg-type]
+        self.service = serve(root, SECRET, self.results)
         self.pins: list[tuple[int, dict[int, int]]] = []
         self.attempts: dict[int, int] = {}
         self.controller = self.open()

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import runtime_fakes
-from runtime_fakes import FakePlan, Results, build_fakes
+from runtime_fakes import FakePlan, Results, build_fakes, serve
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
@@ -25,7 +25,6 @@ from penstock.mnode.checkpoints import CheckpointSettings
 from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
-from penstock.mnode.service import DnodeService
 from penstock.tasks.spark import SparkRuntime
 from penstock.tasks.task import TaskSettings
 from penstock.tasks.worker import WorkerSpec
@@ -50,7 +49,7 @@ class Engine:
 
     def __init__(self, root: Path, runtime: SparkRuntime) -> None:
         self.results = Results()
-        self.service = DnodeService(SECRET, self.results.write, lambda request: None)  # type: ignore[arg-type]
+        self.service = serve(root, SECRET, self.results)
         self.attempts: dict[int, int] = {}
         settings = ControllerSettings(
             GroupSettings(restart_delay_min_s=0.05, idle_timeout_s=0.5), CheckpointSettings(),

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.vnode.vnode import SnapshotTooOldError, Vnode, VnodeOptions
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, RowsRecord
 
@@ -197,7 +198,7 @@ def run_history(root: Path, ops: list[Any], key_columns: int, unit: str, argumen
 
 def check_log(directory: Path, model: Model) -> None:
     """Checks the verdicts in the log, and that folding the log gives the newest state."""
-    reader = WalReader(directory / "wal", OsFs())
+    reader = WalReader(LogFiles(directory / "wal", OsFs()))
     state: dict[Key, dict[str, Any]] = {}
     while records := reader.read():
         for record in records:

@@ -32,9 +32,11 @@ from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskId
 from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.runner import LocalLink, TaskFailure, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
+from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import StreamDeployment, StreamTask
 from penstock.tasks.worker import WorkerSpec, queues_of
 from penstock.vnode.snapshot import TimeSpan
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from simulation.disk import ProcessDied
 from simulation.world import World
@@ -92,7 +94,7 @@ class Line:
 
     def __init__(self, cluster: Cluster, worker: SimWorker) -> None:
         self.group, self.index = worker.spec.group, worker.index
-        self.pid, self.exchange_address = worker.number, worker.process
+        self.pid, self.exchange_address, self.here = worker.number, worker.process, True
         self._cluster = cluster
         self._worker = worker
         self._sent_until = [0.0, 0.0]
@@ -497,12 +499,12 @@ class SimEnvironment:
 
     def __init__(self, worker: SimWorker, hosted: Hosted) -> None:
         self.clock: Clock = worker.cluster.world.clock
-        self.state_cache = StateCache()
+        self._cache = StateCache()
         self._worker = worker
         self._hosted = hosted
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(self._worker.paths.wal(vgroup_id), self._worker.fs, after_version + 1)
+        return WalReader(LogFiles(self._worker.paths.wal(vgroup_id), self._worker.fs), after_version + 1)
 
     def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int,
                   as_of: int) -> pa.Table:
@@ -528,8 +530,8 @@ class SimEnvironment:
     def result_writer(self, task: TaskId) -> SimResultWriter:
         return SimResultWriter(self._worker, self._hosted)
 
-    def state_directory(self, task: TaskId) -> Path:
-        return self._worker.paths.state(task.stream_id, str(task))
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        return StateStore(self._worker.paths.state(task.stream_id, str(task)), map_bytes, self._cache)
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
         self._worker.line.answer(control.Acknowledged(checkpoint, self._hosted.deployment.attempt))
