@@ -81,6 +81,15 @@ class Config:
     disable_stream: bool = field(metadata=_key("engine", "flag"))
     udf_dir: Path = field(metadata=_key("engine", "path"))
 
+    flight_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
+    flight_message_max: int = field(metadata=_key("server", "size", MIB, GIB))
+    flight_calls_max: int = field(metadata=_key("server", "integer", 4, 10_000))
+    http_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
+    request_size_max: int = field(metadata=_key("server", "size", KIB, GIB))
+    token_lifetime: float = field(metadata=_key("server", "duration", MINUTE, 365 * DAY))
+    tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
+    tls_key: str = field(metadata=_key("server", "text", or_empty=True))
+
     wal_segment_size: int = field(metadata=_key("wal", "size", 64 * KIB, 4 * GIB))
     wal_poll_interval: float = field(metadata=_key("wal", "duration", 0.0001, 1))
     wal_pin_max: int = field(metadata=_key("wal", "size", MIB, PIB))
@@ -120,6 +129,7 @@ class Config:
     checkpoint_backup_interval: float = field(metadata=_key("checkpoints", "duration", 0, DAY))
 
     streams_per_worker: int = field(metadata=_key("workers", "integer", 1, 60))
+    udf_nice: int = field(metadata=_key("workers", "integer", 0, 19))
     worker_idle_timeout: float = field(metadata=_key("workers", "duration", 0, DAY))
     heartbeat_interval: float = field(metadata=_key("workers", "duration", 0.01, MINUTE))
     heartbeat_timeout: float = field(metadata=_key("workers", "duration", 0.1, HOUR))

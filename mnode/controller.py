@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,7 @@ from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
+from penstock.mnode.executor_keeper import ExecutorKeeper, Scale
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
 from penstock.mnode.memory_watch import Holding, MemoryWatch, Place
 from penstock.mnode.monitor import Monitor, TaskReport
@@ -34,6 +35,7 @@ from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.tasks import control
+from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -74,6 +76,10 @@ class Handle(Protocol):
 
     def cancel(self) -> None: ...
 
+    def places(self) -> Mapping[int, str]:
+        """Returns the executors' ids by worker, as far as they are known."""
+        ...
+
 
 class Runtime(Protocol):
     """What runs worker groups; `penstock.tasks.spark.SparkRuntime` outside of tests."""
@@ -83,6 +89,14 @@ class Runtime(Protocol):
     ) -> Handle: ...
 
     def is_ready(self) -> bool: ...
+
+    def executors(self) -> Executors | None:
+        """Returns where workers can be; None while Spark isn't there."""
+        ...
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        """Asks for so many executors in all, without those `released`. Raises UnavailableError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +112,8 @@ class ControllerSettings:
     queue_budget_bytes: int = 0
     state_cache_bytes: int = DEFAULT_BYTES
     memory_limit_bytes: int = 0
+    udf_nice: int = 0
+    executors_interval_s: float = 2.0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     log_level: str = "warning"
@@ -123,6 +139,7 @@ class ControllerSettings:
             queue_budget_bytes=config.queue_budget,
             state_cache_bytes=config.max_stream_backend_cache * MIB,
             memory_limit_bytes=limit_bytes(config.memory_limit, memory_bytes),
+            udf_nice=config.udf_nice,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.host,
@@ -140,7 +157,7 @@ class RunningStream:
     have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
     `last_checkpoint_id` were used, also if they aren't on disk any more. `pause_reason`: why it is paused, if not by
     PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit. `queues`: how
-    many its tasks have on each worker, for the share in `queueBudget`.
+    many its tasks have on each worker, for the share in `queueBudget`. `functions`: the users' functions that it calls.
     """
 
     stream_id: int
@@ -160,11 +177,13 @@ class RunningStream:
     last_checkpoint_id: int = 0
     pause_reason: str = ""
     state_limit: int = 0
+    functions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """How a stream is. `state`: STARTING, RUNNING, PAUSED, RESTARTING or STOPPING; `reason` says why it isn't running.
+    """How a stream is. `state`: WAITING, STARTING, RUNNING, PAUSED, RESTARTING or STOPPING; `reason` says why it isn't
+    running.
 
     `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoints` are those
     that have no record: the one under way and those abandoned lately, oldest first; `damaged` are the ids of recorded
@@ -267,6 +286,10 @@ class StreamController:
         self._memory_watch = MemoryWatch(settings.memory_limit_bytes)
         self._memory = Memory({})
         self._measured_at: float | None = clock.monotonic()  # None: a measurement is under way
+        self._keeper = ExecutorKeeper(settings.groups.idle_timeout_s)
+        self._executors: Executors | None = None
+        self._places: dict[str, Mapping[int, str]] = {}
+        self._counted_at: float | None = clock.monotonic() - settings.executors_interval_s  # None: Spark is being asked
         self._build = build
         self._records = records
         self._machine = GroupMachine(settings.groups)
@@ -404,18 +427,37 @@ class StreamController:
 
     def workers(self) -> list[WorkerInfo]:
         """Returns all worker processes that there are or should be."""
-        return self._ask(lambda: [self._worker_info(group, index)
-                                  for group in self._machine.groups for index in range(group.workers)])
+        return self._ask(lambda: [
+            *(self._worker_info(group, index) for group in self._machine.groups for index in range(group.workers)),
+            *self._free_slots()])
 
     def _worker_info(self, group: groups.Group, index: int) -> WorkerInfo:
-        info = WorkerInfo(group.name, index, group.vgroup_ids[index], group.state.name, group.reason,
-                          streams=len(group.streams), failures=group.failures)
+        executor = self._places.get(group.name, {}).get(index)
+        hosts = {} if self._executors is None else {executor.id: executor.host for executor in self._executors.all}
+        info = WorkerInfo(
+            group.name, index, group.vgroup_ids[index], group.state.name,
+            self._machine.waits_for(group) if group.lacks_slots else group.reason, failures=group.failures,
+            streams=tuple(self._entries[stream_id].stream.name for stream_id in sorted(group.streams)),
+            executor=executor, host=None if executor is None else hosts.get(executor), slots=1 if group.slots else 0,
+            nice=self._nice(group.user_code))
         worker = self._workers.get(group.name, {}).get(index)
         if worker is None:
             return info
         silent_ms = round((self._clock.monotonic() - worker.heard_at) * 1000)
         return replace(info, state="RUNNING", pid=worker.connection.pid, address=worker.connection.exchange_address,
-                       heard_ms=self._clock.now_ms() - silent_ms)
+                       heard_ms=self._clock.now_ms() - silent_ms,
+                       memory_bytes=self._memory.by_pid.get(worker.connection.pid))
+
+    def _free_slots(self) -> Iterator[WorkerInfo]:
+        """Yields a line for each executor that has free slots."""
+        for executor in () if self._executors is None else self._executors.all:
+            if executor.busy < executor.slots:
+                yield WorkerInfo(None, None, None, "FREE", executor=executor.id, host=executor.host,
+                                 slots=executor.slots - executor.busy)
+
+    def _nice(self, user_code: bool) -> int:
+        """Returns how much lower the priority of a group's processes is."""
+        return self._settings.udf_nice if user_code else 0
 
     def close(self, final_checkpoint: bool = True) -> None:
         """Ends all streams and workers; takes at most about as long as the two timeouts for it together.
@@ -506,6 +548,7 @@ class StreamController:
         deadlines = [self._machine.next_deadline(), self._checkpoints.next_deadline()]
         if self._workers:
             deadlines += [self._silence_checked_at + _SILENCE_CHECK_S, self._next_measurement()]
+        deadlines.append(self._next_count())
         known = [deadline for deadline in deadlines if deadline is not None]
         if not known:
             self._flag.wait()
@@ -529,6 +572,11 @@ class StreamController:
         if self._workers and at is not None and at <= now:
             self._measured_at = None
             self._helpers.submit(self._measure_memory)
+        at = self._next_count()
+        if at is not None and at <= now:
+            self._counted_at = None
+            handles = {group: handle for group, handle in self._handles.items() if group not in self._places}
+            self._helpers.submit(self._count_executors, handles)
 
     def _next_measurement(self) -> float | None:
         if self._measure is None or self._measured_at is None:
@@ -558,6 +606,52 @@ class StreamController:
         if found is not None:
             holding, reason = found
             self._pause_for(self._entries[holding.stream_id], reason)
+
+    def _next_count(self) -> float | None:
+        scalable = self._executors is not None and self._executors.elastic and self._executors.all
+        if self._counted_at is None or not (self._machine.groups or scalable):
+            return None
+        return self._counted_at + self._settings.executors_interval_s
+
+    def _count_executors(self, handles: Mapping[str, Handle]) -> None:
+        """Asks Spark for its executors, and where the workers of these groups are, in a helper thread."""
+        executors: Executors | None = None
+        places: dict[str, Mapping[int, str]] = {}
+        try:
+            executors = self._runtime.executors()
+            if executors is not None:
+                places = {group: handle.places() for group, handle in handles.items()}
+        except Exception:  # noqa: BLE001
+            # Spark may be going; it is asked again.
+            _log.exception("Spark's executors could not be counted")
+        self._post(lambda: self._counted(executors, places))
+
+    def _counted(self, executors: Executors | None, places: Mapping[str, Mapping[int, str]]) -> None:
+        now = self._counted_at = self._clock.monotonic()
+        if executors is None:
+            return
+        known = None if self._executors is None else self._executors.slots
+        self._executors = executors
+        for group in self._machine.groups:
+            found = places.get(group.name, {})
+            if group.slots and len(found) == group.workers:
+                self._places[group.name] = found
+        if executors.slots != known:
+            self._handle(groups.SlotsKnown(executors.slots))
+        missing = self._machine.missing_slots(*(group for group in self._machine.groups if group.lacks_slots))
+        starting = any(group.state is GroupState.STARTING for group in self._machine.groups)
+        scale = self._keeper.decide(executors, missing, starting, now)
+        if scale is not None:
+            self._helpers.submit(self._scale, scale)
+
+    def _scale(self, scale: Scale) -> None:
+        _log.info("Spark is asked for %d executors%s", scale.executors,
+                  f", and gets {', '.join(scale.released)} back" if scale.released else "")
+        try:
+            self._runtime.scale(scale.executors, scale.released)
+        except Exception:  # noqa: BLE001
+            # What is still missing, or still idle, at the next count is asked for again.
+            _log.exception("Spark's executors could not be asked for")
 
     def _holdings(self) -> Iterator[Holding]:
         """Yields what each stream that isn't paused holds in the memory of each worker."""
@@ -591,7 +685,8 @@ class StreamController:
         if stream.stream_id in self._entries:
             return
         self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
-        self._handle(groups.AddStream(stream.stream_id, stream.database, stream.vgroup_ids))
+        self._handle(groups.AddStream(
+            stream.stream_id, stream.database, stream.vgroup_ids, user_code=bool(stream.functions)))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
         entry = self._entries.get(stream_id)
@@ -665,6 +760,8 @@ class StreamController:
         reason = stream.reason or stream.group.reason
         if stream.remove:
             state = "STOPPING"
+        elif stream.group.lacks_slots:
+            state, reason = "WAITING", self._machine.waits_for(stream.group)
         elif stream.state is StreamState.RUNNING:
             state = "PAUSED" if entry.paused else "RUNNING"
             reason = reason or entry.pause_reason
@@ -811,6 +908,7 @@ class StreamController:
         if isinstance(event, groups.JobEnded):
             self._workers.pop(event.group, None)
             self._handles.pop(event.group, None)
+            self._places.pop(event.group, None)
         self._see_whether_gone()
 
     def _perform(self, instruction: groups.Instruction) -> None:
@@ -855,6 +953,7 @@ class StreamController:
             self._settings.log_level,
             self._settings.log_format,
             self._settings.state_cache_bytes,
+            self._nice(instruction.user_code),
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"
@@ -940,7 +1039,8 @@ class StreamController:
         peers = tuple(workers[index].connection.exchange_address for index in sorted(workers))
         since = "the start" if deployment.checkpoint_id is None else f"checkpoint {deployment.checkpoint_id}"
         self._tell(instruction.stream_id, f"attempt {deployment.attempt} is deployed, from {since}")
-        self._send(instruction.group, control.Deploy(deployment, peers))
+        for index, worker in workers.items():
+            worker.connection.send(control.Deploy(deployment.for_worker(index), peers))
         self._share_queues()
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:

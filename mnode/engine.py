@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -36,35 +36,44 @@ from penstock.mnode.deletes import Deletes
 from penstock.mnode.doors import open_doors
 from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
+from penstock.mnode.gate import Gate
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
+from penstock.mnode.logins import Logins
 from penstock.mnode.logs import Logs
 from penstock.mnode.lookup import require_database
 from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
+from penstock.mnode.query import OpenQuery
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
+from penstock.mnode.rest import Rest
 from penstock.mnode.results import ResultStore
+from penstock.mnode.roles import require, require_role
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
 from penstock.mnode.session import Result, SessionState, text_result
 from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import Shower
+from penstock.mnode.splitting import Splitting
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.system_tables import SystemTables
 from penstock.mnode.task_states import TaskStates
+from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
+from penstock.planner.plan import ResultColumn
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
     AlterDatabase,
     AlterStream,
     AlterTable,
+    AlterUser,
     AnalyzeStream,
     CheckpointStream,
     CreateChildTables,
@@ -73,6 +82,7 @@ from penstock.sql.statements import (
     CreateSnode,
     CreateStream,
     CreateTable,
+    CreateUser,
     Delete,
     Describe,
     DropDatabase,
@@ -81,18 +91,21 @@ from penstock.sql.statements import (
     DropSnode,
     DropStream,
     DropTable,
+    DropUser,
     DryRunStream,
     Explain,
     FlushDatabase,
     Insert,
     NoteTime,
     PauseStream,
+    Query,
     RecalculateStream,
     ReplayDlq,
     ResumeStream,
     Select,
     SetOperation,
     Show,
+    SplitVgroup,
     StartStream,
     Statement,
     StopStream,
@@ -152,6 +165,8 @@ class Engine:
         self._ddl_lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
+        #: what writes passes it; it is closed while tables change their vnodes
+        self._gate = Gate()
         self.activity = Activity(self.clock)
         with ExitStack() as undo:
             self._lock = lock_data_directory(self.paths)
@@ -175,6 +190,7 @@ class Engine:
             undo.callback(self._stop_service)
             undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
+            undo.callback(self._splitting.close)
             if self._surroundings.threaded:
                 self._dnode.start()
                 self._views.start()
@@ -185,7 +201,8 @@ class Engine:
                 self.backups.watch()
             self._streams.start_all()
             self._watch_replacements()
-            for door in open_doors(config, self.overview):
+            rest = Rest(self, self.logins, config.timezone, config.request_size_max)
+            for door in open_doors(config, self.overview, rest, self.catalog):
                 undo.callback(door.close)
             self._undo = undo.pop_all()
 
@@ -209,11 +226,16 @@ class Engine:
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
+        self._splitting = Splitting(
+            catalog, storage, self.records, self._streams, self.results, self.paths, self.fs, clock, self._gate,
+            self._ddl_lock, self.activity.note_progress)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
             clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
+        self._users = Users(catalog, clock, secrets.token_bytes)
+        self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
@@ -230,19 +252,39 @@ class Engine:
     # --- what users do -----------------------------------------------------------------------------------------
 
     def execute(self, text: str, state: SessionState) -> Result:
-        """Executes one statement and returns its rows, or how much it changed. Raises PenstockErrors."""
-        self._check_open()
-        with self.activity.statement(state.connection_id, text):
-            return self._execute(text, state)
+        """Executes one statement and returns its rows, or how much it changed. Raises PenstockErrors.
 
-    def _execute(self, text: str, state: SessionState) -> Result:
-        statement = parse_one(text)
+        What the session's identity may not do is refused here, wherever the statement comes from.
+        """
+        return self.execute_parsed(parse_one(text), text, state)
+
+    def execute_parsed(self, statement: Statement, text: str, state: SessionState) -> Result:
+        """Does what `execute` does, with a statement that has been read from `text` already."""
+        self._check_open()
+        require(state.identity, statement)
+        with self.activity.statement(state.connection_id, without_password(statement, text)):
+            return self._execute(statement, text, state)
+
+    def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
+        """Returns what columns the rows of a query would have, without running it. Raises PenstockErrors."""
+        self._check_open()
+        require(state.identity, query)
+        return self._queries.plan(query, state.freeze(self.clock.now_ms())).columns
+
+    @contextmanager
+    def open_query(self, query: Query, text: str, state: SessionState) -> Iterator[OpenQuery]:
+        """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block."""
+        self._check_open()
+        require(state.identity, query)
+        with (self.activity.statement(state.connection_id, text),
+              self._queries.open(query, state.freeze(self.clock.now_ms())) as opened):
+            yield opened
+
+    def _execute(self, statement: Statement, text: str, state: SessionState) -> Result:
         session = state.freeze(self.clock.now_ms())
         match statement:
             case Select() | SetOperation():
                 return self._queries.run(statement, session)
-            case Insert():
-                return self._ingest.insert(statement, text, session)
             case Show():
                 return self._show.show(statement, session)
             case Describe():
@@ -264,15 +306,23 @@ class Engine:
                 result = self._ddl.flush_database(statement)
                 self._views.refresh()
                 return result
-            case CheckpointStream():
-                return self._lifecycle.checkpoint(statement)
-            case StopStream():
-                return self._lifecycle.stop(statement)
-            case AlterStream():
-                return self._lifecycle.alter(statement)
-        with self._ddl_lock:
-            self._check_open()
-            return self._change(statement, state, session, text)
+            case SplitVgroup():
+                return self._splitting.split(statement)
+            case AlterDatabase(options=options) if "VGROUPS" in dict(options):
+                return self._splitting.alter(statement)
+        with self._gate.passing():
+            match statement:
+                case Insert():
+                    return self._ingest.insert(statement, text, session)
+                case CheckpointStream():
+                    return self._lifecycle.checkpoint(statement)
+                case StopStream():
+                    return self._lifecycle.stop(statement)
+                case AlterStream():
+                    return self._lifecycle.alter(statement)
+            with self._ddl_lock:
+                self._check_open()
+                return self._change(statement, state, session, text)
 
     def _change(self, statement: Statement, state: SessionState, session: Session, text: str) -> Result:
         match statement:
@@ -318,6 +368,12 @@ class Engine:
                 return self._functions.create(statement)
             case DropFunction():
                 return self._functions.drop(statement)
+            case CreateUser():
+                return self._users.create(statement)
+            case AlterUser():
+                return self._users.alter(statement)
+            case DropUser():
+                return self._users.drop(statement)
             case CreateSnode():
                 return self._ddl.create_snode(statement)
             case DropSnode():
@@ -335,13 +391,16 @@ class Engine:
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
         """Inserts an Arrow table into a table; see `Cursor.insert_arrow`. Errors count rows from `first_row`."""
         self._check_open()
-        with self.activity.statement(state.connection_id, f"INSERT INTO {table} (an Arrow table)"):
+        require_role(state.identity, "write", "INSERT")
+        with self.activity.statement(
+                state.connection_id, f"INSERT INTO {table} (an Arrow table)"), self._gate.passing():
             return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
 
     def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, state: SessionState) -> Result:
         """Inserts a piece of a CSV file into a table; `names` are its columns (None: those of the table)."""
         self._check_open()
-        with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"):
+        require_role(state.identity, "write", "INSERT")
+        with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"), self._gate.passing():
             return self._ingest.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
 
     def ingest_lines(
@@ -349,7 +408,9 @@ class Engine:
     ) -> int:
         """Writes lines of InfluxDB's line protocol; see `Connection.ingest_lines`."""
         self._check_open()
-        with self.activity.statement(state.connection_id, f"line protocol into {database} ({len(data)} bytes)"):
+        require_role(state.identity, "write", "line protocol")
+        with self.activity.statement(
+                state.connection_id, f"line protocol into {database} ({len(data)} bytes)"), self._gate.passing():
             return self._schemaless.ingest_lines(data, database, precision, first_line)
 
     def overview(self) -> Overview:

@@ -54,10 +54,21 @@ def explain_stream(
     lines.append(f"State: {_state(plan)}")
     if state_limit:
         lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
+    apart = placement(plan)
+    if apart is not None:
+        lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
     lines.append(f"Delivery into {plan.sink.database}.{plan.sink.table}: {DELIVERY}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
+
+
+def placement(plan: StreamPlan) -> str | None:
+    """Returns why a stream is kept apart from others, and how; None if it isn't."""
+    if not plan.functions:
+        return None
+    called = ", ".join(plan.function_names)
+    return f"shared only with streams that call users' functions (udfNice), since it calls {called}"
 
 
 def _time(plan: StreamPlan) -> str:

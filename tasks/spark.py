@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from penstock.common.errors import UnavailableError
 from penstock.common.logging import logger
 from penstock.common.responsiveness import leave_out_what_stays
 from penstock.tasks.code_archive import CodeArchive, code_archive
+from penstock.tasks.executors import Executor, Executors
 from penstock.tasks.worker import WorkerSpec, run_worker
 
 if TYPE_CHECKING:
@@ -89,6 +90,10 @@ class SparkRuntime:
             ) from self._error
         return self._context
 
+    def running_context(self) -> SparkContext | None:
+        """Returns the context if there is one by now, and waits for nothing."""
+        return self._context if self.is_ready() else None
+
     def submit_group(self, spec: WorkerSpec, workers: int, description: str, on_end: OnEnd) -> GroupHandle:
         """Runs a group of `workers` as a barrier job, in the background.
 
@@ -99,6 +104,28 @@ class SparkRuntime:
         handle = GroupHandle(self, spec, workers, description, on_end)
         handle.launch()
         return handle
+
+    def executors(self) -> Executors | None:
+        """Returns Spark's executors as its status store has them, None while there is no Spark; starts none."""
+        context = self.running_context()
+        if context is None:
+            return None
+        spark = context._jsc.sc()
+        elastic = not spark.isLocal()
+        found = spark.statusStore().executorList(True)
+        summaries = [found.apply(place) for place in range(found.size())]
+        return Executors(tuple(
+            Executor(one.id(), one.hostPort().rpartition(":")[0], one.maxTasks(), one.activeTasks())
+            for one in summaries if one.maxTasks() and not (elastic and one.id() == "driver")), elastic)
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        """Asks the cluster for so many executors in all, and ends those that are `released`."""
+        context = self.context()
+        spark, tools = context._jsc.sc(), context._jvm.PythonUtils
+        # Without a number Spark would take the end of one for the wish to have none.
+        spark.requestTotalExecutors(executors + len(released), 0, tools.toScalaMap({}))
+        if released:
+            spark.killExecutors(tools.toSeq(list(released)))
 
     def stop(self) -> None:
         """Stops Spark and all its processes; for the end of the process."""
@@ -169,6 +196,21 @@ class GroupHandle:
     def wait(self, timeout_s: float) -> bool:
         """Waits for the job's end; returns whether it has ended."""
         return self._ended.wait(timeout_s)
+
+    def places(self) -> dict[int, str]:
+        """Returns the ids of the executors that the workers are on, as far as Spark's status store has them by now."""
+        context = self._runtime.running_context()
+        if context is None or self._ended.is_set():
+            return {}
+        spark = context._jsc.sc()
+        tracker, store = spark.statusTracker(), spark.statusStore()
+        found: dict[int, str] = {}
+        for job in tracker.getJobIdsForTag(self._tag):
+            for stage in tracker.getJobInfo(job).get().stageIds():
+                tasks = store.taskList(stage, 0, self._workers)
+                for task in (tasks.apply(place) for place in range(tasks.size())):
+                    found[task.index()] = task.executorId()
+        return found
 
     def _cancel_job(self) -> None:
         try:

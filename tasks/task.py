@@ -51,7 +51,7 @@ class StreamDeployment:
     `vgroup_ids[i]` is the vnode of worker i. `start_versions[i]`: the last WAL version that does *not* belong to the
     stream (its creation cut), used when `checkpoint_id` is None; else tasks restore that committed checkpoint.
     `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the source's child tables in vnode i as
-    of now; later ones arrive as META records of the WAL.
+    of now; later ones arrive as META records of the WAL. What a worker gets has those of its own vnode only.
     """
 
     stream_id: int
@@ -64,6 +64,11 @@ class StreamDeployment:
     children: tuple[bytes, ...]
     settings: TaskSettings
     paused: bool = False
+
+    def for_worker(self, index: int) -> StreamDeployment:
+        """Returns what worker `index` needs of it: with many vnodes, all child tables would be too much."""
+        own = tuple(children if n == index else b"" for n, children in enumerate(self.children))
+        return replace(self, children=own)
 
 
 class ResultWriter(Protocol):

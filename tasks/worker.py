@@ -58,7 +58,10 @@ TaskBuilder = Callable[[StreamDeployment, int, TaskEnvironment], Sequence[Stream
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group."""
+    """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group.
+
+    `nice`: how much lower than its parent's the priority of the process is; 0 to 19.
+    """
 
     group: str
     control_address: tuple[str, int]
@@ -70,6 +73,7 @@ class WorkerSpec:
     log_level: str = "warning"
     log_format: str = "text"
     state_cache_bytes: int = DEFAULT_BYTES
+    nice: int = 0
     build: TaskBuilder | None = None  # None: penstock.tasks.build.build_tasks
 
 
@@ -259,8 +263,10 @@ class Worker:
             if self._clock.wait(self._leaving, _STATUS_TIMEOUT_S):
                 return
             statuses = [status for runner in runners for status in runner.statuses()]
-            news = tuple(replace(status, left_out=None) if sent.get(status.task) is status.left_out else status
-                         for status in statuses)
+            news = tuple(
+                replace(status, left_out=None)
+                if status.left_out and sent.get(status.task) is status.left_out else status
+                for status in statuses)
             sent = {status.task: status.left_out for status in statuses}
             held = [QueuesHeld(stream.deployment.stream_id, stream.deployment.attempt, *known)
                     for stream in streams if (known := stream.queues.held()) is not None]
@@ -323,6 +329,8 @@ def run_worker(spec: WorkerSpec, index: int, scratch: Path) -> None:
     checkpoint. So the process ends at once instead of waiting for threads that wait for others.
     """
     handler = configure_stderr_logging(spec.log_level, spec.log_format)
+    # Before there are threads: each has a priority of its own, which it takes from the one that starts it.
+    os.nice(spec.nice)
     try:
         connection = control.connect(spec.control_address, spec.secret, _CONNECT_TIMEOUT_S)
         Worker(spec, index, connection, SystemClock(), OsFs(), scratch).run()

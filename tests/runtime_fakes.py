@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +17,11 @@ from penstock.common.clock import SystemClock
 from penstock.common.errors import PenstockError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.mnode.executor_keeper import Scale
 from penstock.mnode.service import DnodeService
 from penstock.tasks import control
 from penstock.tasks.data_place import mark_place
+from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
     Barrier,
     Block,
@@ -248,6 +250,9 @@ class ThreadGroup:
         for connection in self.connections:
             connection.close()
 
+    def places(self) -> dict[int, str]:
+        return dict.fromkeys(range(len(self.connections)), "driver")
+
     def _run(self, spec: WorkerSpec, index: int) -> None:
         worker = Worker(spec, index, self.connections[index], SystemClock(), OsFs(), Path(gettempdir()))
         reason = None
@@ -272,6 +277,8 @@ class ThreadRuntime:
         self.groups: list[ThreadGroup] = []
         self.descriptions: list[str] = []
         self.specs: list[WorkerSpec] = []
+        self.found: Executors | None = None
+        self.scaled: list[Scale] = []
 
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
@@ -284,6 +291,12 @@ class ThreadRuntime:
 
     def is_ready(self) -> bool:
         return True
+
+    def executors(self) -> Executors | None:
+        return self.found
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        self.scaled.append(Scale(executors, tuple(released)))
 
 
 class Results:

@@ -32,6 +32,8 @@ EDGES: dict[str, tuple[str, ...]] = {
     "sqlglot": ("sql/*.py", "planner/*.py", "mnode/deletes.py", "mnode/tag_values.py"),
     "prometheus_client": ("mnode/metrics.py",),
     "fsspec": ("mnode/backup_store.py",),
+    "grpc": ("shell/flight_sql/*.py",),
+    "google": ("shell/flight_sql/messages.py",),
     "prompt_toolkit": ("shell/*.py",),
     "pygments": ("shell/*.py",),
     "rich": ("shell/*.py", "examples/**/*.py", "bench/*.py"),

@@ -24,6 +24,7 @@ from penstock.mnode.engine import Engine
 from penstock.mnode.session import SessionState
 from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
 from penstock.tasks import control
+from penstock.tasks import executors as spark
 from penstock.tasks.build import build_tasks, task_edges
 from penstock.tasks.control import concerns
 from penstock.tasks.environment import RowsRequest, SpanRequest
@@ -166,6 +167,9 @@ class SimGroup:
     def cancel(self) -> None:
         self.end("cancelled")
 
+    def places(self) -> dict[int, str]:
+        return {worker.index: "driver" for worker in self.workers}
+
     def end(self, reason: str | None) -> None:
         """Tells the mnode, once, that the job is over. Python workers may live on for a while."""
         if not self._ended:
@@ -229,6 +233,12 @@ class EngineProcess:
 
     def is_ready(self) -> bool:
         return True
+
+    def executors(self) -> spark.Executors:
+        return spark.Executors((spark.Executor("driver", "simulation", 64, 0),), elastic=False)
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        """There is one executor, for good."""
 
     def turn(self) -> None:
         """Has the controller do what is due."""
