@@ -6,6 +6,8 @@ import base64
 import gzip
 import http.client
 import json
+import re
+import shlex
 import shutil
 import socket
 import ssl
@@ -27,6 +29,8 @@ from penstock.mnode.rest import Rest
 SIZE_MAX = 100_000
 LINE = b"meters,location=a current=10.3 1648791213000000000\n"
 OPENSSL = shutil.which("openssl")
+CURL = shutil.which("curl")
+ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -328,6 +332,18 @@ def test_secrets_in_requests_are_not_logged(db: Embedded, client: Client) -> Non
     log = "".join(path.read_text() for path in db.engine.paths.root.glob("log/*"))
     assert "POST /write: 204" in log
     assert "Xylophone" not in log
+
+
+@pytest.mark.skipif(CURL is None, reason="curl isn't there")
+def test_the_page_shows_what_curl_prints(db: Embedded, client: Client) -> None:
+    """The commands of docs/server.md do what it says."""
+    section = (ROOT / "docs" / "server.md").read_text().partition("## Over HTTP")[2].partition("\n## ")[0]
+    commands = re.findall(r"^    (curl .*)$", section, re.MULTILINE)
+    (printed,) = re.findall(r"^    (\{.*\})$", section, re.MULTILINE)
+    db.all("CREATE USER ada PASS 'correct-horse' ROLE admin", "CREATE DATABASE power KEEP 36500")
+    said = [subprocess.run([*shlex.split(command.replace(":6041", f":{client.port}")), "-sS"], check=True,
+                           capture_output=True, text=True, timeout=60).stdout for command in commands]
+    assert said == ["", f"{printed}\n"]
 
 
 # --- the engine's own door -------------------------------------------------------------------------------------------
