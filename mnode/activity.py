@@ -23,13 +23,14 @@ class ConnectionInfo:
 
 @dataclass(frozen=True, slots=True)
 class RunningStatement:
-    """One statement under way. `started_at` is monotonic seconds."""
+    """One statement under way. `started_at` is monotonic seconds. `progress`: how far it is, where it says so."""
 
     id: int
     connection_id: int
     started_ms: int
     started_at: float
     text: str
+    progress: str = ""
 
 
 class Activity:
@@ -41,6 +42,7 @@ class Activity:
         self._numbers = itertools.count(1)
         self._connections: dict[int, ConnectionInfo] = {}
         self._running: dict[int, RunningStatement] = {}
+        self._of_thread = threading.local()
 
     def login(self, user: str) -> int:
         """Returns the id of a new connection."""
@@ -65,11 +67,19 @@ class Activity:
             known = self._connections.get(connection_id)
             if known is not None:
                 self._connections[connection_id] = replace(known, last_access_ms=now)
+        self._of_thread.statement = number
         try:
             yield
         finally:
             with self._lock:
                 del self._running[number]
+
+    def note_progress(self, text: str) -> None:
+        """Says how far the statement is that the calling thread executes."""
+        with self._lock:
+            known = self._running.get(getattr(self._of_thread, "statement", 0))
+            if known is not None:
+                self._running[known.id] = replace(known, progress=text)
 
     def connections(self) -> list[ConnectionInfo]:
         with self._lock:

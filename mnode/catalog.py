@@ -25,7 +25,7 @@ from penstock.common.errors import (
 )
 from penstock.common.fs import shortage
 from penstock.common.passwords import PasswordHash
-from penstock.common.placement import place
+from penstock.common.placement import Cut, owner
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
@@ -108,6 +108,19 @@ class UserRecord:
     created_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class Regrouping:
+    """A database with more vgroups than it has, and what moves into them.
+
+    `parents`: whose tables each vgroup has had, by its place in `database.vgroup_ids`. `moving`: by the new vgroup and
+    the storage table, the uids of child tables, or that of a normal table itself.
+    """
+
+    database: Database
+    parents: tuple[int, ...]
+    moving: Mapping[int, Mapping[int, Sequence[int]]]
+
+
 class _Namespace:
     """Everything of one database by name, in memory."""
 
@@ -119,8 +132,8 @@ class _Namespace:
 
 
 def stable_vgroup(database: Database, table: str) -> int:
-    """Returns the vgroup that a table of this name is placed on: the same for ever, on every machine."""
-    return database.vgroup_ids[place(f"{database.name}.{table}", len(database.vgroup_ids))]
+    """Returns the vgroup that a table of this name is placed on: the same on every machine, until vgroups are split."""
+    return database.vgroup_ids[owner(f"{database.name}.{table}", database.shares)]
 
 
 def physical_name(name: str, taken: Iterable[str]) -> str:
@@ -165,7 +178,7 @@ class Catalog:
         self._tables: dict[int, Table] = {}
         self._used_names: dict[int, tuple[str, ...]] = {}
         self._children: dict[int, dict[int, ChildTable]] = {}
-        self._drops = 0
+        self._moves = 0
         self._children_lists: dict[int, tuple[ChildTable, ...]] = {}
         self._streams: dict[int, StreamRecord] = {}
         #: streams whose entry cannot be read, by id: they are set aside, and everything else works
@@ -281,9 +294,9 @@ class Catalog:
         return self._children.get(super_uid, {}).get(uid)
 
     @property
-    def drops(self) -> int:
-        """How often child tables were dropped: while it stays, a child table that was found is still there."""
-        return self._drops
+    def moves(self) -> int:
+        """How often child tables were dropped or moved: while it stays, one that was found is still there."""
+        return self._moves
 
     def child_count(self, super_uid: int) -> int:
         return len(self._children.get(super_uid, ()))
@@ -344,13 +357,72 @@ class Catalog:
             self._databases[name] = database
             return database
 
+    def regrouping(self, name: str, cut: Cut) -> Regrouping:
+        """Returns what a database is like once its shares are cut; changes nothing."""
+        with self._lock:
+            known = self._require_database(name)
+            more = len(cut.shares) - len(known.vgroup_ids)
+            ids = (*known.vgroup_ids, *range(self._next_vgroup, self._next_vgroup + more))
+            database = replace(known, options=replace(known.options, vgroups=len(ids)), vgroup_ids=ids,
+                               cut_shares=cut.shares)
+            moving: dict[int, dict[int, list[int]]] = {}
+            for table in self._tables_of(name):
+                for child in self.children(table.uid):
+                    vgroup_id = stable_vgroup(database, child.name)
+                    if vgroup_id != child.vgroup_id:
+                        moving.setdefault(vgroup_id, {}).setdefault(table.uid, []).append(child.uid)
+            return Regrouping(database, cut.parents, moving)
+
+    def regroup(self, wanted: Regrouping) -> None:
+        """Gives a database its new vgroups, and these their tables, in one step; the rows are there already.
+
+        Streams that read them begin in a new vgroup where they began in the one whose tables it has got.
+        """
+        with self._transaction() as write:
+            database = wanted.database
+            ids = database.vgroup_ids
+            parents = {vgroup_id: ids[parent] for vgroup_id, parent in zip(ids, wanted.parents, strict=True)}
+            tables: list[Table] = []
+            children: dict[int, list[ChildTable]] = {}
+            for vgroup_id, moving in wanted.moving.items():
+                for table_uid, uids in moving.items():
+                    table = self._tables[table_uid]
+                    if table.kind == "normal":
+                        tables.append(replace(table, vgroup_id=vgroup_id))
+                    else:
+                        children.setdefault(table_uid, []).extend(
+                            replace(self._children[table_uid][uid], vgroup_id=vgroup_id) for uid in uids)
+            streams = [replace(stream, start_cut=tuple((vgroup_id, dict(stream.start_cut)[parents[vgroup_id]])
+                                                       for vgroup_id in ids))
+                       for stream in self._streams.values()
+                       if (source := self._tables.get(stream.source_uid)) is not None
+                       and source.database == database.name]
+            write.put(_META, b"next_vgroup", max(self._next_vgroup, ids[-1] + 1))
+            write.put(_DATABASES, database.name.encode(), codec.database_to_json(database))
+            for table in tables:
+                write.put(_TABLES, codec.key(table.uid), codec.table_to_json(table, self._used_names[table.uid]))
+            for table_uid, members in children.items():
+                for child in members:
+                    write.put(_CHILDREN, codec.key(table_uid, child.uid), codec.child_to_json(child))
+            for stream in streams:
+                write.put(_STREAMS, codec.key(stream.id), codec.dataclass_to_json(stream))
+            write.commit()
+            self._next_vgroup = max(self._next_vgroup, ids[-1] + 1)
+            self._databases[database.name] = database
+            for table in tables:
+                self._remember_table(table, self._used_names[table.uid])
+                self._children_lists.pop(table.uid, None)
+            for table_uid, members in children.items():
+                self._remember_children(self._tables[table_uid], members)
+            self._streams.update((stream.id, stream) for stream in streams)
+            self._moves += 1
+
     def drop_database(self, name: str) -> Database:
         """Removes a database with all of its tables; the caller removes their data."""
         with self._transaction() as write:
             database = self._require_database(name)
-            namespace = self._namespaces[name]
             write.delete(_DATABASES, name.encode())
-            uids = [*namespace.tables.values(), *(table.uid for table in self.staged_tables(name))]
+            uids = [table.uid for table in self._tables_of(name)]
             for uid in uids:
                 write.delete(_TABLES, codec.key(uid))
                 for child in self._children.get(uid, ()):
@@ -490,7 +562,7 @@ class Catalog:
                 del children[child.uid]
                 del namespace.children[child.name]
             self._children_lists.pop(super_uid, None)
-            self._drops += 1
+            self._moves += 1
             return dropped
 
     # --- streams and snodes ------------------------------------------------------------------------------------
@@ -656,6 +728,11 @@ class Catalog:
             write.commit()
             self._streams[stream_id] = changed
             return changed
+
+    def _tables_of(self, database: str) -> list[Table]:
+        """Returns all tables of a database, also those that no name leads to yet."""
+        named = self._namespaces[database].tables.values()
+        return [*(self._tables[uid] for uid in named), *self.staged_tables(database)]
 
     def _require_stream(self, stream_id: int) -> StreamRecord:
         record = self._streams.get(stream_id)

@@ -10,6 +10,7 @@ from typing import Any
 
 import google_crc32c
 
+from penstock.common.placement import Share
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, UserFunction
 from penstock.sql.types import DataType, Kind
 
@@ -45,7 +46,10 @@ def database_to_json(database: Database) -> dict[str, Any]:
 def database_from_json(value: dict[str, Any]) -> Database:
     options = value["options"]
     options["other"] = tuple((name, text) for name, text in options["other"])
-    return Database(value["name"], DatabaseOptions(**options), tuple(value["vgroup_ids"]), value["create_time_ms"])
+    # Catalogs of older versions know no shares.
+    shares = tuple(Share(**share) for share in value.get("cut_shares", ()))
+    return Database(value["name"], DatabaseOptions(**options), tuple(value["vgroup_ids"]), value["create_time_ms"],
+                    shares)
 
 
 def table_to_json(table: Table, used_names: Sequence[str]) -> dict[str, Any]:

@@ -48,8 +48,7 @@ class Replays:
             return Result()
         by_stream: dict[str, list[tuple[int, DeadRow]]] = {}
         for row in _with_integers(rows).to_pylist():
-            dead = self._dead_row(row, database.precision)
-            by_stream.setdefault(row["stream_name"], []).append((row["node_id"], dead))
+            by_stream.setdefault(row["stream_name"], []).append(self._dead_row(row, database.precision))
         for name in by_stream:
             self._streams.check_replay(name)
         self._mark(table, rows)
@@ -57,7 +56,8 @@ class Replays:
             self._streams.replay(name, letters)
         return Result(affected=rows.num_rows)
 
-    def _dead_row(self, row: dict[str, Any], precision: Precision) -> DeadRow:
+    def _dead_row(self, row: dict[str, Any], precision: Precision) -> tuple[int, DeadRow]:
+        """Returns the vnode that has the row's table now, and the row."""
         source = self._catalog.stream(row["stream_name"])
         uid = 0 if source is None else source.source_uid
         origin = self._catalog.table_by_uid(uid)
@@ -67,7 +67,9 @@ class Replays:
         key = None if key_column is None else json.loads(row["content"])[key_column.name]
         left_out = LeftOutRow(uid if child is None else child[1].uid, row["event_time"], 0,
                               row["reason"], row["version"], row["ts"] // per_ms, key)
-        return DeadRow(left_out, row["id"], row["table_name"], row["message"], row["content"], row["attempts"])
+        vgroup_id = child[1].vgroup_id if child is not None else None if origin is None else origin.vgroup_id
+        dead = DeadRow(left_out, row["id"], row["table_name"], row["message"], row["content"], row["attempts"])
+        return row["node_id"] if vgroup_id is None else vgroup_id, dead
 
     def _mark(self, table: Table, rows: pa.Table) -> None:
         """Writes the rows once more, as replayed."""

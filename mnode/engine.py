@@ -36,6 +36,7 @@ from penstock.mnode.deletes import Deletes
 from penstock.mnode.doors import open_doors
 from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
+from penstock.mnode.gate import Gate
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.logins import Logins
@@ -55,6 +56,7 @@ from penstock.mnode.service import DnodeService
 from penstock.mnode.session import Result, SessionState, text_result
 from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import Shower
+from penstock.mnode.splitting import Splitting
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
@@ -103,6 +105,7 @@ from penstock.sql.statements import (
     Select,
     SetOperation,
     Show,
+    SplitVgroup,
     StartStream,
     Statement,
     StopStream,
@@ -162,6 +165,8 @@ class Engine:
         self._ddl_lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
+        #: what writes passes it; it is closed while tables change their vnodes
+        self._gate = Gate()
         self.activity = Activity(self.clock)
         with ExitStack() as undo:
             self._lock = lock_data_directory(self.paths)
@@ -185,6 +190,7 @@ class Engine:
             undo.callback(self._stop_service)
             undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
+            undo.callback(self._splitting.close)
             if self._surroundings.threaded:
                 self._dnode.start()
                 self._views.start()
@@ -220,6 +226,9 @@ class Engine:
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
+        self._splitting = Splitting(
+            catalog, storage, self.records, self._streams, self.results, self.paths, self.fs, clock, self._gate,
+            self._ddl_lock, self.activity.note_progress)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
             clock.now_ms())
@@ -276,8 +285,6 @@ class Engine:
         match statement:
             case Select() | SetOperation():
                 return self._queries.run(statement, session)
-            case Insert():
-                return self._ingest.insert(statement, text, session)
             case Show():
                 return self._show.show(statement, session)
             case Describe():
@@ -299,15 +306,23 @@ class Engine:
                 result = self._ddl.flush_database(statement)
                 self._views.refresh()
                 return result
-            case CheckpointStream():
-                return self._lifecycle.checkpoint(statement)
-            case StopStream():
-                return self._lifecycle.stop(statement)
-            case AlterStream():
-                return self._lifecycle.alter(statement)
-        with self._ddl_lock:
-            self._check_open()
-            return self._change(statement, state, session, text)
+            case SplitVgroup():
+                return self._splitting.split(statement)
+            case AlterDatabase(options=options) if "VGROUPS" in dict(options):
+                return self._splitting.alter(statement)
+        with self._gate.passing():
+            match statement:
+                case Insert():
+                    return self._ingest.insert(statement, text, session)
+                case CheckpointStream():
+                    return self._lifecycle.checkpoint(statement)
+                case StopStream():
+                    return self._lifecycle.stop(statement)
+                case AlterStream():
+                    return self._lifecycle.alter(statement)
+            with self._ddl_lock:
+                self._check_open()
+                return self._change(statement, state, session, text)
 
     def _change(self, statement: Statement, state: SessionState, session: Session, text: str) -> Result:
         match statement:
@@ -377,14 +392,15 @@ class Engine:
         """Inserts an Arrow table into a table; see `Cursor.insert_arrow`. Errors count rows from `first_row`."""
         self._check_open()
         require_role(state.identity, "write", "INSERT")
-        with self.activity.statement(state.connection_id, f"INSERT INTO {table} (an Arrow table)"):
+        with self.activity.statement(
+                state.connection_id, f"INSERT INTO {table} (an Arrow table)"), self._gate.passing():
             return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
 
     def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, state: SessionState) -> Result:
         """Inserts a piece of a CSV file into a table; `names` are its columns (None: those of the table)."""
         self._check_open()
         require_role(state.identity, "write", "INSERT")
-        with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"):
+        with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"), self._gate.passing():
             return self._ingest.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
 
     def ingest_lines(
@@ -393,7 +409,8 @@ class Engine:
         """Writes lines of InfluxDB's line protocol; see `Connection.ingest_lines`."""
         self._check_open()
         require_role(state.identity, "write", "line protocol")
-        with self.activity.statement(state.connection_id, f"line protocol into {database} ({len(data)} bytes)"):
+        with self.activity.statement(
+                state.connection_id, f"line protocol into {database} ({len(data)} bytes)"), self._gate.passing():
             return self._schemaless.ingest_lines(data, database, precision, first_line)
 
     def overview(self) -> Overview:

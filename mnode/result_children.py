@@ -20,7 +20,7 @@ class ResultChildren:
     """What is known of the children that `ResultWrite` numbers. One thread at a time.
 
     By place: `uids`, `vgroups`, and `ranks`, which order rows by vgroup and uid; those of one child are equal. They
-    hold for places that were `learn`ed since a child table was last dropped.
+    hold for places that were `learn`ed since a child table was last dropped or moved.
     """
 
     def __init__(self, target: Table, wanted: Sequence[ResultChild], catalog: Catalog, children: Children) -> None:
@@ -29,7 +29,7 @@ class ResultChildren:
         self.wanted = wanted
         self._catalog = catalog
         self._children = children
-        self._drops = -1
+        self._moves = -1
         self._known = np.zeros(0, np.bool_)
         self.uids = np.zeros(0, np.uint64)
         self.vgroups = np.zeros(0, np.int64)
@@ -40,10 +40,10 @@ class ResultChildren:
 
         `AlreadyExistsError` if a name belongs to a table that is no child of `target`.
         """
-        drops = self._catalog.drops
-        if drops != self._drops:
+        moves = self._catalog.moves
+        if moves != self._moves:
             self._known[:] = False
-            self._drops = drops
+            self._moves = moves
         if len(self.wanted) > len(self._known):
             self._grow(len(self.wanted))
         unknown = ~self._known[places]

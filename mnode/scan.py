@@ -60,6 +60,10 @@ class Scans:
         if table.kind == "system":
             rows = self._system_tables.read(table.database, table.name, scan.columns or (table.columns[0].name,))
             return _whole(_epochs(rows))
+        with self._storage.looking():
+            return self._stored(scan, table)
+
+    def _stored(self, scan: Scan, table: Table) -> ScanRelation:
         columns = [column for column in table.columns if column.name in scan.columns]
         tags = [tag for tag in table.tags if tag.name in scan.columns]
         rows_relation = self._rows(scan, columns)

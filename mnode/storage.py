@@ -6,18 +6,22 @@ A vnode that cannot be opened keeps its error; only what touches it fails, and t
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.common.config import Config
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.mnode.catalog import Catalog
+from penstock.mnode.gate import Gate
 from penstock.sql.schema import Database, Table
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.vnode.dnode import Dnode
+from penstock.vnode.keys import U64
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.vnode import Vnode, VnodeOptions
 
@@ -43,6 +47,7 @@ class Storage:
         self._catalog = catalog
         self._config = config
         self._lock = threading.Lock()
+        self._placement = Gate()
         self._broken: dict[int, PenstockError] = {}
 
     @property
@@ -68,7 +73,8 @@ class Storage:
                 _log.info("vnode %s belongs to no database and is removed", directory.name)
                 self._dnode.drop_vnode(int(directory.name))
 
-    def _open(self, database: Database, vgroup_id: int) -> Vnode:
+    def _open(self, database: Database, vgroup_id: int, behind: int | None = None) -> Vnode:
+        """Opens a vnode, creating it when missing; `behind`: a new one whose log goes on behind this version."""
         options, config = database.options, self._config
         return self._dnode.open_vnode(vgroup_id, VnodeOptions(
             vgroup_id=vgroup_id,
@@ -82,17 +88,28 @@ class Storage:
             compact_min_parts=config.compact_min_parts,
             part_grace_s=config.part_grace,
             wal_pin_max_bytes=config.wal_pin_max,
-        ))
+        ), behind)
 
     def _reconcile(self, database: Database, vnode: Vnode, vgroup_id: int) -> None:
         tables = self._tables_in(database, vgroup_id)
         for table in tables:
             vnode.define_table(table.uid, *storage_schema(table))
+            if database.cut_shares and table.kind == "super":
+                self._give_away(vnode, vgroup_id, table)
         known = {table.uid for table in tables}
         parts = self._dnode.paths.store(vgroup_id) / "parts"
         for directory in parts.iterdir() if parts.is_dir() else ():
             if directory.name.isdigit() and int(directory.name) not in known:
                 vnode.drop_table(int(directory.name))
+
+    def _give_away(self, vnode: Vnode, vgroup_id: int, table: Table) -> None:
+        """Forgets rows of child tables that live in another vnode by now."""
+        here = vnode.children_of(table.uid)
+        elsewhere = np.array([child.uid for child in self._catalog.children(table.uid)
+                              if child.vgroup_id != vgroup_id], np.uint64)
+        gone = here[np.isin(here, elsewhere)]
+        if len(gone):
+            vnode.give_away(table.uid, gone)
 
     def _tables_in(self, database: Database, vgroup_id: int) -> list[Table]:
         normal = (table for table in self._catalog.tables(database.name, "normal") if table.vgroup_id == vgroup_id)
@@ -134,6 +151,51 @@ class Storage:
     def drop_children(self, vgroup_id: int, table_uid: int, uids: Sequence[int]) -> None:
         """Removes all rows of child tables for good."""
         self.vnode(vgroup_id).drop_children(table_uid, uids)
+
+    # --- splitting ---------------------------------------------------------------------------------------------
+
+    def looking(self) -> AbstractContextManager[None]:
+        """Keeps tables where they are while snapshots of several vnodes are taken."""
+        return self._placement.passing()
+
+    def moving(self) -> AbstractContextManager[None]:
+        """Keeps away those who are `looking` while tables change their vnodes."""
+        return self._placement.closed()
+
+    def discard(self, vgroup_ids: Iterable[int]) -> None:
+        """Removes vnodes that were `found` and are not to be."""
+        for vgroup_id in vgroup_ids:
+            self._dnode.drop_vnode(vgroup_id)
+
+    def found(self, database: Database, parent: int, vgroup_id: int, moving: Mapping[int, U64]) -> int:
+        """Makes a vnode beside the database's, with the rows of child tables and normal tables of its parent's.
+
+        `moving`: their uids by storage table. Returns the version at which its log begins, the parent's. Until the
+        catalog knows the vgroup, the start of an engine removes it. Nothing may be written meanwhile.
+        """
+        source = self.vnode(parent)
+        source.sync()
+        version = source.acknowledged_version
+        self._dnode.drop_vnode(vgroup_id)
+        vnode = self._open(database, vgroup_id, version)
+        for table in (*self._catalog.tables(database.name, "super"), *self._catalog.staged_tables(database.name)):
+            vnode.define_table(table.uid, *storage_schema(table))
+        for table_uid, tuids in moving.items():
+            vnode.take_over(table_uid, source.hand_over(table_uid, tuids))
+        return version
+
+    def settle(self, database: Database) -> None:
+        """Forgets in each vnode what has moved to another, as the catalog says by now.
+
+        A vnode that can't must not be read any more: its rows would count twice. The next start tries again.
+        """
+        for vgroup_id in database.vgroup_ids:
+            try:
+                self._reconcile(database, self.vnode(vgroup_id), vgroup_id)
+            except PenstockError as error:
+                _log.error("vnode %d can't be used until the engine is started again: %s", vgroup_id, error)
+                with self._lock:
+                    self._broken[vgroup_id] = error
 
     # --- rows --------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,7 @@ from penstock.sql.stream_options import altered
 from penstock.tasks.build import TaskEdges, queue_counts, task_edges
 from penstock.tasks.explain import placement
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
-from penstock.tasks.task import TaskSettings
+from penstock.tasks.task import StreamDeployment, TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
 
 MAX_STREAMS_PER_DATABASE = 61
@@ -468,6 +468,30 @@ class Streams:
                                 hint=did_you_mean(name, (other.name for other in self._catalog.streams())))
         return stream
 
+    def plan_of(self, stream: StreamRecord) -> StreamPlan:
+        """Returns the plan of a stream that runs."""
+        return self._plans[stream.id]
+
+    def deployment(
+        self, stream: StreamRecord, vgroup_ids: tuple[int, ...], checkpoint_id: int,
+        homes: Mapping[int, int] | None = None,
+    ) -> StreamDeployment:
+        """Returns how a stream's newest attempt is deployed from a checkpoint over some vnodes.
+
+        `homes`: the vgroups of child tables that are not where the catalog says.
+        """
+        return StreamDeployment(
+            stream.id, stream.name, stream.attempt, self._plans[stream.id], vgroup_ids, tuple(0 for _ in vgroup_ids),
+            checkpoint_id, self._children_of(stream.source_uid, vgroup_ids, homes or {}),
+            self._settings(self._options[stream.id]))
+
+    def hold(self, stream: StreamRecord, record: CommitRecord) -> None:
+        """Holds the log for a stream that is to go on from a checkpoint, in the vnodes that it doesn't read yet."""
+        known = dict(stream.start_cut)
+        for vgroup_id, version in record.versions:
+            if vgroup_id not in known:
+                self._storage.vnode(vgroup_id).set_pin(_pin(stream.id), version)
+
     def runs(self, stream: StreamRecord) -> bool:
         """Whether the controller has the stream, in whatever state."""
         return self._controller is not None and stream.id in self._controller.stream_states()
@@ -533,11 +557,20 @@ class Streams:
             plan = self.plan_again(stream)
             self._note_plan(stream, plan)
             self._failed.pop(stream.id, None)
+            self._forget_misfits(stream, plan)
             if stream.wanted != "stopped" and not self._config.disable_stream:
                 self._run(stream, plan)
         except PenstockError as error:
             _log.error("stream %s cannot be started: %s", stream.name, error, extra=about(stream=stream.name))
             self._failed[stream.id] = (error, self._clock.now_ms())
+
+    def _forget_misfits(self, stream: StreamRecord, plan: StreamPlan) -> None:
+        """Forgets checkpoints over other vnodes than there are: from before a split, or of one that failed."""
+        vgroup_ids = set(require_database(plan.source_database, self._catalog).vgroup_ids)
+        misfits = [one.checkpoint_id for one in self._records.all(stream.id) if one.record is not None
+                   and {vgroup_id for vgroup_id, _ in one.record.versions} != vgroup_ids]
+        if misfits:
+            self._records.remove(stream.id, misfits)
 
     def plan_again(self, stream: StreamRecord) -> StreamPlan:
         """Returns the plan that the stream's text gave when it was created; raises what CREATE STREAM would."""
@@ -795,13 +828,15 @@ class Streams:
         self._states.fence(stream_id, attempt)
         return attempt
 
-    def _children_of(self, source_uid: int, vgroup_ids: Iterable[int]) -> tuple[bytes, ...]:
+    def _children_of(
+        self, source_uid: int, vgroup_ids: Iterable[int], homes: Mapping[int, int] | None = None
+    ) -> tuple[bytes, ...]:
         table = self._catalog.table_by_uid(source_uid)
         if table is None:
             raise NotFoundError("the source table of the stream was dropped")
         by_vgroup: dict[int, list[ChildTable]] = {}
         for child in self._catalog.children(source_uid):
-            by_vgroup.setdefault(child.vgroup_id, []).append(child)
+            by_vgroup.setdefault((homes or {}).get(child.uid, child.vgroup_id), []).append(child)
         return tuple(children_ipc(table, by_vgroup.get(vgroup_id, ())) for vgroup_id in vgroup_ids)
 
 

@@ -152,7 +152,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "perf_queries": (
             ("kill_id", _text(26)), ("conn_id", _BIG), ("create_time", _TIME), ("exec_usec", _BIG),
-            ("sql", _text(1024)),
+            ("sql", _text(1024)), ("progress", _LINE),
         ),
     },
 }

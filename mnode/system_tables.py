@@ -271,7 +271,7 @@ class SystemTables:
     def _queries(self) -> Iterator[Row]:
         for statement, microseconds in self._activity.running():
             yield (f"{statement.id:x}", statement.connection_id, statement.started_ms, microseconds,
-                   statement.text[:1024])
+                   statement.text[:1024], statement.progress)
 
     # --- streams -----------------------------------------------------------------------------------------------
 

@@ -263,6 +263,7 @@ class StreamPlan:
     `agg` is None for scalar streams (no window), and for those by the clock, which have `force`. `period_ms`:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
+    `table_key`: which of the keys is the name of the rows' table, if any is.
     `functions` are the users' functions that the SQL texts call. `guarantee`: how often a row counts after a failure.
     `on_error`: what becomes of rows that can't be computed; null is TDengine's way: functions give NULL, and what else
     fails ends the attempt.
@@ -291,6 +292,7 @@ class StreamPlan:
     on_error: OnError = "null"
     dlq: DlqPlan | None = None
     guarantee: Guarantee = "exactly_once"
+    table_key: int | None = None
 
     @property
     def function_names(self) -> tuple[str, ...]:

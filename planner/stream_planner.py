@@ -216,6 +216,7 @@ class _Planner:
             colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
             history=self._history(), delete_mark=self._delete_mark(), time=time, on_error=on_error,
             dlq=plan_dlq(options, self.table, self.precision, self.catalog, self.session),
+            table_key=next((place for place, key in enumerate(self.keys) if key.sql == "tbname"), None),
         )
         return replace(plan, tree=self._tree(plan, condition))
 

@@ -24,6 +24,7 @@ from penstock.sql.statements import (
     DropTable,
     FlushDatabase,
     Name,
+    SplitVgroup,
     Statement,
     TrimDatabase,
     UseDatabase,
@@ -91,6 +92,11 @@ def parse_alter_database(cursor: Cursor) -> Statement:
     if not options:
         raise cursor.fail("an option is expected", hint="such as KEEP 365d")
     return AlterDatabase(name, options)
+
+
+def parse_split_vgroup(cursor: Cursor) -> Statement:
+    """Parses what follows SPLIT VGROUP."""
+    return SplitVgroup(cursor.integer("the number of a vgroup"))
 
 
 def parse_drop_database(cursor: Cursor) -> Statement:

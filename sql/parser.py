@@ -17,6 +17,7 @@ from penstock.sql.parse_ddl import (
     parse_drop_database,
     parse_drop_table,
     parse_flush,
+    parse_split_vgroup,
     parse_trim,
     parse_use,
 )
@@ -141,7 +142,7 @@ _NOT_SUPPORTED = (
     *(("DROP", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("ALTER", noun) for noun in ("DNODE", "LOCAL", "CLUSTER", "VIEW")),
     ("CREATE", "OR"), ("DROP", "CONSUMER"), ("GRANT",), ("REVOKE",), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
-    ("SPLIT",), ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
+    ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
 )
 
 _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
@@ -190,4 +191,5 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("EXPLAIN",): _parse_explain,
     ("FLUSH",): _plain(parse_flush),
     ("TRIM",): _plain(parse_trim),
+    ("SPLIT", "VGROUP"): _plain(parse_split_vgroup),
 }

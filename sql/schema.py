@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from penstock.common.placement import Share, even_shares
 from penstock.sql.types import DataType, Precision
 
 TableKind = Literal["super", "child", "normal", "system"]
@@ -43,12 +44,21 @@ class DatabaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database: its vgroups are numbered uniquely over the whole engine."""
+    """A database: its vgroups are numbered uniquely over the whole engine.
+
+    `cut_shares`: which tables each vgroup has, once a vgroup was split; until then all have equal shares.
+    """
 
     name: str
     options: DatabaseOptions
     vgroup_ids: tuple[int, ...]
     create_time_ms: int
+    cut_shares: tuple[Share, ...] = ()
+
+    @property
+    def shares(self) -> tuple[Share, ...]:
+        """Which tables each vgroup has, in the order of `vgroup_ids`."""
+        return self.cut_shares or even_shares(len(self.vgroup_ids))
 
     @property
     def precision(self) -> Precision:

@@ -259,6 +259,11 @@ class AlterDatabase(Statement):
 
 
 @dataclass(frozen=True, slots=True)
+class SplitVgroup(Statement):
+    vgroup_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class DropDatabase(Statement):
     name: str
     if_exists: bool = False

@@ -30,7 +30,8 @@ from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.user_functions import UserFunctions
 
-_ROWS = "rows"
+ROWS_TOTAL = "rows"
+"""What a checkpoint calls the rows that the task has read since the stream was created."""
 
 
 class BaseTask:
@@ -120,7 +121,7 @@ class BaseTask:
     def _checkpoint(self, checkpoint_id: int, outbox: Outbox | None, version: int | None = None) -> None:
         """Makes the state durable, passes the barrier on and acknowledges; `version` is a source's place in its WAL."""
         started = time.perf_counter()
-        stored = self._store.checkpoint(checkpoint_id, {**self._state(), _ROWS: self._rows_total})
+        stored = self._store.checkpoint(checkpoint_id, {**self._state(), ROWS_TOTAL: self._rows_total})
         if outbox is not None:
             outbox.signal(Barrier(checkpoint_id))
             outbox.flush()
@@ -198,7 +199,7 @@ class BaseSourceTask(BaseTask):
     def _restore_store(self, checkpoint_id: int | None) -> dict[str, Any] | None:
         meta = super()._restore_store(checkpoint_id)
         # Checkpoints of older versions don't have the number.
-        self._rows_before = 0 if meta is None else meta.get(_ROWS, 0)
+        self._rows_before = 0 if meta is None else meta.get(ROWS_TOTAL, 0)
         return meta
 
     def _skip_to_end(self) -> None:

@@ -58,7 +58,10 @@ class Destinations:
         self._groups.add(found.column(0).to_numpy())
 
     def sinks_of(self, places: Numbers, sinks: int) -> Numbers:
-        """Returns the index of the sink task for each place in `children`: that of the vnode the child is placed on."""
+        """Returns the index of the sink task for each place in `children`: that of the vnode the child is placed on.
+
+        Once vgroups were split unevenly it may be another one: what counts is that a child has one sink task.
+        """
         fresh = self.children[len(self._sinks):]
         if fresh:
             found = [place(f"{self._plan.database}.{child.name}", sinks) for child in fresh]

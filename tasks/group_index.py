@@ -69,6 +69,16 @@ class GroupIndex:
         self._add(gids[rows], list(zip(*keys, strict=True)) if keys else [()] * len(rows))
         return self._numbering.find(gids)
 
+    def adopt(self, others: GroupIndex, numbers: Slots) -> None:
+        """Takes over those groups of another index that aren't known here."""
+        gids = others.ids(numbers)
+        unknown = self._numbering.find(gids) < 0
+        self._add(gids[unknown], [others.key(number) for number in numbers[unknown].tolist()])
+
+    def key(self, number: int) -> tuple[Any, ...]:
+        """Returns the keys of a group."""
+        return self._keys[number]
+
     def key_columns(self, numbers: Slots) -> list[pa.Array]:
         """Returns the keys of groups, column by column."""
         if self._columns is None:

@@ -75,18 +75,25 @@ class Recalculation:
         if not known.num_rows:
             return list(added), []
         rest = [batch.filter(pa.array(~among(*_windows_of(batch), *_windows_of(known)))) for batch in added]
-        replaced: list[pa.RecordBatch] = []
+        return rest, self.contributions(known, change.after)
+
+    def contributions(self, known: pa.RecordBatch, as_of: int) -> list[pa.RecordBatch]:
+        """Returns what this vnode contributes to some (group, window)s as of a version, also that it is nothing.
+
+        `known`: one partial of each, sorted by start; only its keys count.
+        """
+        found: list[pa.RecordBatch] = []
         for first, last, members in self._runs(known):
             gids, starts = _windows_of(members)
             tuids = pa.array(np.unique(gids)) if self._plan.source.group_is_table else None
-            rows = self._read_rows(tuids, first, last, change.after)
+            rows = self._read_rows(tuids, first, last, as_of)
             self._learn(members.num_rows, rows.num_rows)
             fresh = self._partials(rows)
-            replaced.append(fresh.filter(pa.array(among(*_windows_of(fresh), gids, starts))))
+            found.append(fresh.filter(pa.array(among(*_windows_of(fresh), gids, starts))))
             gone = ~among(gids, starts, *_windows_of(fresh))
             if gone.any():
-                replaced.append(self._emptied(members.filter(pa.array(gone))))
-        return rest, [batch for batch in replaced if batch.num_rows]
+                found.append(self._emptied(members.filter(pa.array(gone))))
+        return [batch for batch in found if batch.num_rows]
 
     def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
         """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written."""

@@ -20,6 +20,13 @@ _PRESENT = b"\x01"
 CHANGES_MAX = 65_536
 
 
+def results_in(store: StateStore) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yields the entries of all indexes in the store of one task: their keys, group ids, and values."""
+    for prefix in (PRESENT, WITHDRAWN):
+        for key, value in store.between(prefix, bytes([prefix[0] + 1])):
+            yield key, _KEY.unpack(key[1:])[0], value
+
+
 class ResultIndex:
     """The starts of the windows with a result, by group id. Call `save` right before each checkpoint of the store."""
 

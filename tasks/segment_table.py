@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import struct
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -649,6 +649,14 @@ class SegmentTable(SlotTable):
 
 def _only(partials: pa.RecordBatch, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> pa.RecordBatch:
     return partials if chosen.all() else partials.filter(pa.array(chosen))
+
+
+def segments_in(store: StateStore) -> Iterator[tuple[bytes, int, bytes]]:
+    """Yields the stored segments of one task: their keys, which are the same in any task, group ids, and values."""
+    for key, value in store.items(_PREFIX):
+        if not key.startswith(_PREFIX):
+            return
+        yield key, _unpack(key)[1], value
 
 
 def _unpack(key: bytes) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ import pyarrow as pa
 from penstock.common.errors import InvalidValueError
 from penstock.planner.windows import end_of, grid_of
 from penstock.sql.types import UNITS_PER_SECOND
-from penstock.tasks.base_task import BaseSourceTask
+from penstock.tasks.base_task import ROWS_TOTAL, BaseSourceTask
 from penstock.tasks.compute import (
     ADD,
     GROUP,
@@ -76,6 +76,18 @@ _ROWS_AT_ONCE_S = 0.1
 _UNKNOWN_VERSION = 0  # that of the record of a row that is read back
 _TOO_NEW = "is too far in the future"
 _NO_DATA = pa.record_batch([pa.array([], pa.uint8())], names=["_"])
+
+
+def inherited(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the checkpoint of a source task for one that takes over part of its tables: it has counted nothing."""
+    counts = {"ledger": TimeLedger().counts()} if "ledger" in meta else {}
+    return {**meta, **counts, ROWS_TOTAL: 0}
+
+
+def is_reading_back(meta: Mapping[str, Any]) -> bool:
+    """Tells of a source task's checkpoint whether history, or a range, is still to be read for it."""
+    history = meta.get("history")
+    return bool(meta.get("ranges")) or (history is not None and not history["done"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -715,6 +727,14 @@ class SourceTask(BaseSourceTask):
 
     def _time_span(self, first_ts: int, last_ts: int, as_of: int) -> TimeSpan | None:
         return self._environment.time_span(self._vgroup_id, self._source.storage_uid, first_ts, last_ts, as_of)
+
+    def contributions(self, windows: pa.RecordBatch) -> list[pa.RecordBatch]:
+        """Returns what the stored rows of its vnode come to in some (group, window)s: what it should have sent.
+
+        `windows`: one partial of each, sorted by start. For windows on a grid, while the task rests.
+        """
+        self._first_stage.note_children()
+        return self._recalculation.contributions(windows, self._version)
 
     # -- sending ---------------------------------------------------------------------------------------------
 

@@ -86,6 +86,10 @@ class TimeLedger:
         """Hands the sample to the store; returns the counts."""
         if self._sample:
             store.put_many([(_SAMPLE_KEY, pickle.dumps(self.sample, protocol=5))])
+        return self.counts()
+
+    def counts(self) -> dict[str, Any]:
+        """Returns what `restore` needs besides the sample."""
         found = np.flatnonzero(self._buckets)
         return {"rows": self._rows, "left_out": self._left_out, "late_kept": self.late_kept,
                 "buckets": [[int(n), int(self._buckets[n])] for n in found]}

@@ -22,7 +22,7 @@ from penstock.common.errors import InternalError
 from penstock.planner.stream import AggPlan, Field
 from penstock.planner.windows import Grid, end_of, grid_of
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine, merges_of
-from penstock.tasks.compute import REPLACE, ROWS, WINDOW_START
+from penstock.tasks.compute import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.slot_index import SlotIndex
 from penstock.tasks.state_store import StateStore
@@ -34,6 +34,7 @@ _PREFIX = b"w"
 _CHUNK_KEY = struct.Struct(">QHI")
 _CHUNK_KEYS = np.dtype([("prefix", "S1"), ("start", ">u8"), ("input", ">u2"), ("chunk", ">u4")])
 _SIGN = 1 << 63
+_BEHIND_ALL = b"\xff" * 7  # behind the input and the chunk of any key
 _FIRST_CAPACITY = 1024
 _CHUNK_GROUPS = 4_096
 _NUMBERED_SPAN = 4
@@ -165,6 +166,45 @@ class WindowTable:
         count = max(len(self.groups), 1)
         both = _distinct(np.concatenate([places * count + groups for places, groups in found]))
         return both // count, both % count
+
+    def contributed(self, start: int, input: int) -> pa.RecordBatch:
+        """Returns what an input contributed to a window, as the partials that `merge` takes."""
+        _, groups, slots = self._index[input].members(np.array([self._line(start)]))
+        return self._partials(start, groups, slots)
+
+    def stored(self) -> Iterator[int]:
+        """Yields the starts of all windows, also of those that are not in memory, ascending."""
+        self._write(self._dirty.copy())
+        self._store.flush()
+        key = _PREFIX
+        while (found := self._store.neighbour(key, _PREFIX, forward=True)) is not None:
+            start = _start_of(found)
+            yield start
+            key = _PREFIX + struct.pack(">Q", start + _SIGN) + _BEHIND_ALL
+
+    def give_up(self, leaving: npt.NDArray[np.bool_]) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Takes groups (true at their numbers) out of all windows.
+
+        Yields what each input contributed: it and the partials that `merge` takes. The groups keep their numbers.
+        """
+        for start in self.stored():
+            line = self._line(start)
+            for input, index in enumerate(self._index):
+                _, groups, slots = index.members(np.array([line]))
+                gone = leaving[groups]
+                if gone.any():
+                    yield input, self._partials(start, groups[gone], slots[gone])
+                    self._note_chunks(start, input, groups[gone])
+                    index.remove(line, groups[gone])
+                    self._release(slots[gone])
+            self._drop_line_if_empty(start)
+
+    def _partials(self, start: int, groups: Slots, slots: Slots) -> pa.RecordBatch:
+        arrays = [pa.array(self.groups.ids(groups)), *self.groups.key_columns(groups),
+                  pa.array(np.full(len(groups), start)), pa.array(self._rows[slots]),
+                  *(column.take(slots).arrow() for column in self._columns)]
+        schema = pa.schema([GROUP, *self.groups.key_fields, WINDOW_START, ROWS, *fields_schema(self._fields)])
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def drop_empty(self, starts: Times) -> None:
         """Forgets the slots of windows that hold no rows any more."""

@@ -24,7 +24,15 @@ from golden_runner import read_blocks
 from penstock.common.errors import InternalError, PenstockError
 from penstock.sql.functions import FUNCTIONS, Argument
 from penstock.sql.parser import parse
-from penstock.sql.statements import AlterDatabase, CreateDatabase, Insert, Select, SetOperation, Statement
+from penstock.sql.statements import (
+    AlterDatabase,
+    CreateDatabase,
+    Insert,
+    Select,
+    SetOperation,
+    SplitVgroup,
+    Statement,
+)
 from penstock.sql.types import Kind
 
 STUCK_S = 60
@@ -207,6 +215,8 @@ def harmless(statement: Statement) -> bool:
             return all(target.file is None for target in statement.targets)
         case CreateDatabase() | AlterDatabase():
             return dict(statement.options).get("VGROUPS", 2) in (1, 2, 3) if statement.options else False
+        case SplitVgroup():
+            return False
     return True
 
 

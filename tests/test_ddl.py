@@ -72,10 +72,10 @@ def test_options_are_kept_and_shown(db: Embedded) -> None:
 
 
 def test_alter_database_changes_what_can_change(db: Embedded) -> None:
-    """KEEP can be altered, VGROUPS and PRECISION cannot."""
+    """KEEP can be altered, PRECISION cannot, and there can't be fewer VGROUPS."""
     db.execute("ALTER DATABASE d KEEP 100")
     assert db.run("SELECT `keep` FROM information_schema.ins_databases WHERE name = 'd'") == [("100d",)]
-    refused(db, "ALTER DATABASE d VGROUPS 4")
+    refused(db, "ALTER DATABASE d VGROUPS 1")
     refused(db, "ALTER DATABASE d PRECISION 'us'")
     refused(db, "ALTER DATABASE d KEEP 3")
 

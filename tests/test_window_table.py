@@ -125,6 +125,51 @@ def contents(table: WindowTable) -> dict[tuple[int, int], tuple[int, int]]:
             for gid, start, rows, value in zip(*columns, strict=True)}
 
 
+@pytest.mark.parametrize("kept", KEPT)
+@settings(max_examples=25, deadline=None)
+@given(blocks=st.lists(st.tuples(st.integers(0, 1), st.dictionaries(
+    st.tuples(st.integers(0, 5), st.integers(0, 3)), st.integers(1, 9), min_size=1), st.booleans()), max_size=8),
+       leaving=st.sets(st.integers(0, 5)))
+def test_groups_that_are_handed_over_take_all_of_their_windows_along(
+    tmp_path_factory: pytest.TempPathFactory, kept: str,
+    blocks: list[tuple[int, dict[tuple[int, int], int], bool]], leaving: set[int],
+) -> None:
+    """What each input contributed goes along, in memory or stored; the others stay; both survive a restart."""
+    plan = plan_of(kept)
+    schema = partial_schema(KEYS, plan.fields)
+    stores = [StateStore(tmp_path_factory.mktemp("state"), 1 << 26) for _ in range(2)]
+    here, there = (WindowTable(plan, KEYS, 2, store) for store in stores)
+    known: dict[tuple[int, int, int], int] = {}
+    try:
+        for input, rows, spilled in blocks:
+            here.merge(partials([(*key, count) for key, count in rows.items()], kept, schema), ADD, input)
+            for (group, window), count in rows.items():
+                known[input, group, window] = known.get((input, group, window), 0) + count
+            here.spill(0 if spilled else 1 << 30, 2 * WIDTH)
+        gone = np.isin(here.groups.ids(np.arange(len(here.groups))), [group + 7 for group in leaving])
+        for input, part in here.give_up(gone):
+            there.merge(part, ADD, input)
+        for _ in range(2):
+            assert contributions(here) == {key: rows for key, rows in known.items() if key[1] not in leaving}
+            assert contributions(there) == {key: rows for key, rows in known.items() if key[1] in leaving}
+            here.validate()
+            there.validate()
+            metas = [here.save(), there.save()]
+            here, there = (WindowTable(plan, KEYS, 2, store) for store in stores)
+            here.restore(metas[0], None)
+            there.restore(metas[1], 2 * WIDTH)
+    finally:
+        for store in stores:
+            store.close()
+
+
+def contributions(table: WindowTable) -> dict[tuple[int, int, int], int]:
+    """(input, group, window) to rows."""
+    return {(input, row["_gid"] - 7, start // WIDTH): row["_rows"]
+            for start in list(table.stored()) for input in range(2)
+            for row in table.contributed(start, input).to_pylist()}
+
+
 @given(st.lists(st.sets(st.tuples(st.integers(-5, 5), st.integers(0, 6)), min_size=1), min_size=1, max_size=4))
 def test_what_several_blocks_touched_is_touched_once(blocks: list[set[tuple[int, int]]]) -> None:
     """The union has each (window, group) of any block, whatever the blocks have in common."""

@@ -77,12 +77,18 @@ class Dnode:
     def paths(self) -> DataPaths:
         return self._paths
 
-    def open_vnode(self, vgroup_id: int, options: VnodeOptions) -> Vnode:
-        """Opens a vnode, creating it when missing; one that is open already is returned as it is."""
+    def open_vnode(self, vgroup_id: int, options: VnodeOptions, behind: int | None = None) -> Vnode:
+        """Opens a vnode, creating it when missing; one that is open already is returned as it is.
+
+        `behind`: the vnode is a new one whose log goes on behind this version.
+        """
         with self._lock:
             vnode = self._vnodes.get(vgroup_id)
             if vnode is None:
-                vnode = Vnode.open(self._paths.vnode(vgroup_id), options, fs=self._fs, clock=self._clock)
+                directory = self._paths.vnode(vgroup_id)
+                if behind is not None:
+                    Vnode.begin(directory, options, behind, fs=self._fs, clock=self._clock)
+                vnode = Vnode.open(directory, options, fs=self._fs, clock=self._clock)
                 self._vnodes[vgroup_id] = vnode
                 found = vnode.recovery
                 if found.cut_bytes or found.lost_versions:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -26,7 +27,7 @@ from penstock.common.errors import (
 from penstock.common.fs import Fs
 from penstock.vnode import manifest as manifests
 from penstock.vnode.ingest import prepare
-from penstock.vnode.keys import TS_MAX, TS_MIN
+from penstock.vnode.keys import TS_MAX, TS_MIN, U64
 from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges, newest_times
 from penstock.vnode.merging import in_key_order
@@ -100,6 +101,21 @@ class VnodeStats:
     flushes: int
     compactions: int
     pins: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Child tables of one storage table on their way from a vnode to another. `newest_times`: `tuid`, `ts`.
+
+    `parts`, to be gone through once: the rows, all of their versions, of each part, and what the part is like.
+    """
+
+    schema: pa.Schema
+    key_columns: int
+    tombstones: tuple[Tombstone, ...]
+    floor: int
+    newest_times: pa.Table
+    parts: Iterator[tuple[pa.Table, PartInfo]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +194,16 @@ class Vnode:
             wal.close()
             raise
         return vnode
+
+    @staticmethod
+    def begin(directory: Path, options: VnodeOptions, version: int, *, fs: Fs, clock: Clock) -> None:
+        """Makes the files of a vnode without rows whose log goes on behind a version; `open` opens it.
+
+        What is to become part of another vnode's rows keeps its versions so: see `take_over`.
+        """
+        WalWriter.begin(directory / "wal", fs, clock, vgroup_id=options.vgroup_id, version=version)
+        fs.make_dirs(directory / "store")
+        manifests.save(fs, directory / "store", Manifest(options.vgroup_id, version))
 
     @property
     def directory(self) -> Path:
@@ -370,6 +396,100 @@ class Vnode:
                 table.set_tombstones(before)
                 raise
         self._publish_tombstones(table)
+
+    # Moving child tables to another vnode
+
+    @property
+    def table_uids(self) -> list[int]:
+        """The storage tables that the vnode knows."""
+        with self._lock:
+            return list(self._tables)
+
+    def children_of(self, table_uid: int) -> U64:
+        """Returns the child tables that the vnode has, or had, rows of, ascending."""
+        with self._lock:
+            return self._table(table_uid).newest.tuids.copy()
+
+    def hand_over(self, table_uid: int, tuids: U64) -> HandOver:
+        """Returns all that the vnode knows of child tables, for `take_over`; nothing may be written meanwhile.
+
+        Raises StorageError if rows that are in memory can't be written into parts.
+        """
+        self.flush()
+        with self._lock:
+            table = self._table(table_uid)
+            newest = table.newest
+            moving = np.isin(newest.tuids, tuids)
+            times = pa.table({"tuid": newest.tuids[moving], "ts": newest.times[moving]})
+            parts = table.parts
+        low, high = (int(tuids.min()), int(tuids.max())) if len(tuids) else (1, 0)
+        near = [part for part in parts if part.info.min_tuid <= high and part.info.max_tuid >= low]
+        return HandOver(table.schema, table.key_columns, table.tombstones, table.floor, times,
+                        (self._rows_of(part, tuids, among=True) for part in near))
+
+    def take_over(self, table_uid: int, given: HandOver) -> None:
+        """Takes child tables of another vnode, whose log was where this one's begins: rows keep their versions.
+
+        Nothing of them gets into the log. Raises StorageError, CorruptionError; then the vnode is of no use.
+        """
+        self.define_table(table_uid, given.schema, given.key_columns)
+        with self._store_lock:
+            table = self._table(table_uid)
+            handles: list[PartHandle] = []
+            for rows, info in given.parts:
+                if rows.num_rows:
+                    handles += self._write_parts(table, [rows], info.purged_version, info.updates)
+            last = self._write_times(table, given.newest_times, self._persisted)
+            with self._lock:
+                table.parts, table.last_times, table.floor = tuple(handles), last, given.floor
+                self._load_newest(table)
+                for tombstone in given.tombstones:
+                    table.delete(tombstone)
+                self._save(self._manifest(self._persisted))
+        self._publish_tombstones(table)
+
+    def give_away(self, table_uid: int, tuids: U64) -> None:
+        """Forgets child tables that another vnode has taken over; their rows here were their last ones.
+
+        No delete says so: it would hide the rows from readers of other processes wherever they are.
+        """
+        self.flush()
+        with self._store_lock:
+            table = self._table(table_uid)
+            with self._lock:
+                left = ~np.isin(table.newest.tuids, tuids)
+                times = pa.table({"tuid": table.newest.tuids[left], "ts": table.newest.times[left]})
+            old = [part for part in table.parts if np.isin(self._tuids_of(part), tuids).any()]
+            new: list[PartHandle] = []
+            for part in old:
+                rows, info = self._rows_of(part, tuids, among=False)
+                if rows.num_rows:
+                    new += self._write_parts(table, [rows], info.purged_version, info.updates)
+            last = self._write_times(table, times, self._persisted)
+            with self._lock:
+                before = table.parts, table.last_times
+                table.parts = (*(part for part in table.parts if part not in old), *new)
+                table.last_times = last
+                try:
+                    self._save(self._manifest(self._persisted))
+                except StorageError:
+                    table.parts, table.last_times = before
+                    self._replace_parts(table, new, ())
+                    raise
+                table.newest.forget(tuple(tuids.tolist()))
+                self._replace_parts(table, old, new)
+                self._replace_times(table.uid, before[1])
+
+    def _tuids_of(self, part: PartHandle) -> U64:
+        return np.concatenate([group.tuid for group in
+                               self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX)])
+
+    def _rows_of(self, part: PartHandle, tuids: U64, *, among: bool) -> tuple[pa.Table, PartInfo]:
+        """Returns the rows of a part that are `among` those of the child tables, or the others."""
+        reader = PartReader(part.path, part.info)
+        groups = (pa.Table.from_batches([run.data]).filter(pa.array(np.isin(run.tuid, tuids) == among))
+                  for run in reader.row_groups())
+        return pa.concat_tables([reader.schema.empty_table(), *groups]), part.info
 
     def _table(self, table_uid: int) -> TableState:
         table = self._tables.get(table_uid)
@@ -637,7 +757,8 @@ class Vnode:
         return tuple(handles)
 
     def _write_times(self, table: TableState, times: pa.Table, version: int) -> LastTimes:
-        name = f"{table.uid}-{version:020d}.parquet"
+        with self._lock:
+            name = f"{table.uid}-{self._new_name()}"
         content = parquet_bytes(times)
         self._fs.write_atomic(self._store / "last" / name, content)
         return LastTimes(name, version, crc32c(content))

@@ -128,6 +128,13 @@ class WalWriter:
         return cls(directory, fs, clock, vgroup_id=vgroup_id, level=level, segment_bytes=segment_bytes,
                    end_file=end_file, tail=tail, file=file, recovery=recovery)
 
+    @staticmethod
+    def begin(directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, version: int) -> None:
+        """Makes a log without records that is to go on behind a version, as another log has reached it."""
+        fs.make_dirs(directory)
+        header, _ = SegmentHeader(vgroup_id, version + 1, clock.now_ms(), 0, 0).encode()
+        fs.write_atomic(directory / segment_name(version + 1), header)
+
     @property
     def acknowledged_version(self) -> int:
         return self._committed.version
