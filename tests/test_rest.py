@@ -21,8 +21,10 @@ from typing import Any
 import pytest
 from embedded import Embedded
 from tests.test_ui import free_ports
+from waiting import wait_until
 
 from penstock.common.errors import ConfigError
+from penstock.mnode import http_door
 from penstock.mnode.http_door import HttpDoor
 from penstock.mnode.rest import Rest
 
@@ -279,6 +281,42 @@ def test_many_connections_at_once(client: Client) -> None:
     for connection in half_sent:
         connection.close()
     assert client.sql("SELECT count(*) FROM d.meters").body["data"] == [[400]]
+
+
+def test_who_comes_late_or_too_much_is_sent_away(db: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that doesn't come gives 408; beyond the bound connections are closed, until another one ends."""
+    monkeypatch.setattr(http_door, "_TIMEOUT_S", 0.5)
+    places = Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places()
+    slow = HttpDoor("127.0.0.1", 0, places)
+    with socket.create_connection(("127.0.0.1", slow.port), timeout=30) as connection:
+        connection.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\nSEL")
+        assert connection.recv(65536).split()[1] == b"408"
+    slow.close()
+    monkeypatch.setattr(http_door, "_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(http_door, "_CONNECTIONS_MAX", 2)
+    door = HttpDoor("127.0.0.1", 0, places)
+    ping = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", door.port), timeout=30) as first:
+        first.sendall(ping)
+        assert first.recv(65536).split()[1] == b"204"
+        with socket.create_connection(("127.0.0.1", door.port), timeout=30) as second:
+            second.sendall(ping)
+            assert second.recv(65536).split()[1] == b"204"
+            assert closed_at_once(door.port)
+        first.sendall(ping)
+        assert first.recv(65536).split()[1] == b"204"
+        wait_until(lambda: not closed_at_once(door.port))
+    door.close()
+
+
+def closed_at_once(port: int) -> bool:
+    """Tells whether a new connection gets no answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        try:
+            connection.sendall(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return connection.recv(65536) == b""
+        except ConnectionError:
+            return True
 
 
 # --- who asks --------------------------------------------------------------------------------------------------------
