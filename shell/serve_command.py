@@ -6,10 +6,10 @@ import argparse
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 from penstock import __version__
 from penstock.common.config import Config
@@ -36,9 +36,11 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
         undo.callback(server.close)
         if options.pid_file is not None:
             last.enter_context(_pid_file(Path(options.pid_file).expanduser()))
-        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}, process {os.getpid()}")
+        http = f", HTTP on {config.host}:{config.http_port}" if config.http_port else ""
+        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}, "
+             f"process {os.getpid()}")
         notify(READY)
-        stop.wait()
+        stop.get()
         notify(STOPPING)
         _say("closing: streams write a last checkpoint")
     _say("closed")
@@ -60,11 +62,11 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
         Bounds(config.flight_message_max, config.flight_calls_max), tls.pem() if tls is not None else None)
 
 
-def _stop_signals() -> threading.Event:
-    """Returns what SIGTERM and SIGINT set, however often they come."""
-    stop = threading.Event()
+def _stop_signals() -> SimpleQueue[int]:
+    """Returns what SIGTERM and SIGINT are put into. Its methods may be interrupted by themselves, unlike an Event's."""
+    stop: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda caught, frame: stop.put(caught))
     return stop
 
 

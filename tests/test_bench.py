@@ -264,7 +264,8 @@ def test_the_coordinator_s_cost_is_simulated_from_start_to_failover(tmp_path: Pa
     """A worker costs three messages per stream to start and one per heartbeat; it gets no tables but its own."""
     found = {(line["measure"], line["vnodes"]): line for line in scaling(
         [(2, 2), (4, 2)], tmp_path, streams_per_worker=2, tables_per_vnode=200, seed=1)}
-    assert [*found] == [(what, vnodes) for vnodes in (2, 4) for what in ("start", "heartbeat", "checkpoint", "failover")]
+    things = ("start", "heartbeat", "checkpoint", "failover")
+    assert [*found] == [(thing, vnodes) for vnodes in (2, 4) for thing in things]
     for vnodes in (2, 4):
         assert found["start", vnodes]["messages"] == found["failover", vnodes]["messages"] == 3 * 2 * vnodes
         assert found["heartbeat", vnodes]["messages"] == vnodes

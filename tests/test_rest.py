@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import NO_OPENSSL, OPENSSL, make_certificate
 from embedded import Embedded
 from tests.test_ui import free_ports
 from waiting import wait_until
@@ -30,7 +31,6 @@ from penstock.mnode.rest import Rest
 
 SIZE_MAX = 100_000
 LINE = b"meters,location=a current=10.3 1648791213000000000\n"
-OPENSSL = shutil.which("openssl")
 CURL = shutil.which("curl")
 ROOT = Path(__file__).parent.parent
 
@@ -417,14 +417,10 @@ def test_without_users_no_other_interface_is_opened(tmp_path: Path) -> None:
     embedded.close()
 
 
-@pytest.mark.skipif(OPENSSL is None, reason="openssl isn't there to make a certificate")
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
 def test_tls(tmp_path: Path) -> None:
     """With a certificate only TLS is spoken; clients that don't, or that wait, keep nobody from it."""
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True, timeout=60)
+    certificate, key = make_certificate(tmp_path)
     (port,) = free_ports(1)
     with pytest.raises(ConfigError, match="belong together"):
         Embedded(tmp_path / "data", {"httpPort": port, "tlsCertificate": str(certificate)})
