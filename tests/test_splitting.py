@@ -274,7 +274,7 @@ def test_streams_on_streams_and_into_other_databases_go_on() -> None:
 
 
 def test_streams_by_arrival_and_by_the_clock_go_on() -> None:
-    """What counts by when it came is divided without being read again: rows count once, before a split and behind it."""
+    """What counts by when it came is divided without being read again: rows count once."""
     with make(1) as bed:
         bed.all("CREATE STREAM arrived TRIGGER AT_ONCE TIME INGESTION INTO arrived TAGS (g INT) AS "
                 "SELECT _wstart ts, count(*) n FROM meters PARTITION BY g INTERVAL(1m)",
