@@ -415,6 +415,8 @@ def test_without_users_no_other_interface_is_opened(tmp_path: Path) -> None:
     assert Client(port).sql("SELECT 1").status == 401
     assert Client(port, basic("ada", "correct horse")).sql("SELECT 1").status == 200
     embedded.close()
+    log = "".join(path.read_text() for path in (tmp_path / "data" / "log").iterdir())
+    assert log.count("in clear") == 1
 
 
 @pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
