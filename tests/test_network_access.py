@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -48,7 +49,8 @@ class Bed(Embedded):
         self.runtime = ThreadRuntime()
         super().__init__(root / "data", clock=SystemClock(), fs=OsFs(), config={
             "heartbeatInterval": "50ms", "restartDelayMin": "10ms", "idleTimeout": "50ms", "checkpointInterval": "1h",
-            "sinkCallsPerSecond": 1000, "streamSinkDataRate": 0, "stateMapSize": "256MiB"})
+            "sinkCallsPerSecond": 1000, "streamSinkDataRate": 0, "stateMapSize": "256MiB",
+            "checkpointBackupDir": str(root / "backup"), "checkpointBackupInterval": "0s"})
 
     def _open(self) -> Engine:
         (self.path.parent / "other").mkdir(exist_ok=True)
@@ -87,6 +89,9 @@ class Bed(Embedded):
                 if sorted(self.run(f"SELECT {columns} FROM d.{name}"))
                 != sorted(self.run(f"SELECT {columns} FROM ({query})"))]
 
+    def events(self) -> list[str]:
+        return [row[-1] for row in self.run("SELECT * FROM information_schema.ins_stream_events")]
+
     def wait_equal(self) -> None:
         wait_until(lambda: not self.differing(), 60, "results differ from the batch answer")
 
@@ -111,9 +116,7 @@ def test_streams_equal_the_batch_whatever_is_killed(bed: Bed) -> None:
         bed.insert(10 * number + 6, 2)
         bed.wait_equal()
     assert bed.access() == {"network"}
-    restored = [row[-1] for row in bed.run("SELECT * FROM information_schema.ins_stream_events")
-                if "is deployed, from checkpoint" in row[-1]]
-    assert len(restored) >= 3 * len(STREAMS)
+    assert len([event for event in bed.events() if "is deployed, from checkpoint" in event]) >= 3 * len(STREAMS)
 
 
 def test_streams_go_on_from_network_to_files_and_back(bed: Bed, tmp_path: Path) -> None:
@@ -128,7 +131,24 @@ def test_streams_go_on_from_network_to_files_and_back(bed: Bed, tmp_path: Path) 
         bed.insert(4 - number, 31 + 20 * number)
         bed.wait_equal()
         wait_until(lambda expected=far: bed.access() == ({"network"} if expected else {"files"}))  # type: ignore[misc]
-        assert all("checkpoint" in row[-1] for row in bed.run("SELECT * FROM information_schema.ins_stream_events")
-                   if "is deployed" in row[-1])
+        assert all("from checkpoint" in event for event in bed.events() if "is deployed" in event)
     bed.close()
     assert Fsck(bed.path, OsFs(), SystemClock(), lambda done, of: None, repair=False).run().healthy
+
+
+def test_state_that_came_over_the_network_is_backed_up_and_restored(bed: Bed) -> None:
+    """Copies are made while the engine has it open; where it is gone, workers elsewhere go on from the copy."""
+    bed.insert(1, 3, 12)
+    bed.wait_equal()
+    bed.checkpoint()
+    ids = {row[0] for row in bed.run("SELECT checkpoint_id FROM information_schema.ins_streams")}
+    wait_until(lambda: {row[0] for row in bed.run("SELECT checkpoint_backup FROM information_schema.ins_streams")}
+               == {f"checkpoint {id_}" for id_ in ids})
+    bed.insert(14, 2)
+    bed.wait_equal()
+    bed.engine.close()
+    shutil.rmtree(bed.engine.paths.root / "streams")
+    bed.reopen()
+    bed.insert(33)
+    bed.wait_equal()
+    assert len([event for event in bed.events() if "its state is taken from the backup" in event]) == len(STREAMS)
