@@ -133,7 +133,6 @@ def open_sink(setup: Setup, writer: ResultWriter, woken: Callable[[], None]) -> 
     paths.state(STREAM, "x").mkdir(parents=True, exist_ok=True)
     settings = TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26)
     deployment = StreamDeployment(STREAM, "s", 1, setup.plan, (1,), (0,), None, (b"",), settings)
-    environment.state_directory(TaskId(STREAM, "sink", 0)).mkdir(parents=True, exist_ok=True)
     return SinkTask(deployment, 0, [UPSTREAM], environment)
 
 
@@ -150,7 +149,8 @@ def open_way(setup: Setup, way: str, woken: Callable[[], None]) -> Iterator[Resu
     if way == "store":
         yield LocalWriter(setup.engine.results.write_results)
         return
-    service = DnodeService(SECRET, setup.engine.results.write_results, setup.engine.results.read)
+    service = DnodeService(SECRET, setup.engine.results.write_results, setup.engine.results.read,
+                           lambda checkpoint, changes: None)
     client = DnodeClient(service.address, SECRET)
     writer = FlightResultWriter(client, "bench", woken)
     try:

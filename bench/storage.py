@@ -17,6 +17,7 @@ import pyarrow as pa
 from penstock.common.clock import SystemClock
 from penstock.common.fs import OsFs
 from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 
 TABLE = 7
@@ -83,7 +84,7 @@ def main(root: Path) -> None:
         vnode = open_vnode(root / "v")
         rows = sum(b.num_rows for b in batches)
         report(f"write, {name}", rows, "rows", lambda vnode=vnode, batches=batches: write_all(vnode, batches))
-        reader = WalReader(root / "v" / "wal", OsFs())
+        reader = WalReader(LogFiles(root / "v" / "wal", OsFs()))
         report(f"follow the log, {name}", rows, "rows", lambda reader=reader: read_all(reader))
         reader.close()
         vnode.close(flush=False)

@@ -81,6 +81,15 @@ class Config:
     disable_stream: bool = field(metadata=_key("engine", "flag"))
     udf_dir: Path = field(metadata=_key("engine", "path"))
 
+    flight_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
+    flight_message_max: int = field(metadata=_key("server", "size", MIB, GIB))
+    flight_calls_max: int = field(metadata=_key("server", "integer", 4, 10_000))
+    http_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
+    request_size_max: int = field(metadata=_key("server", "size", KIB, GIB))
+    token_lifetime: float = field(metadata=_key("server", "duration", MINUTE, 365 * DAY))
+    tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
+    tls_key: str = field(metadata=_key("server", "text", or_empty=True))
+
     wal_segment_size: int = field(metadata=_key("wal", "size", 64 * KIB, 4 * GIB))
     wal_poll_interval: float = field(metadata=_key("wal", "duration", 0.0001, 1))
     wal_pin_max: int = field(metadata=_key("wal", "size", MIB, PIB))
@@ -120,6 +129,7 @@ class Config:
     checkpoint_backup_interval: float = field(metadata=_key("checkpoints", "duration", 0, DAY))
 
     streams_per_worker: int = field(metadata=_key("workers", "integer", 1, 60))
+    udf_nice: int = field(metadata=_key("workers", "integer", 0, 19))
     worker_idle_timeout: float = field(metadata=_key("workers", "duration", 0, DAY))
     heartbeat_interval: float = field(metadata=_key("workers", "duration", 0.01, MINUTE))
     heartbeat_timeout: float = field(metadata=_key("workers", "duration", 0.1, HOUR))
@@ -153,10 +163,16 @@ class Config:
         return known + sorted(self.spark.items())
 
     def spark_properties(self) -> dict[str, str]:
-        """Returns Spark's properties: conf/spark-defaults.conf, then the [spark] table on top."""
+        """Returns Spark's properties: `host`, conf/spark-defaults.conf, then the [spark] table on top."""
+        own = {"spark.driver.host": self.host, "spark.driver.bindAddress": self.host}
         lines = (CONF_DIRECTORY / "spark-defaults.conf").read_text("utf-8").splitlines()
         pairs = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
-        return {name: value.strip() for name, value in pairs} | dict(self.spark)
+        return own | {name: value.strip() for name, value in pairs} | dict(self.spark)
+
+
+def is_local(master: str) -> bool:
+    """Tells whether Spark's workers are processes of this machine, forked or started by the engine's own."""
+    return master.startswith("local")
 
 
 # --- reading --------------------------------------------------------------------------------------

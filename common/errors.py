@@ -92,6 +92,22 @@ class InUseError(PenstockError):
     default_code = 0x03F3
 
 
+class UnauthenticatedError(PenstockError):
+    """Nobody is known by this user and password, or by this token."""
+
+    default_code = 0x0357
+
+
+class PermissionDeniedError(PenstockError):
+    """The user's role doesn't allow it."""
+
+    default_code = 0x0303
+
+
+class CancelledError(PenstockError):
+    """Whoever asked no longer wants the answer, or is gone."""
+
+
 class ConfigError(PenstockError):
     """One or more configuration keys are unknown or have bad values; all of them are listed."""
 

@@ -13,6 +13,7 @@ class DataPaths:
     root/
       LOCK                              flock of the engine that has the directory open
       FORMAT                            format version, written once
+      PLACE                             by what workers tell whether they reach this directory as files
       catalog/                          LMDB of the mnode
       children/<table uid>.parquet      child tables (uid, name, tags) of a super table, for the views
       views.sql, views.duckdb           views for any DuckDB, kept current by the engine
@@ -32,6 +33,10 @@ class DataPaths:
     @property
     def format(self) -> Path:
         return self.root / "FORMAT"
+
+    @property
+    def place(self) -> Path:
+        return self.root / "PLACE"
 
     @property
     def catalog(self) -> Path:

@@ -1,4 +1,4 @@
-"""The catalog: databases, tables, child tables, streams, functions and snodes, kept in LMDB and cached in memory.
+"""The catalog: databases, tables, child tables, streams, functions, users and snodes; in LMDB, cached in memory.
 
 It checks only its own invariants (names are free, things exist); what statements may do is decided in `ddl` and
 `streams`. It is the one module of the mnode that imports lmdb. Every method that changes something is one durable
@@ -24,18 +24,20 @@ from penstock.common.errors import (
     StorageError,
 )
 from penstock.common.fs import shortage
+from penstock.common.passwords import PasswordHash
 from penstock.common.placement import Cut, owner, place
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
+from penstock.sql.statements import Role
 
 FORMAT_VERSION = 1
 FIRST_UID = 1000
 """Uids below are those of system tables."""
 
-_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS = (
-    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions")
-_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS)
+_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS = (
+    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users")
+_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS)
 
 WantedState = Literal["running", "paused", "stopped"]
 
@@ -93,6 +95,16 @@ class Snode:
 
     id: int
     dnode_id: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class UserRecord:
+    """A user; of the password only a hash is kept."""
+
+    name: str
+    role: Role
+    password: PasswordHash
     created_ms: int
 
 
@@ -174,6 +186,7 @@ class Catalog:
         self.damaged_streams: dict[int, str] = {}
         self._snodes: dict[int, Snode] = {}
         self._functions: dict[str, UserFunction] = {}
+        self._users: dict[str, UserRecord] = {}
         self._next_id = FIRST_UID
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
@@ -307,6 +320,14 @@ class Catalog:
         """Returns the users' functions, in order of creation."""
         with self._lock:
             return tuple(sorted(self._functions.values(), key=lambda function: function.uid))
+
+    def user(self, name: str) -> UserRecord | None:
+        return self._users.get(name)
+
+    def users(self) -> tuple[UserRecord, ...]:
+        """Returns the users, in order of creation."""
+        with self._lock:
+            return tuple(sorted(self._users.values(), key=lambda user: (user.created_ms, user.name)))
 
     def snodes(self) -> tuple[Snode, ...]:
         with self._lock:
@@ -684,6 +705,21 @@ class Catalog:
             write.commit()
             return self._functions.pop(name)
 
+    # --- users -------------------------------------------------------------------------------------------------
+
+    def put_user(self, user: UserRecord) -> None:
+        """Stores a new user, or a known one with another password or role."""
+        with self._transaction() as write:
+            write.put(_USERS, user.name.encode(), codec.dataclass_to_json(user))
+            write.commit()
+            self._users[user.name] = user
+
+    def drop_user(self, name: str) -> None:
+        with self._transaction() as write:
+            write.delete(_USERS, name.encode())
+            write.commit()
+            del self._users[name]
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _update_stream(self, stream_id: int, **changes: Any) -> StreamRecord:
@@ -817,6 +853,9 @@ class Catalog:
             for _, value in read.items(_FUNCTIONS):
                 function = codec.function_from_json(value)
                 self._functions[function.name] = function
+            for _, value in read.items(_USERS):
+                value["password"] = PasswordHash(**value["password"])
+                self._users[value["name"]] = UserRecord(**value)
 
 
 class _Write:
@@ -859,10 +898,14 @@ class _Read:
                 else:
                     yield key, opened
 
-    def items(self, store: bytes) -> Iterator[tuple[bytes, Any]]:
+    def items(self, store: bytes, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
+        """Yields the entries whose keys begin with `prefix`, in the order of their keys."""
         with self._transaction.cursor(db=self._stores[store]) as cursor:
-            for key, value in cursor:
-                yield key, self._open(store, key, value)
+            if cursor.set_range(prefix):
+                for key, value in cursor:
+                    if not key.startswith(prefix):
+                        return
+                    yield key, self._open(store, key, value)
 
     def _open(self, store: bytes, key: bytes, value: bytes) -> Any:
         try:
@@ -870,6 +913,67 @@ class _Read:
         except ValueError as error:
             raise CorruptionError(
                 f"the catalog {self._path} is damaged: {store.decode()} {key.hex()}: {error}") from error
+
+
+class CatalogFile:
+    """The catalog as another process than the engine's reads it: what is asked for, as it is then.
+
+    One thread at a time, and one in a process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises NotFoundError if there is none, StorageError if it can't be opened."""
+        if not path.is_dir():
+            raise NotFoundError(f"{path.parent} is not a data directory")
+        self._path = path
+        try:
+            self._env = lmdb.open(str(path), readonly=True, max_dbs=len(_STORES), subdir=True)
+            self._stores = {name: self._env.open_db(name, create=False) for name in (_DATABASES, _TABLES, _CHILDREN)}
+        except lmdb.Error as error:
+            raise StorageError(f"the catalog {path} cannot be opened: {error}",
+                               hint="who reads it must be allowed to write its lock.mdb") from error
+
+    def close(self) -> None:
+        self._env.close()
+
+    def database(self, name: str) -> Database | None:
+        with self._env.begin() as transaction:
+            value = self._read(transaction).get(_DATABASES, name.encode())
+        return None if value is None else codec.database_from_json(value)
+
+    def table(self, database: str, name: str) -> Table | None:
+        """Returns a super, normal or child table."""
+        supers = {}
+        for table in self.tables(database):
+            if table.name == name:
+                return table
+            supers[table.uid] = table
+        for uid, parent in supers.items():
+            child = next((child for child in self.children(uid) if child.name == name), None)
+            if child is not None:
+                return child_as_table(parent, child)
+        return None
+
+    def tables(self, database: str) -> list[Table]:
+        """Returns the super and the normal tables of a database."""
+        with self._env.begin() as transaction:
+            found = [codec.table_from_json(value)[0] for _, value in self._read(transaction).items(_TABLES)]
+        return [table for table in found if table.database == database and table.replaces is None]
+
+    def children(self, super_uid: int) -> Iterator[ChildTable]:
+        """Yields the child tables of a super table."""
+        with self._env.begin() as transaction:
+            for key, value in self._read(transaction).items(_CHILDREN, codec.key(super_uid)):
+                yield codec.child_from_json(key, value)[1]
+
+    def child(self, super_uid: int, uid: int) -> ChildTable | None:
+        key = codec.key(super_uid, uid)
+        with self._env.begin() as transaction:
+            value = self._read(transaction).get(_CHILDREN, key)
+        return None if value is None else codec.child_from_json(key, value)[1]
+
+    def _read(self, transaction: Any) -> _Read:
+        return _Read(transaction, self._stores, self._path)
 
 
 def child_as_table(parent: Table, child: ChildTable) -> Table:

@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field, replace
@@ -26,6 +26,7 @@ from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
+from penstock.mnode.executor_keeper import ExecutorKeeper, Scale
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
 from penstock.mnode.memory_watch import Holding, MemoryWatch, Place
 from penstock.mnode.monitor import Monitor, TaskReport
@@ -34,6 +35,7 @@ from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.tasks import control
+from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -65,6 +67,8 @@ _STOP_TIMEOUT_S = 30.0
 _EVENTS_KEPT = 1000
 _ABANDONED_KEPT = 5
 _SILENCE_CHECK_S = 0.5
+_FIRST_COUNT_S = 0.1
+"""How often it is looked whether Spark is there and tells its executors."""
 _MEASURE_LEAST_S = 0.5
 """A look at all processes takes milliseconds: more often than so it is not worth it, however fast heartbeats come."""
 
@@ -73,6 +77,10 @@ class Handle(Protocol):
     """A submitted worker group."""
 
     def cancel(self) -> None: ...
+
+    def places(self) -> Mapping[int, str]:
+        """Returns the executors' ids by worker, as far as they are known."""
+        ...
 
 
 class Runtime(Protocol):
@@ -83,6 +91,14 @@ class Runtime(Protocol):
     ) -> Handle: ...
 
     def is_ready(self) -> bool: ...
+
+    def executors(self) -> Executors | None:
+        """Returns where workers can be; None while Spark isn't there."""
+        ...
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        """Asks for so many executors in all, without those `released`. Raises UnavailableError."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +114,8 @@ class ControllerSettings:
     queue_budget_bytes: int = 0
     state_cache_bytes: int = DEFAULT_BYTES
     memory_limit_bytes: int = 0
+    udf_nice: int = 0
+    executors_interval_s: float = 2.0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
     log_level: str = "warning"
@@ -123,6 +141,7 @@ class ControllerSettings:
             queue_budget_bytes=config.queue_budget,
             state_cache_bytes=config.max_stream_backend_cache * MIB,
             memory_limit_bytes=limit_bytes(config.memory_limit, memory_bytes),
+            udf_nice=config.udf_nice,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.host,
@@ -140,7 +159,7 @@ class RunningStream:
     have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
     `last_checkpoint_id` were used, also if they aren't on disk any more. `pause_reason`: why it is paused, if not by
     PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit. `queues`: how
-    many its tasks have on each worker, for the share in `queueBudget`.
+    many its tasks have on each worker, for the share in `queueBudget`. `functions`: the users' functions that it calls.
     """
 
     stream_id: int
@@ -160,11 +179,13 @@ class RunningStream:
     last_checkpoint_id: int = 0
     pause_reason: str = ""
     state_limit: int = 0
+    functions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """How a stream is. `state`: STARTING, RUNNING, PAUSED, RESTARTING or STOPPING; `reason` says why it isn't running.
+    """How a stream is. `state`: WAITING, STARTING, RUNNING, PAUSED, RESTARTING or STOPPING; `reason` says why it isn't
+    running.
 
     `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoints` are those
     that have no record: the one under way and those abandoned lately, oldest first; `damaged` are the ids of recorded
@@ -267,6 +288,10 @@ class StreamController:
         self._memory_watch = MemoryWatch(settings.memory_limit_bytes)
         self._memory = Memory({})
         self._measured_at: float | None = clock.monotonic()  # None: a measurement is under way
+        self._keeper = ExecutorKeeper(settings.groups.idle_timeout_s)
+        self._executors: Executors | None = None
+        self._places: dict[str, Mapping[int, str]] = {}
+        self._counted_at: float | None = clock.monotonic() - settings.executors_interval_s  # None: Spark is being asked
         self._build = build
         self._records = records
         self._machine = GroupMachine(settings.groups)
@@ -395,7 +420,8 @@ class StreamController:
 
     def _memory_infos(self) -> list[MemoryInfo]:
         workers = {worker.connection.pid: f"worker {group}/{index}"
-                   for group, members in self._workers.items() for index, worker in members.items()}
+                   for group, members in self._workers.items() for index, worker in members.items()
+                   if worker.connection.here}
         known = [MemoryInfo("java" if pid in self._memory.java else workers.get(pid, "engine"), pid, nbytes)
                  for pid, nbytes in self._memory.by_pid.items()]
         limit = self._memory_watch.limit
@@ -403,18 +429,38 @@ class StreamController:
 
     def workers(self) -> list[WorkerInfo]:
         """Returns all worker processes that there are or should be."""
-        return self._ask(lambda: [self._worker_info(group, index)
-                                  for group in self._machine.groups for index in range(group.workers)])
+        return self._ask(lambda: [
+            *(self._worker_info(group, index) for group in self._machine.groups for index in range(group.workers)),
+            *self._free_slots()])
 
     def _worker_info(self, group: groups.Group, index: int) -> WorkerInfo:
-        info = WorkerInfo(group.name, index, group.vgroup_ids[index], group.state.name, group.reason,
-                          streams=len(group.streams), failures=group.failures)
+        executor = self._places.get(group.name, {}).get(index)
+        hosts = {} if self._executors is None else {executor.id: executor.host for executor in self._executors.all}
+        info = WorkerInfo(
+            group.name, index, group.vgroup_ids[index], group.state.name,
+            self._machine.waits_for(group) if group.lacks_slots else group.reason, failures=group.failures,
+            streams=tuple(self._entries[stream_id].stream.name for stream_id in sorted(group.streams)),
+            executor=executor, host=None if executor is None else hosts.get(executor), slots=1 if group.slots else 0,
+            nice=self._nice(group.user_code))
         worker = self._workers.get(group.name, {}).get(index)
         if worker is None:
             return info
         silent_ms = round((self._clock.monotonic() - worker.heard_at) * 1000)
         return replace(info, state="RUNNING", pid=worker.connection.pid, address=worker.connection.exchange_address,
-                       heard_ms=self._clock.now_ms() - silent_ms)
+                       heard_ms=self._clock.now_ms() - silent_ms,
+                       memory_bytes=self._memory.by_pid.get(worker.connection.pid))
+
+    def _free_slots(self) -> Iterator[WorkerInfo]:
+        """Yields a line for each executor that has free slots."""
+        for executor in () if self._executors is None else self._executors.all:
+            hosted = sum(list(places.values()).count(executor.id) for places in self._places.values())
+            free = executor.slots - max(executor.busy, hosted)
+            if free > 0:
+                yield WorkerInfo(None, None, None, "FREE", executor=executor.id, host=executor.host, slots=free)
+
+    def _nice(self, user_code: bool) -> int:
+        """Returns how much lower the priority of a group's processes is."""
+        return self._settings.udf_nice if user_code else 0
 
     def close(self, final_checkpoint: bool = True) -> None:
         """Ends all streams and workers; takes at most about as long as the two timeouts for it together.
@@ -505,6 +551,7 @@ class StreamController:
         deadlines = [self._machine.next_deadline(), self._checkpoints.next_deadline()]
         if self._workers:
             deadlines += [self._silence_checked_at + _SILENCE_CHECK_S, self._next_measurement()]
+        deadlines.append(self._next_count())
         known = [deadline for deadline in deadlines if deadline is not None]
         if not known:
             self._flag.wait()
@@ -528,6 +575,11 @@ class StreamController:
         if self._workers and at is not None and at <= now:
             self._measured_at = None
             self._helpers.submit(self._measure_memory)
+        at = self._next_count()
+        if at is not None and at <= now:
+            self._counted_at = None
+            handles = {group: handle for group, handle in self._handles.items() if group not in self._places}
+            self._helpers.submit(self._count_executors, handles)
 
     def _next_measurement(self) -> float | None:
         if self._measure is None or self._measured_at is None:
@@ -551,11 +603,66 @@ class StreamController:
             return
         self._memory = memory
         workers = {Place(group, index): memory.by_pid.get(worker.connection.pid, 0)
-                   for group, members in self._workers.items() for index, worker in members.items()}
+                   for group, members in self._workers.items() for index, worker in members.items()
+                   if worker.connection.here}
         found = self._memory_watch.decide(memory.total, workers, list(self._holdings()))
         if found is not None:
             holding, reason = found
             self._pause_for(self._entries[holding.stream_id], reason)
+
+    def _next_count(self) -> float | None:
+        scalable = self._executors is not None and self._executors.elastic and self._executors.all
+        if self._counted_at is None or not (self._machine.groups or scalable):
+            return None
+        return self._counted_at + (_FIRST_COUNT_S if self._executors is None else self._settings.executors_interval_s)
+
+    def _count_executors(self, handles: Mapping[str, Handle]) -> None:
+        """Asks Spark for its executors, and where the workers of these groups are, in a helper thread."""
+        executors: Executors | None = None
+        places: dict[str, Mapping[int, str]] = {}
+        try:
+            executors = self._runtime.executors()
+            if executors is not None:
+                places = {group: handle.places() for group, handle in handles.items()}
+        except Exception:  # noqa: BLE001
+            # Spark may be going; it is asked again.
+            _log.exception("Spark's executors could not be counted")
+        self._post(lambda: self._counted(executors, places))
+
+    def _counted(self, executors: Executors | None, places: Mapping[str, Mapping[int, str]]) -> None:
+        now = self._counted_at = self._clock.monotonic()
+        if executors is None:
+            return
+        for group in self._machine.groups:
+            found = places.get(group.name, {})
+            if group.slots and len(found) == group.workers:
+                self._places[group.name] = found
+        remaining = self._note_executors(executors)
+        missing = self._machine.missing_slots(*(group for group in self._machine.groups if group.lacks_slots))
+        placed = all(group.name in self._places for group in self._machine.groups)
+        hosting = {id_ for places in self._places.values() for id_ in places.values()}
+        scale = self._keeper.decide(remaining, hosting, missing, placed, now)
+        if scale is not None:
+            self._note_executors(remaining)
+            self._helpers.submit(self._scale, scale)
+
+    def _note_executors(self, found: Executors) -> Executors:
+        """Takes notice of those executors that aren't being given back, and returns them."""
+        known = None if self._executors is None else self._executors.slots
+        self._executors = self._keeper.remaining(found)
+        if self._executors.slots != known:
+            self._handle(groups.SlotsKnown(self._executors.slots))
+        return self._executors
+
+    def _scale(self, scale: Scale) -> None:
+        _log.info("Spark is asked for %d executors%s", scale.executors,
+                  f", and gets {', '.join(scale.released)} back" if scale.released else "")
+        try:
+            self._runtime.scale(scale.executors, scale.released)
+        except Exception:  # noqa: BLE001
+            # The next count decides anew.
+            _log.exception("Spark could not be asked for executors")
+            self._post(lambda: self._keeper.failed(scale))
 
     def _holdings(self) -> Iterator[Holding]:
         """Yields what each stream that isn't paused holds in the memory of each worker."""
@@ -589,7 +696,8 @@ class StreamController:
         if stream.stream_id in self._entries:
             return
         self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
-        self._handle(groups.AddStream(stream.stream_id, stream.database, stream.vgroup_ids))
+        self._handle(groups.AddStream(
+            stream.stream_id, stream.database, stream.vgroup_ids, user_code=bool(stream.functions)))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
         entry = self._entries.get(stream_id)
@@ -663,6 +771,8 @@ class StreamController:
         reason = stream.reason or stream.group.reason
         if stream.remove:
             state = "STOPPING"
+        elif stream.group.lacks_slots:
+            state, reason = "WAITING", self._machine.waits_for(stream.group)
         elif stream.state is StreamState.RUNNING:
             state = "PAUSED" if entry.paused else "RUNNING"
             reason = reason or entry.pause_reason
@@ -809,6 +919,7 @@ class StreamController:
         if isinstance(event, groups.JobEnded):
             self._workers.pop(event.group, None)
             self._handles.pop(event.group, None)
+            self._places.pop(event.group, None)
         self._see_whether_gone()
 
     def _perform(self, instruction: groups.Instruction) -> None:
@@ -853,6 +964,7 @@ class StreamController:
             self._settings.log_level,
             self._settings.log_format,
             self._settings.state_cache_bytes,
+            self._nice(instruction.user_code),
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"
@@ -938,7 +1050,8 @@ class StreamController:
         peers = tuple(workers[index].connection.exchange_address for index in sorted(workers))
         since = "the start" if deployment.checkpoint_id is None else f"checkpoint {deployment.checkpoint_id}"
         self._tell(instruction.stream_id, f"attempt {deployment.attempt} is deployed, from {since}")
-        self._send(instruction.group, control.Deploy(deployment, peers))
+        for index, worker in workers.items():
+            worker.connection.send(control.Deploy(deployment.for_worker(index), peers))
         self._share_queues()
 
     def _let_run(self, stream_id: int, attempt: int, group: str) -> None:

@@ -1,4 +1,4 @@
-"""Where the engine can be watched from outside: /metrics on one port, a page and its data on another, or on one."""
+"""The engine's HTTP ports: /metrics and a page with its data, on two or on one; SQL and line protocol on another."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.common.config import Config
+from penstock.common.tls import tls_of
 from penstock.mnode.http_door import HttpDoor, Page
+from penstock.mnode.logins import UsersView, check_host
 from penstock.mnode.overview import Overview
+from penstock.mnode.rest import Rest
 
 _PAGE = Path(__file__).with_name("ui.html")
 OVERVIEW_PATH = "/api/overview"
 
 
-def open_doors(config: Config, look: Callable[[], Overview]) -> list[HttpDoor]:
-    """Opens the ports that are configured. Raises UnavailableError; then none stays open."""
+def open_doors(config: Config, look: Callable[[], Overview], rest: Rest, users: UsersView) -> list[HttpDoor]:
+    """Opens the ports that are configured. Raises UnavailableError and ConfigError; then none stays open."""
     wanted: dict[int, dict[str, Page]] = {}
     if config.metrics_port:
         wanted.setdefault(config.metrics_port, {}).update(_metrics(look))
@@ -25,6 +28,11 @@ def open_doors(config: Config, look: Callable[[], Overview]) -> list[HttpDoor]:
     try:
         for port, pages in wanted.items():
             doors.append(HttpDoor(config.host, port, pages))
+        if config.http_port:
+            check_host(config.host, users)
+            doors.append(HttpDoor(
+                config.host, config.http_port, rest.places(), tls=tls_of(config),
+                any_name=lambda: bool(users.users())))
     except BaseException:
         for door in doors:
             door.close()

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock import __version__
 from penstock.common.access import check_access
 from penstock.common.clock import Clock, SystemClock
-from penstock.common.config import CONF_DIRECTORY, Config
+from penstock.common.config import CONF_DIRECTORY, Config, is_local
 from penstock.common.errors import NotSupportedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
@@ -39,12 +39,17 @@ from penstock.mnode.functions import Functions
 from penstock.mnode.gate import Gate
 from penstock.mnode.ingest import Ingest
 from penstock.mnode.lifecycle import Lifecycle
+from penstock.mnode.logins import Logins
+from penstock.mnode.logs import Logs
 from penstock.mnode.lookup import require_database
 from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
+from penstock.mnode.query import OpenQuery
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
+from penstock.mnode.rest import Rest
 from penstock.mnode.results import ResultStore
+from penstock.mnode.roles import require, require_role
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
@@ -57,14 +62,18 @@ from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.system_tables import SystemTables
+from penstock.mnode.task_states import TaskStates
+from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
+from penstock.planner.plan import ResultColumn
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
     AlterDatabase,
     AlterStream,
     AlterTable,
+    AlterUser,
     AnalyzeStream,
     CheckpointStream,
     CreateChildTables,
@@ -73,6 +82,7 @@ from penstock.sql.statements import (
     CreateSnode,
     CreateStream,
     CreateTable,
+    CreateUser,
     Delete,
     Describe,
     DropDatabase,
@@ -81,12 +91,14 @@ from penstock.sql.statements import (
     DropSnode,
     DropStream,
     DropTable,
+    DropUser,
     DryRunStream,
     Explain,
     FlushDatabase,
     Insert,
     NoteTime,
     PauseStream,
+    Query,
     RecalculateStream,
     ReplayDlq,
     ResumeStream,
@@ -101,7 +113,10 @@ from penstock.sql.statements import (
     UseDatabase,
 )
 from penstock.sql.stream_options import rates_sql
+from penstock.tasks.data_place import mark_place
+from penstock.tasks.environment import Request, RowsRequest, SpanRequest
 from penstock.tasks.explain import explain_stream
+from penstock.tasks.remote_log import BytesRequest, EndRequest, SegmentsRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
 _log = logger(__name__)
@@ -171,6 +186,7 @@ class Engine:
             undo.callback(self._views.close)
             undo.callback(self.results.close)
             undo.callback(self._ingest.close)
+            undo.callback(self._states.close)
             undo.callback(self._stop_service)
             undo.callback(self.replacements.close)
             undo.callback(self._streams.close)
@@ -185,7 +201,8 @@ class Engine:
                 self.backups.watch()
             self._streams.start_all()
             self._watch_replacements()
-            for door in open_doors(config, self.overview):
+            rest = Rest(self, self.logins, config.timezone, config.request_size_max)
+            for door in open_doors(config, self.overview, rest, self.catalog):
                 undo.callback(door.close)
             self._undo = undo.pop_all()
 
@@ -201,8 +218,10 @@ class Engine:
         self.backups = Backups(
             open_backup_store(location) if location else None, self.config.checkpoint_backup_interval, self.paths,
             self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
+        self._logs = Logs(storage, self.paths, self.fs)
+        self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)
         self._streams = Streams(
-            catalog, storage, self.results, self.records, self.backups, self.paths, self.config, clock,
+            catalog, storage, self.results, self._states, self.records, self.backups, self.paths, self.config, clock,
             self._start_controller)
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
@@ -215,6 +234,8 @@ class Engine:
             clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
+        self._users = Users(catalog, clock, secrets.token_bytes)
+        self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime)
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
@@ -231,13 +252,35 @@ class Engine:
     # --- what users do -----------------------------------------------------------------------------------------
 
     def execute(self, text: str, state: SessionState) -> Result:
-        """Executes one statement and returns its rows, or how much it changed. Raises PenstockErrors."""
-        self._check_open()
-        with self.activity.statement(state.connection_id, text):
-            return self._execute(text, state)
+        """Executes one statement and returns its rows, or how much it changed. Raises PenstockErrors.
 
-    def _execute(self, text: str, state: SessionState) -> Result:
-        statement = parse_one(text)
+        What the session's identity may not do is refused here, wherever the statement comes from.
+        """
+        return self.execute_parsed(parse_one(text), text, state)
+
+    def execute_parsed(self, statement: Statement, text: str, state: SessionState) -> Result:
+        """Does what `execute` does, with a statement that has been read from `text` already."""
+        self._check_open()
+        require(state.identity, statement)
+        with self.activity.statement(state.connection_id, without_password(statement, text)):
+            return self._execute(statement, text, state)
+
+    def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
+        """Returns what columns the rows of a query would have, without running it. Raises PenstockErrors."""
+        self._check_open()
+        require(state.identity, query)
+        return self._queries.plan(query, state.freeze(self.clock.now_ms())).columns
+
+    @contextmanager
+    def open_query(self, query: Query, text: str, state: SessionState) -> Iterator[OpenQuery]:
+        """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block."""
+        self._check_open()
+        require(state.identity, query)
+        with (self.activity.statement(state.connection_id, text),
+              self._queries.open(query, state.freeze(self.clock.now_ms())) as opened):
+            yield opened
+
+    def _execute(self, statement: Statement, text: str, state: SessionState) -> Result:
         session = state.freeze(self.clock.now_ms())
         match statement:
             case Select() | SetOperation():
@@ -325,6 +368,12 @@ class Engine:
                 return self._functions.create(statement)
             case DropFunction():
                 return self._functions.drop(statement)
+            case CreateUser():
+                return self._users.create(statement)
+            case AlterUser():
+                return self._users.alter(statement)
+            case DropUser():
+                return self._users.drop(statement)
             case CreateSnode():
                 return self._ddl.create_snode(statement)
             case DropSnode():
@@ -342,6 +391,7 @@ class Engine:
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
         """Inserts an Arrow table into a table; see `Cursor.insert_arrow`. Errors count rows from `first_row`."""
         self._check_open()
+        require_role(state.identity, "write", "INSERT")
         with self.activity.statement(
                 state.connection_id, f"INSERT INTO {table} (an Arrow table)"), self._gate.passing():
             return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
@@ -349,6 +399,7 @@ class Engine:
     def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, state: SessionState) -> Result:
         """Inserts a piece of a CSV file into a table; `names` are its columns (None: those of the table)."""
         self._check_open()
+        require_role(state.identity, "write", "INSERT")
         with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"), self._gate.passing():
             return self._ingest.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
 
@@ -357,6 +408,7 @@ class Engine:
     ) -> int:
         """Writes lines of InfluxDB's line protocol; see `Connection.ingest_lines`."""
         self._check_open()
+        require_role(state.identity, "write", "line protocol")
         with self.activity.statement(
                 state.connection_id, f"line protocol into {database} ({len(data)} bytes)"), self._gate.passing():
             return self._schemaless.ingest_lines(data, database, precision, first_line)
@@ -415,7 +467,8 @@ class Engine:
             plan = self._streams.plan(stream, session, replaced)
             source = self.catalog.database(plan.source_database)
             assert source is not None
-            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options))
+            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options),
+                                   cluster=not is_local(self.config.spark["spark.master"]))
             rates = rates_sql(stream.options)
             if rates:
                 lines.append(f"Rates of each task, per second: {rates}")
@@ -434,14 +487,24 @@ class Engine:
         """Returns a new controller with the service that its workers call; called when the first stream must run."""
         if self._controller_factory is not None:
             return self._controller_factory(self, self._streams.checkpointed)
+        mark_place(self.paths, self.fs, self._secret)
         self._service = DnodeService(
-            self._secret, self.results.write_results, self.results.read, self.config.host)
+            self._secret, self.results.write_results, self._answer, self._states.keep, self.config.host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
             self._runtime, self._service.address, self._secret, self._streams.checkpointed,
             surroundings=self._surroundings, before_commit=self._streams.settle, on_pause=self._note_paused,
             measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
+
+    def _answer(self, request: Request) -> pa.Table:
+        """Returns what a worker asks the dnode for."""
+        match request:
+            case RowsRequest() | SpanRequest():
+                return self.results.read(request)
+            case EndRequest() | SegmentsRequest() | BytesRequest():
+                return self._logs.answer(request)
+        return self._states.answer(request)
 
     def _note_paused(self, stream_id: int, reason: str) -> None:
         with self._ddl_lock:

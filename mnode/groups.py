@@ -1,8 +1,9 @@
 """Which streams run in which worker group, and what to do when either fails: events in, instructions out.
 
 Pure: no clock, no threads, no Spark. The controller performs the instructions and reports what came of them. A group
-serves one source database; streams share it up to a limit. A failed worker costs its whole group: Spark ends the job,
-and each stream of it gets a new attempt in the group's next job.
+serves one source database; streams share it up to a limit, those that call users' functions only with each other: what
+such a function does to its process must not be felt by streams that call none. A failed worker costs its whole group:
+Spark ends the job, and each stream of it gets a new attempt in the group's next job.
 """
 
 from __future__ import annotations
@@ -34,11 +35,12 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class AddStream:
-    """A stream shall run. Its source database has the vnodes `vgroup_ids`."""
+    """A stream shall run. Its source database has the vnodes `vgroup_ids`; `user_code`: it calls users' functions."""
 
     stream_id: int
     database: str
     vgroup_ids: tuple[int, ...]
+    user_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,13 @@ class JobEnded:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotsKnown:
+    """Spark has so many slots: at most so many workers can be there at once."""
+
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed."""
 
@@ -130,7 +139,7 @@ class CloseAll:
 
 Event = (
     AddStream | RemoveStream | StreamPrepared | PreparationFailed | StreamDeployed | StreamFailed | StreamStopped
-    | WorkerJoined | WorkerLost | JobEnded | Tick | CloseAll
+    | WorkerJoined | WorkerLost | JobEnded | SlotsKnown | Tick | CloseAll
 )  # fmt: skip
 
 
@@ -141,6 +150,7 @@ class SubmitGroup:
     group: str
     database: str
     vgroup_ids: tuple[int, ...]
+    user_code: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +239,7 @@ class GroupState(Enum):
     STARTING = "the job is submitted, not all workers have joined"
     RUNNING = "all workers are there"
     ENDING = "the job shall end, or has lost a worker; it isn't over yet"
-    WAITING = "there is no job; the next one is submitted after the backoff"
+    WAITING = "there is no job; the next one is submitted after the backoff, once there are slots for it"
     GONE = "ended for good"
 
 
@@ -272,11 +282,16 @@ class InvalidTransitionError(InternalError):
 
 @dataclass(slots=True)
 class Group:
-    """A worker group. `name` is the name of its current or last job."""
+    """A worker group. `name` is the name of its current or last job.
+
+    `user_code`: it is for streams that call users' functions, and for no others. `lacks_slots`: its next
+    job is submitted once enough of Spark's slots are free.
+    """
 
     number: int
     database: str
     vgroup_ids: tuple[int, ...]
+    user_code: bool
     since: float
     state: GroupState = GroupState.WAITING
     reason: str = ""
@@ -284,6 +299,7 @@ class Group:
     failures: int = 0
     retry_at: float = 0.0
     cancelled: bool = False
+    lacks_slots: bool = False
     joined: set[int] = field(default_factory=set)
     streams: set[int] = field(default_factory=set)
     empty_since: float = 0.0
@@ -296,6 +312,11 @@ class Group:
     @property
     def workers(self) -> int:
         return len(self.vgroup_ids)
+
+    @property
+    def slots(self) -> int:
+        """How many slots it takes now."""
+        return self.workers if self.state in (GroupState.STARTING, GroupState.RUNNING, GroupState.ENDING) else 0
 
 
 @dataclass(slots=True)
@@ -326,6 +347,7 @@ class GroupMachine:
         self._streams: dict[int, Stream] = {}
         self._next_number = 1
         self._closing = False
+        self._slots: int | None = None  # as many as there may be, until Spark says how many there are
         self._handlers: dict[type, Callable[..., list[Instruction]]] = {
             AddStream: self._handle_add_stream,
             RemoveStream: self._handle_remove_stream,
@@ -337,6 +359,7 @@ class GroupMachine:
             WorkerJoined: self._handle_worker_joined,
             WorkerLost: self._handle_worker_lost,
             JobEnded: self._handle_job_ended,
+            SlotsKnown: self._handle_slots_known,
             Tick: self._handle_tick,
             CloseAll: self._handle_close_all,
         }
@@ -365,7 +388,7 @@ class GroupMachine:
                 times.append(group.since + settings.start_timeout_s)
             elif group.state is GroupState.ENDING and not group.cancelled:
                 times.append(group.since + settings.stop_timeout_s)
-            elif group.state is GroupState.WAITING:
+            elif group.state is GroupState.WAITING and not group.lacks_slots:
                 times.append(group.retry_at)
             elif group.state is GroupState.RUNNING and not group.streams:
                 times.append(group.empty_since + settings.idle_timeout_s)
@@ -394,6 +417,8 @@ class GroupMachine:
                 raise InternalError(f"group {group.name} holds {len(group.streams)} streams")
             if group.streams - self._streams.keys():
                 raise InternalError(f"group {group.name} holds streams that don't exist")
+            if group.lacks_slots and (group.state is not GroupState.WAITING or not self.missing_slots(group)):
+                raise InternalError(f"group {group.name} is {group.state.name} and waits for slots that are there")
             if group.state is GroupState.RUNNING and len(group.joined) != group.workers:
                 raise InternalError(f"group {group.name} runs with {len(group.joined)} of {group.workers} workers")
 
@@ -412,7 +437,7 @@ class GroupMachine:
         if group.state is GroupState.RUNNING:
             return [self._prepare(stream, now)]
         if group.state is GroupState.WAITING and group.submissions == 0:
-            return [self._submit(group, now)]
+            return self._submit(group, now)
         return []
 
     def _place(self, event: AddStream, now: float) -> Group:
@@ -423,12 +448,13 @@ class GroupMachine:
             for group in self._groups.values()
             if group.vgroup_ids == event.vgroup_ids
             and group.database == event.database
+            and group.user_code is event.user_code
             and group.state in order
             and len(group.streams) < self._settings.streams_per_worker
         ]
         if free:
             return min(free, key=lambda group: (order.index(group.state), group.number))
-        group = Group(self._next_number, event.database, event.vgroup_ids, now)
+        group = Group(self._next_number, event.database, event.vgroup_ids, event.user_code, now)
         self._groups[group.number] = group
         self._next_number += 1
         return group
@@ -522,20 +548,76 @@ class GroupMachine:
         group = stream.group
         group.streams.discard(stream.stream_id)
         del self._streams[stream.stream_id]
-        if not group.streams:
-            group.empty_since = now
-            if group.state is GroupState.WAITING:
-                self._move_group(group, GroupState.GONE, "no stream needs it", now)
-        return [StreamRemoved(stream.stream_id)]
+        if group.streams:
+            return [StreamRemoved(stream.stream_id)]
+        group.empty_since = now
+        if group.state is GroupState.WAITING:
+            self._move_group(group, GroupState.GONE, "no stream needs it", now)
+        return [StreamRemoved(stream.stream_id), *self._submit_waiting(now)]
 
     # --- groups ------------------------------------------------------------------------------------------------
 
-    def _submit(self, group: Group, now: float) -> Instruction:
+    def _submit(self, group: Group, now: float) -> list[Instruction]:
+        """Starts the group's next job, or lets it wait for slots; groups that host nothing give theirs back for it."""
+        missing = self.missing_slots(group)
+        group.lacks_slots = missing > 0
+        if group.lacks_slots:
+            return self._end_idle(missing, now)
         group.submissions += 1
         group.joined.clear()
         group.cancelled = False
         self._move_group(group, GroupState.STARTING, group.reason, now)
-        return SubmitGroup(group.name, group.database, group.vgroup_ids)
+        return [SubmitGroup(group.name, group.database, group.vgroup_ids, group.user_code)]
+
+    @property
+    def free_slots(self) -> int | None:
+        """How many slots no group takes, None if they aren't counted yet; below 0 if some of them are lost."""
+        return None if self._slots is None else self._slots - sum(group.slots for group in self._groups.values())
+
+    def missing_slots(self, *groups: Group) -> int:
+        """Returns how many slots these groups, which have no job, would need besides those that are free."""
+        free = self.free_slots
+        return 0 if free is None else max(0, sum(group.workers for group in groups) - max(0, free))
+
+    def waits_for(self, group: Group) -> str:
+        """Returns what a group says that lacks slots."""
+        missing = self.missing_slots(group)
+        slots = "slot is" if missing == 1 else "slots are"
+        return (f"{missing} {slots} missing: its worker group needs {group.workers}, "
+                f"{group.workers - missing} of Spark's {self._slots} are free")
+
+    def _end_idle(self, slots: int, now: float) -> list[Instruction]:
+        """Ends groups that host nothing, until so many slots come free, with those of groups that are ending."""
+        coming = sum(group.slots for group in self._groups.values() if group.state is GroupState.ENDING)
+        instructions: list[Instruction] = []
+        for group in list(self._groups.values()):
+            if coming < slots and group.state is GroupState.RUNNING and not group.streams:
+                coming += group.slots
+                instructions += self._end_group(group, "another group needs its slots", now)
+        return instructions
+
+    def _submit_waiting(self, now: float) -> list[Instruction]:
+        """Starts the jobs of groups that wait for slots, the oldest group first, or sees to it that slots come free."""
+        instructions: list[Instruction] = []
+        if self._closing:
+            return instructions
+        for group in list(self._groups.values()):
+            if group.lacks_slots:
+                instructions += self._submit(group, now)
+        return instructions
+
+    def _handle_slots_known(self, event: SlotsKnown, now: float) -> list[Instruction]:
+        self._slots = event.slots
+        instructions: list[Instruction] = []
+        # Jobs that were submitted before their slots were counted would wait in Spark, where nobody sees why.
+        excess = -(self.free_slots or 0)
+        for group in reversed(self._groups.values()):
+            if excess > 0 and group.state is GroupState.STARTING and not group.joined:
+                excess -= group.slots
+                group.cancelled = True
+                self._move_group(group, GroupState.ENDING, "there are no slots for it", now)
+                instructions.append(CancelGroup(group.name))
+        return instructions + self._submit_waiting(now)
 
     def _group(self, name: str) -> Group | None:
         return next((group for group in self._groups.values() if group.name == name), None)
@@ -549,11 +631,8 @@ class GroupMachine:
             return []
         self._move_group(group, GroupState.RUNNING, "", now)
         group.empty_since = now
-        return [
-            self._prepare(stream, now)
-            for stream in self._streams_of(group)
-            if stream.state is StreamState.WAITING
-        ]
+        waiting = [stream for stream in self._streams_of(group) if stream.state is StreamState.WAITING]
+        return [*(self._prepare(stream, now) for stream in waiting), *self._submit_waiting(now)]
 
     def _handle_worker_lost(self, event: WorkerLost, now: float) -> list[Instruction]:
         group = self._group(event.group)
@@ -600,12 +679,12 @@ class GroupMachine:
         for stream in self._streams_of(group):
             if stream.remove or self._closing:
                 instructions += self._forget(stream, now)
-        if not group.streams:
+        if group.streams:
+            group.retry_at = now + self._delay(group.failures)
+            self._move_group(group, GroupState.WAITING, reason, now)
+        else:
             self._move_group(group, GroupState.GONE, reason, now)
-            return instructions
-        group.retry_at = now + self._delay(group.failures)
-        self._move_group(group, GroupState.WAITING, reason, now)
-        return instructions
+        return instructions + self._submit_waiting(now)
 
     def _handle_close_all(self, event: CloseAll, now: float) -> list[Instruction]:
         self._closing = True
@@ -641,8 +720,8 @@ class GroupMachine:
             missing = group.workers - len(group.joined)
             reason = f"{missing} of {group.workers} workers have not come within {settings.start_timeout_s:g} s"
             return self._fail_group(group, reason, now)
-        if group.state is GroupState.WAITING and now >= group.retry_at:
-            return [self._submit(group, now)]
+        if group.state is GroupState.WAITING and not group.lacks_slots and now >= group.retry_at:
+            return self._submit(group, now)
         idle = group.state is GroupState.RUNNING and not group.streams
         if idle and now >= group.empty_since + settings.idle_timeout_s:
             return self._end_group(group, "it hosts no stream", now)

@@ -1,23 +1,33 @@
-"""Answers HTTP on one port, GET only, from a table of what there is; knows nothing of what it answers.
+"""Answers HTTP on one port, from a table of paths; knows nothing of what it answers.
 
-Meant for the loopback interface: there is no login, so requests that a browser was lured into by a foreign page are
-refused by the name that they call this machine.
+Requests that a browser was lured into by a foreign page are refused, by the Origin that they come from and by the name
+that they call this machine.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import socket
+import ssl
+import sys
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from email.message import Message
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote
 
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import logger
+from penstock.common.tls import Tls
+from penstock.mnode.http_body import RequestError, read_body
 
 _log = logger(__name__)
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 75.0
+_CONNECTIONS_MAX = 512
+_LINGER_S, _LINGER_READS, _LINGER_BYTES = 1.0, 256, 64 * 1024
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -27,20 +37,73 @@ _HEADERS = {
 
 
 @dataclass(frozen=True, slots=True)
+class Request:
+    """What was asked. `path` and the values of `query` are decoded; names of `headers` are in lower case.
+
+    `read_body` returns the body, unpacked, of at most as many bytes as it is told. Raises RequestError.
+    """
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    read_body: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is said to it. Content that isn't bytes is sent piece by piece, as it is made."""
+
+    status: HTTPStatus
+    content: bytes | Iterable[bytes] = b""
+    content_type: str = "text/plain"
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class Place(Protocol):
+    """What there is at one path: `answer` is called for each request by one of `methods`, by many threads at once."""
+
+    @property
+    def methods(self) -> tuple[str, ...]: ...
+
+    def answer(self, request: Request) -> Answer: ...
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
-    """What one path gives: `make` is called for each request, by many threads at once."""
+    """Something to look at, made anew for each request."""
 
     content_type: str
     make: Callable[[], bytes]
+    methods: tuple[str, ...] = ("GET",)
+
+    def answer(self, request: Request) -> Answer:
+        try:
+            return Answer(HTTPStatus.OK, self.make(), self.content_type)
+        except PenstockError as error:
+            raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 
 
 class HttpDoor:
-    """Serves `pages` by their paths until `close`."""
+    """Serves `places` by their paths until `close`; a path that ends in a slash stands for all below it too."""
 
-    def __init__(self, host: str, port: int, pages: Mapping[str, Page]) -> None:
-        """A `port` of 0 is any free one. Raises UnavailableError if it can't be had."""
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        places: Mapping[str, Place],
+        *,
+        tls: Tls | None = None,
+        any_name: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """A `port` of 0 is any free one. `any_name` tells whether requests may call this machine by any name, since
+        something that foreign pages don't have is needed for an answer.
+
+        Raises UnavailableError if the port can't be had, ConfigError if `tls` is none.
+        """
+        context = None if tls is None else tls.context()
         try:
-            self._server = _Server((host, port), _handler(pages, host))
+            self._server = _Server((host, port), _handler(places, host, any_name), context)
         except OSError as error:
             raise UnavailableError(f"port {port} of {host} can't be opened: {error.strerror}",
                                    hint="another engine or program has it; choose another one") from error
@@ -53,54 +116,196 @@ class HttpDoor:
         return int(self._server.server_address[1])
 
     def close(self) -> None:
-        """Answers no more; who is being answered is cut off when the process ends."""
+        """Takes no more requests; who is being answered is cut off when the process ends."""
         self._server.shutdown()
         self._server.server_close()
+        self._server.hang_up()
         self._thread.join()
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread per connection, up to a bound; beyond it connections are closed without an answer."""
+
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 256
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None
+    ) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._open: set[socket.socket] = set()
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
+        super().__init__(address, handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        connection, address = super().get_request()
+        if self._context is not None:
+            # The handshake is the handler's thread's: one slow client must not keep the others waiting.
+            connection = self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return connection, address
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        with self._lock:
+            if len(self._open) < _CONNECTIONS_MAX:
+                self._open.add(request)
+                return True
+        _log.warning("a connection was refused: there are %d already", _CONNECTIONS_MAX)
+        return False
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._open.discard(request)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if isinstance(sys.exc_info()[1], OSError):
+            _log.debug("a connection broke", exc_info=True)
+        else:
+            _log.exception("a request could not be handled")
+
+    def hang_up(self) -> None:
+        """Lets connections end with the answer that they wait for."""
+        with self._lock:
+            for connection in self._open:
+                _shut(connection, socket.SHUT_RD)
 
 
-def _handler(pages: Mapping[str, Page], host: str) -> type[BaseHTTPRequestHandler]:
+def _handler(
+    places: Mapping[str, Place], host: str, any_name: Callable[[], bool]
+) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+        error_message_format, error_content_type = "%(message)s\n", "text/plain"
+        disable_nagle_algorithm = True
         timeout = _TIMEOUT_S
         server_version, sys_version = "penstock", ""
+        _waits_for_go = False
+        _unread = False
 
         def do_GET(self) -> None:
-            if not _is_us(self.headers.get("Host", ""), host):
-                self._answer(HTTPStatus.MISDIRECTED_REQUEST, "text/plain", b"this is not who you asked for\n")
-                return
-            page = pages.get(self.path.partition("?")[0])
-            if page is None:
-                self._answer(HTTPStatus.NOT_FOUND, "text/plain", ("\n".join(["there are", *pages]) + "\n").encode())
-                return
+            headers = _by_name(self.headers)
+            self._unread = "transfer-encoding" in headers or headers.get("content-length", "0") != "0"
             try:
-                content = page.make()
-            except PenstockError as error:
-                self._answer(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain", f"{error}\n".encode())
-                return
-            except Exception:  # noqa: BLE001 - one page that fails must not take the others along
-                _log.exception("%s could not be made", self.path)
-                self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain", b"see the log\n")
-                return
-            self._answer(HTTPStatus.OK, page.content_type, content)
+                answer = self._answer(headers)
+            except RequestError as error:
+                answer = Answer(error.status, f"{error.text}\n".encode())
+            except Exception:  # noqa: BLE001 - one request that fails must not take the others along
+                _log.exception("%s could not be answered", _without_query(self.path))
+                answer = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"see the log\n")
+            # Where a body wasn't read to its end, the next request can't be found.
+            self.close_connection = self.close_connection or self._unread
+            self._send(answer)
+            self._waits_for_go = False
+            if self._unread:
+                self._linger()
 
-        def _answer(self, status: HTTPStatus, content_type: str, content: bytes) -> None:
-            self.send_response(status)
-            self.send_header("Content-Type", content_type)
-            self.send_header("Content-Length", str(len(content)))
-            for name, value in _HEADERS.items():
+        do_POST = do_HEAD = do_GET
+
+        def handle_expect_100(self) -> bool:
+            """Lets the client wait until its body is wanted."""
+            self._waits_for_go = True
+            return True
+
+        def _answer(self, headers: Mapping[str, str]) -> Answer:
+            asked, origin = headers.get("host", ""), headers.get("origin")
+            if not (any_name() or _is_us(asked, host)):
+                raise RequestError(HTTPStatus.MISDIRECTED_REQUEST, "this is not who you asked for")
+            if origin is not None and origin.partition("//")[2] != asked:
+                raise RequestError(HTTPStatus.FORBIDDEN, "pages of others may not ask this")
+            path, _, query = self.path.partition("?")
+            place = places.get(path) or places.get(_folder_of(path))
+            if place is None:
+                raise RequestError(HTTPStatus.NOT_FOUND, "\n".join(["there are", *places]))
+            if self.command not in place.methods:
+                return Answer(HTTPStatus.METHOD_NOT_ALLOWED, f"{' or '.join(place.methods)} is\n".encode(),
+                              headers={"Allow": ", ".join(place.methods)})
+            return place.answer(Request(
+                self.command, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers,
+                lambda size_max: self._read_body(headers, size_max)))
+
+        def _read_body(self, headers: Mapping[str, str], size_max: int) -> bytes:
+            if self._waits_for_go:
+                super().handle_expect_100()
+            try:
+                body = read_body(self.rfile, headers, size_max)
+            except OSError as error:
+                raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"the body didn't come: {error}") from error
+            self._unread = False
+            return body
+
+        def _send(self, answer: Answer) -> None:
+            content = answer.content
+            if not isinstance(content, bytes) and self.request_version == "HTTP/1.0":
+                content = b"".join(content)  # HTTP/1.0 knows no pieces
+            self.send_response(answer.status)
+            for name, value in {**_HEADERS, **answer.headers}.items():
                 self.send_header(name, value)
+            if self.close_connection:
+                self.send_header("Connection", "close")
+            if answer.status != HTTPStatus.NO_CONTENT:
+                self.send_header("Content-Type", answer.content_type)
+                if isinstance(content, bytes):
+                    self.send_header("Content-Length", str(len(content)))
+                else:
+                    self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            self.wfile.write(content)
+            if self.command == "HEAD" or answer.status == HTTPStatus.NO_CONTENT:
+                return
+            if isinstance(content, bytes):
+                self.wfile.write(content)
+                return
+            for piece in filter(None, content):
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+            self.wfile.write(b"0\r\n\r\n")
 
-        def log_message(self, format: str, *args: object) -> None:
-            _log.debug(format, *args)
+        def _linger(self) -> None:
+            """Takes in a little of what wasn't read: if it were there at the end, the client might lose the answer."""
+            _shut(self.connection, socket.SHUT_WR)
+            self.connection.settimeout(_LINGER_S)
+            try:
+                for _ in range(_LINGER_READS):
+                    if not self.connection.recv(_LINGER_BYTES):
+                        return
+            except OSError as error:
+                _log.debug("a connection ended: %s", error)
+
+        def log_request(self, code: int | str = "-", size: int | str = "-") -> None:
+            _log.debug("%s %s: %s", self.command, _without_query(getattr(self, "path", "")), code)
+
+        def log_error(self, format: str, *args: object) -> None:
+            # What is malformed may hold anything, also secrets.
+            _log.debug("a request was malformed or took too long")
 
     return Handler
+
+
+def _without_query(path: str) -> str:
+    return path.partition("?")[0]
+
+
+def _folder_of(path: str) -> str:
+    """Returns the name of the place that stands for all below it, where `path` is one of them; "" at the top."""
+    folder = path.rpartition("/")[0]
+    return f"{folder}/" if folder else ""
+
+
+def _by_name(headers: Message) -> dict[str, str]:
+    """Returns headers by their names in lower case; one that was sent twice has both values, with a comma."""
+    found: dict[str, str] = {}
+    for name, value in headers.items():
+        found[name.lower()] = f"{found[name.lower()]}, {value}" if name.lower() in found else value
+    return found
+
+
+def _shut(connection: socket.socket, how: int) -> None:
+    try:
+        # Not the method of an SSLSocket, which would send what follows in clear.
+        socket.socket.shutdown(connection, how)
+    except OSError as error:
+        _log.debug("a connection was gone already: %s", error)
 
 
 def _is_us(asked: str, host: str) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +35,9 @@ from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage, oldest_allowed
 from penstock.mnode.tag_values import read_tags
 from penstock.sql.constants import Constants
-from penstock.sql.parser import parse_one
+from penstock.sql.parser import parse_table_name
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
-from penstock.sql.statements import Describe, Insert, InsertTarget, Name, Query
+from penstock.sql.statements import Insert, InsertTarget, Name, Query
 from penstock.sql.types import DataType, Kind, Precision
 from penstock.sql.values import read_values
 
@@ -134,7 +133,7 @@ class Ingest:
         return self._write([self._rows(database, target, columns, batch, {}, block.first_line - 1)])
 
     def _named_table(self, name: str, session: Session) -> Table:
-        return self._writable_table(_parsed_name(name), session)
+        return self._writable_table(parse_table_name(name), session)
 
     # --- reading -----------------------------------------------------------------------------------------------
 
@@ -388,14 +387,6 @@ class Ingest:
             for batch in _joined(batches):
                 for start in range(0, batch.num_rows, _RECORD_ROWS):
                     self._storage.write(vgroup_id, table_uid, batch.slice(start, _RECORD_ROWS))
-
-
-@lru_cache(maxsize=1024)
-def _parsed_name(text: str) -> Name:
-    """Returns the name that `[database.]table` is; programs write to the same few tables again and again."""
-    described = parse_one(f"DESCRIBE {text}")
-    assert isinstance(described, Describe)
-    return described.name
 
 
 def place_by_index(

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.tasks.messages import TaskId, TaskStatus
+from penstock.tasks.messages import LeftOutRow, TaskId, TaskStatus
 
 RATE_WINDOW_S = 5.0
 
@@ -59,6 +59,7 @@ class _Track:
 
     def __init__(self) -> None:
         self.status: TaskStatus | None = None
+        self.left_out: tuple[LeftOutRow, ...] | None = None
         self.at = 0.0
         self.samples: deque[_Sample] = deque()
         self.progress: tuple[int | None, int, int] | None = None
@@ -77,9 +78,15 @@ class _Track:
         progress = (status.processed_version, status.rows_in, status.rows_out)
         if progress != self.progress or not _has_work(status):
             self.progress, self.progress_at = progress, now
-        if status.left_out is None and self.status is not None:
-            status = dataclasses.replace(status, left_out=self.status.left_out)
+        if status.left_out is not None:
+            self.left_out = status.left_out
         self.status, self.at = status, now
+
+    def whole_status(self) -> TaskStatus | None:
+        """Returns the latest status with the rows left out. Heartbeats are many more than looks: it is made here."""
+        if self.status is None or self.status.left_out is not None:
+            return self.status
+        return dataclasses.replace(self.status, left_out=self.left_out)
 
 
 def _lag(status: TaskStatus) -> int | None:
@@ -100,33 +107,36 @@ class Monitor:
     def __init__(self, silence_after_s: float, stall_after_s: float) -> None:
         self._silence_after_s = silence_after_s
         self._stall_after_s = stall_after_s
-        self._tracks: dict[TaskId, _Track] = {}
+        self._tracks: dict[int, dict[TaskId, _Track]] = {}  # by stream
 
     def heartbeat(self, statuses: Iterable[TaskStatus], now: float) -> None:
         for status in statuses:
-            self._tracks.setdefault(status.task, _Track()).add(status, now)
+            tracks = self._tracks.setdefault(status.task.stream_id, {})
+            track = tracks.get(status.task)
+            if track is None:
+                track = tracks[status.task] = _Track()
+            track.add(status, now)
 
     def forget(self, stream_id: int) -> None:
         """Drops all that is known of a stream's tasks."""
-        for task in [task for task in self._tracks if task.stream_id == stream_id]:
-            del self._tracks[task]
+        self._tracks.pop(stream_id, None)
 
     def statuses(self) -> list[TaskStatus]:
         """Returns the latest status of each task, ordered by task."""
-        return [t.status for _, t in sorted(self._tracks.items()) if t.status is not None]
+        return [status for track in self._ordered() if (status := track.whole_status()) is not None]
 
     def statuses_of(self, stream_id: int) -> list[TaskStatus]:
-        """Returns the latest status of each task of a stream, in no order."""
-        return [track.status for task, track in self._tracks.items()
-                if task.stream_id == stream_id and track.status is not None]
+        """Returns the latest status of each task of a stream, in no order and without the rows left out."""
+        return [track.status for track in self._tracks.get(stream_id, {}).values() if track.status is not None]
 
     def report(self, now: float) -> list[TaskReport]:
         """Returns what is known of each task, ordered by task."""
-        return [
-            self._report(track, track.status, now)
-            for _, track in sorted(self._tracks.items())
-            if track.status is not None
-        ]
+        return [self._report(track, status, now) for track in self._ordered()
+                if (status := track.whole_status()) is not None]
+
+    def _ordered(self) -> list[_Track]:
+        tracks = {task: track for of_stream in self._tracks.values() for task, track in of_stream.items()}
+        return [tracks[task] for task in sorted(tracks)]
 
     def _report(self, track: _Track, status: TaskStatus, now: float) -> TaskReport:
         first, last = track.samples[0], track.samples[-1]

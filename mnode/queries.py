@@ -11,7 +11,7 @@ import pyarrow.csv as csv
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, StorageError
 from penstock.mnode.catalog import Catalog
-from penstock.mnode.query import run_query
+from penstock.mnode.query import OpenQuery, run_query
 from penstock.mnode.scan import Scans
 from penstock.mnode.session import Result, text_result
 from penstock.planner.plan import BatchPlan, render_tree
@@ -49,6 +49,10 @@ class Queries:
 
     def _rows(self, plan: BatchPlan) -> pa.Table:
         return run_query(plan, self._scans, self._connection, self._functions_directory)
+
+    def open(self, query: Query, session: Session) -> OpenQuery:
+        """Returns a query that is about to run, to take its rows batch by batch, and to be closed."""
+        return OpenQuery(self.plan(query, session), self._scans, self._connection, self._functions_directory)
 
     def explain(self, query: Query, session: Session, clock: Clock, *, analyze: bool) -> Result:
         """Returns the plan as a text tree; `analyze` also runs the query and adds rows and time."""

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import TracebackType
 from typing import Protocol
 
 import duckdb
@@ -10,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.clock import SystemClock
-from penstock.common.errors import InternalError, InvalidValueError, PenstockError, UnavailableError
+from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError, UnavailableError
 from penstock.planner.plan import BatchPlan, ResultColumn, Scan
 from penstock.sql.types import Kind
 from penstock.tasks.user_functions import UserFunctions
@@ -41,43 +45,99 @@ def run_query(
     plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection,
     functions_directory: Path = Path("udf"),
 ) -> pa.Table:
-    """Runs a plan and returns its rows; columns are named and typed as `plan.columns` says.
+    """Runs a plan and returns its rows; see `OpenQuery`."""
+    with OpenQuery(plan, provider, connection, functions_directory) as query:
+        return query.table()
 
-    Works on a cursor of `connection`, so that queries may run side by side; a plan with users' functions, whose code
-    is in `functions_directory` or on the Python path, gets a DuckDB of its own. Raises PenstockErrors only.
+
+class OpenQuery:
+    """A query that is about to run, with the rows that it reads; columns are named and typed as `plan.columns` says.
+
+    Works on a cursor of its own, so that queries may run side by side. Raises PenstockErrors only.
     """
-    if not plan.functions:
-        return _run(plan, provider, connection.cursor())
-    functions = UserFunctions(plan.functions, functions_directory, SystemClock(), strict=True)
-    own = duckdb.connect(":memory:")
-    functions.register(own)
-    try:
-        return _run(plan, provider, own)
-    except PenstockError as error:
-        # What DuckDB says of an exception in a function is less than is known of it.
-        raise functions.failure or error from error
 
+    def __init__(
+        self, plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection, functions_directory: Path
+    ) -> None:
+        """A plan with users' functions, whose code is in `functions_directory` or on the Python path, gets a DuckDB
+        of its own instead of a cursor of `connection`.
+        """
+        self.columns = plan.columns
+        self._functions: UserFunctions | None = None
+        self._cancelled = False
+        self._closed = False
+        self._lock = threading.Lock()
+        self._registered: list[str] = []
+        if plan.functions:
+            self._functions = UserFunctions(plan.functions, functions_directory, SystemClock(), strict=True)
+            self._cursor = duckdb.connect(":memory:")
+            self._functions.register(self._cursor)
+        else:
+            self._cursor = connection.cursor()
+        # Kept until the query is done, and with it the files and snapshots that it reads.
+        self._scanned = [(scan.name, provider.relation(scan)) for scan in plan.scans]
+        relations = ", ".join(f"{name} AS ({rows.sql})" for name, rows in self._scanned)
+        # A plan's own CTEs refer to its scans: both lists become one.
+        self._sql = f"WITH {relations}, {plan.sql.removeprefix('WITH ')}" if relations else plan.sql
+        tables = dict(plan.tables)
+        for _, rows in self._scanned:
+            tables.update(rows.tables)
+        with self._translated():
+            for name, table in tables.items():
+                self._cursor.register(name, table)
+                self._registered.append(name)
 
-def _run(plan: BatchPlan, provider: ScanProvider, cursor: duckdb.DuckDBPyConnection) -> pa.Table:
-    """Runs a plan on a connection and closes it."""
-    scanned = [(scan.name, provider.relation(scan)) for scan in plan.scans]
-    registered = dict(plan.tables)
-    for _, rows in scanned:
-        registered.update(rows.tables)
-    relations = ", ".join(f"{name} AS ({rows.sql})" for name, rows in scanned)
-    # A plan's own CTEs refer to its scans: both lists become one.
-    sql = f"WITH {relations}, {plan.sql.removeprefix('WITH ')}" if relations else plan.sql
-    try:
-        for name, table in registered.items():
-            cursor.register(name, table)
-        result = cursor.sql(sql).to_arrow_table()
-    except duckdb.Error as error:
-        raise _translated(error) from error
-    finally:
-        for name in registered:
-            cursor.unregister(name)
-        cursor.close()
-    return typed(result, plan.columns)
+    def table(self) -> pa.Table:
+        """Runs the query and returns all rows."""
+        with self._translated():
+            return typed(self._cursor.sql(self._sql).to_arrow_table(), self.columns)
+
+    def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
+        """Runs the query and yields its rows, `rows_max` at a time, as fast as they are taken."""
+        with self._translated():
+            self._check_wanted()
+            reader = self._cursor.sql(self._sql).to_arrow_reader(rows_max)
+            assert reader is not None, "a query has rows"
+            for batch in reader:
+                self._check_wanted()
+                yield from typed(pa.Table.from_batches([batch]), self.columns).to_batches()
+
+    def cancel(self) -> None:
+        """Ends the query, which raises CancelledError; any thread may call it, at any time."""
+        with self._lock:
+            self._cancelled = True
+            if not self._closed:
+                self._cursor.interrupt()
+
+    def close(self) -> None:
+        """Lets go of the rows."""
+        with self._lock:
+            self._closed = True
+            for name in self._registered:
+                self._cursor.unregister(name)
+            self._cursor.close()
+
+    def __enter__(self) -> OpenQuery:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _check_wanted(self) -> None:
+        if self._cancelled:
+            raise CancelledError("the query was cancelled")
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            self._check_wanted()
+            failure = self._functions.failure if self._functions is not None else None
+            # What DuckDB says of an exception in a function is less than is known of it.
+            raise failure or _translated(error) from error
 
 
 def typed(table: pa.Table, columns: tuple[ResultColumn, ...]) -> pa.Table:
@@ -100,14 +160,16 @@ def _converted(array: pa.ChunkedArray, column: ResultColumn) -> pa.ChunkedArray:
     return pc.cast(array, target, safe=False)
 
 
-def _translated(error: duckdb.Error) -> PenstockError:
-    """Returns the PenstockError that tells what a DuckDB error means to the user."""
-    text = str(error).partition("Error: ")[2].splitlines()[0] or str(error).splitlines()[0]
-    if isinstance(error, duckdb.ConversionException | duckdb.OutOfRangeException | duckdb.InvalidInputException):
+def _translated(error: Exception) -> PenstockError:
+    """Returns the PenstockError that tells what an error of DuckDB means to the user.
+
+    Errors that come while rows are taken are Arrow's, with DuckDB's text.
+    """
+    kind, _, text = str(error).splitlines()[0].partition("Error: ")
+    kind = kind.strip()
+    if kind.endswith(("Conversion", "Out of Range", "Invalid Input")):
         return InvalidValueError(f"a value in the query is not possible: {text}")
-    if isinstance(error, duckdb.InterruptException):
-        return UnavailableError("the query was interrupted")
-    if isinstance(error, duckdb.OutOfMemoryException):
+    if kind.endswith("Out of Memory"):
         return UnavailableError(f"the query needs more memory than there is: {text}",
                                 hint="narrow the time range or raise the engine's memory limit")
-    return InternalError(f"the planned query failed: {text}")
+    return InternalError(f"the planned query failed: {text or kind}")

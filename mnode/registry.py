@@ -39,6 +39,17 @@ class EngineLease:
         self.engine = engine
         self._released = False
 
+    def login(self, user: str) -> int:
+        """Returns the id under which SHOW CONNECTIONS lists a connection of this user."""
+        return self.engine.activity.login(user)
+
+    def logout(self, connection_id: int) -> None:
+        """Ends what `login` has begun."""
+        self.engine.activity.logout(connection_id)
+
+    def set_time_zone(self, name: str) -> None:
+        """Does nothing: an engine in this process learns of the session's time zone with each statement."""
+
     def release(self) -> None:
         """Gives the engine up; the last one to do so closes it. A second call does nothing."""
         with self._slot.lock:

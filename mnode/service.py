@@ -1,11 +1,11 @@
-"""The dnode's service for workers: takes results and gives rows, over Arrow Flight on the loopback interface.
+"""The dnode's service for workers, over Arrow Flight: takes results and states, gives rows, logs and states.
 
 It carries calls and errors; what a write or a read means is the callbacks' business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -13,7 +13,8 @@ import pyarrow.flight as flight
 
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
-from penstock.tasks.environment import RowsRequest, SpanRequest
+from penstock.tasks.copied_state import CheckpointOf
+from penstock.tasks.environment import REQUESTS, Request
 from penstock.tasks.messages import ResultChild, ResultWrite
 from penstock.tasks.result_writer import ACKNOWLEDGED, WritesOf
 from penstock.tasks.wire import BoundedFlightServer, decode, encode_error, flight_error
@@ -24,7 +25,8 @@ _log = logger(__name__)
 class DnodeService(BoundedFlightServer):
     """Serves until `shutdown`. The callbacks are called by many threads at once.
 
-    `write_results` returns once the write is acknowledged by the vnodes; `read` returns the rows asked for.
+    `write_results` returns once the write is acknowledged by the vnodes; `answer` returns what is asked for;
+    `keep_state` takes the changes of a task's state, and returns once the checkpoint is durable.
     What they raise is raised in the caller's process, PenstockErrors in their own class.
     """
 
@@ -32,39 +34,45 @@ class DnodeService(BoundedFlightServer):
         self,
         secret: bytes,
         write_results: Callable[[ResultWrite], None],
-        read: Callable[[RowsRequest | SpanRequest], pa.Table],
+        answer: Callable[[Request], pa.Table],
+        keep_state: Callable[[CheckpointOf, Iterable[pa.RecordBatch]], None],
         host: str = "127.0.0.1",
     ) -> None:
         super().__init__(secret, host)
         self._write_results = write_results
-        self._read = read
+        self._answer = answer
+        self._keep_state = keep_state
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
-        """Performs the writes of one sink task, one after the other, and answers each; none behind one that failed."""
-        children: list[ResultChild] = []
-        failure: bytes | None = None
+        """Takes the writes of one sink task, or one checkpoint of a task's state."""
         try:
-            writes_of: WritesOf = decode(descriptor.command, (WritesOf,))
+            what: WritesOf | CheckpointOf = decode(descriptor.command, (WritesOf, CheckpointOf))
+            if isinstance(what, CheckpointOf):
+                self._keep_state(what, (chunk.data for chunk in _chunks(reader)))
+                writer.write(ACKNOWLEDGED)
+            else:
+                self._perform_all(what, reader, writer)
         except PenstockError as error:
             raise flight_error(error) from error
-        while True:
-            try:
-                chunk = reader.read_chunk()
-            except StopIteration:
-                return
+
+    def _perform_all(self, writes_of: WritesOf, reader: Any, writer: Any) -> None:
+        """Performs writes one after the other, and answers each; none behind one that failed."""
+        children: list[ResultChild] = []
+        failure: bytes | None = None
+        for chunk in _chunks(reader):
             if failure is None:
                 failure = self._perform(writes_of, children, chunk)
             writer.write(ACKNOWLEDGED if failure is None else failure)
 
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
-        """Returns the rows that a RowsRequest asks for, or what a SpanRequest does."""
+        """Answers a request, as its class says."""
         try:
-            request: RowsRequest | SpanRequest = decode(ticket.ticket, (RowsRequest, SpanRequest))
-            return flight.RecordBatchStream(self._read(request))
+            request: Request = decode(ticket.ticket, REQUESTS)
+            return flight.RecordBatchStream(self._answer(request))
         except PenstockError as error:
             raise flight_error(error) from error
         except Exception as error:
-            _log.exception("a read of rows failed")
+            _log.exception("a request of a worker failed")
             raise flight_error(error) from error
 
     def _perform(self, writes_of: WritesOf, children: list[ResultChild], chunk: Any) -> bytes | None:
@@ -80,3 +88,11 @@ class DnodeService(BoundedFlightServer):
             _log.exception("a write of results failed")
             return encode_error(error)
         return None
+
+
+def _chunks(reader: Any) -> Iterator[Any]:
+    while True:
+        try:
+            yield reader.read_chunk()
+        except StopIteration:
+            return

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.mnode.roles import OWNER, Identity
 from penstock.planner.plan import ResultColumn
 from penstock.sql.schema import Session
 from penstock.sql.types import DataType, Kind
@@ -17,18 +18,18 @@ from penstock.sql.types import DataType, Kind
 class SessionState:
     """The state of one connection; USE changes it. Statements of one session may come from several threads.
 
-    `connection_id` is what SHOW CONNECTIONS lists it under.
+    `identity`: who asks, and what that one may do. `connection_id` is what SHOW CONNECTIONS lists it under.
     """
 
     time_zone: str
     database: str | None = None
-    user: str = "root"
+    identity: Identity = OWNER
     connection_id: int = 0
     settings: dict[str, str] = field(default_factory=dict)
 
     def freeze(self, now_ms: int) -> Session:
         """Returns the session as one statement sees it."""
-        return Session(self.database, self.time_zone, now_ms, self.user, dict(self.settings))
+        return Session(self.database, self.time_zone, now_ms, self.identity.name, dict(self.settings))
 
 
 @dataclass(frozen=True, slots=True)

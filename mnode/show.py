@@ -64,8 +64,8 @@ _STREAM_LINE = (
 _TASK_LINE = (
     "stream_name", "task_id", "level", "node_id", "state", "reason", "since", "blocked_by", "starved_percent",
     "busy_percent", "blocked_percent", "blocked_seconds", "rows_in", "rows_out",
-    "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "status",
-    "history",
+    "in_queue", "lag", "event_time_watermark", "idle", "late_rows", "processed_version", "wal_version", "wal_access",
+    "status", "history", "worker_group", "placement",
 )
 _QUEUE_LINE = (
     "stream_name", "task_id", "state", "blocked_by", "blocked_seconds", "blocked_percent",

@@ -35,7 +35,6 @@ from penstock.sql.statements import AlterDatabase, SplitVgroup
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.local import LocalEnvironment
 from penstock.tasks.repartition import Moved, Repartition, refusal
-from penstock.tasks.task import TaskEnvironment
 from penstock.wal.record import TUID_COLUMN
 
 MAX_VGROUPS = 1024
@@ -255,7 +254,7 @@ class Splitting:
                              [(one, took_ms) for one in done], started_ms, took_ms)
 
 
-    def _environment(self, known: Database, homes: Mapping[int, int]) -> TaskEnvironment:
+    def _environment(self, known: Database, homes: Mapping[int, int]) -> LocalEnvironment:
         """Returns what tasks see of the world as it will be: vnodes without the rows that move out of them."""
         leaving = np.array(sorted(homes), np.uint64)
 

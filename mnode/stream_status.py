@@ -17,7 +17,8 @@ class StreamInfo:
 
     `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `rates` None: those of all.
     `state_limit`: bytes of state beyond which it is paused, 0 for no limit.
-    `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line.
+    `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line. `placement`: why its worker group
+    isn't one for all streams, if it isn't.
     """
 
     state: str
@@ -32,6 +33,8 @@ class StreamInfo:
     state_limit: int = 0
     backup: str = "none"
     verdict: str = ""
+    worker_group: str = ""
+    placement: str = ""
 
 
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
@@ -79,18 +82,28 @@ class SavepointInfo:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """One worker process of a group; without `pid` it has not joined. `heard_ms`: when it last sent a heartbeat."""
+    """One worker process of a group, or, with the state FREE and no group, the free slots of an executor.
 
-    group: str
-    index: int
-    vgroup_id: int
+    Without `pid` it has not joined. `heard_ms`: when it last sent a heartbeat. `streams`: the names of those that it
+    hosts. `executor`: Spark's id of it. `slots`: how many of the executor's it takes, or are free. `nice`: how much
+    lower its priority is.
+    """
+
+    group: str | None
+    index: int | None
+    vgroup_id: int | None
     state: str
     reason: str = ""
     pid: int | None = None
     address: str | None = None
     heard_ms: int | None = None
-    streams: int = 0
-    failures: int = 0
+    streams: tuple[str, ...] = ()
+    failures: int | None = None
+    executor: str | None = None
+    host: str | None = None
+    slots: int = 0
+    nice: int | None = None
+    memory_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.task_states import TaskStates
 from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
@@ -65,6 +66,7 @@ from penstock.sql.statements import (
 )
 from penstock.sql.stream_options import altered
 from penstock.tasks.build import TaskEdges, queue_counts, task_edges
+from penstock.tasks.explain import placement
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.task import StreamDeployment, TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
@@ -94,6 +96,7 @@ class Streams:
         catalog: Catalog,
         storage: Storage,
         results: ResultStore,
+        states: TaskStates,
         records: CommitRecords,
         backups: Backups,
         paths: DataPaths,
@@ -104,6 +107,7 @@ class Streams:
         self._catalog = catalog
         self._storage = storage
         self._results = results
+        self._states = states
         self._records = records
         self._backups = backups
         self._events: deque[EventInfo] = deque(maxlen=_EVENTS_KEPT)
@@ -255,7 +259,7 @@ class Streams:
                 created_target=plan.sink.create,
                 child_uid=source.uid if source.kind == "child" else None,
                 source_columns=tuple(column.physical for column in plan.source.columns),
-                functions=tuple(dict.fromkeys(call.function.name for call in plan.functions)),
+                functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
             ))
@@ -338,6 +342,7 @@ class Streams:
         self._options.pop(stream.id, None)
         self._failed.pop(stream.id, None)
         self._records.forget(stream.id)
+        self._states.forget(stream.id)
         self._backups.forget(stream.id)
         if self._end_tasks(stream, _STOP_TIMEOUT_S):
             shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
@@ -534,6 +539,7 @@ class Streams:
         controller.stop(stream.id)
         # What a worker that hangs may still try to write must not come in between.
         self._results.forget(stream.id)
+        self._states.forget(stream.id)
 
     def adjust(self, stream: StreamRecord) -> None:
         """Has a stream work by the rates and limits of its statement; one that doesn't run will when it starts."""
@@ -679,7 +685,7 @@ class Streams:
                 checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
-                           restarts=state.restarts)
+                           restarts=state.restarts, worker_group=state.group)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
             infos[stream.id] = self._judged(stream, info, tasks[stream.id])
@@ -727,7 +733,7 @@ class Streams:
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
                            rates=self._settings(options).rates, state_limit=self.state_limit(options),
-                           backup=self._backup_text(stream.id))
+                           backup=self._backup_text(stream.id), placement=placement(plan) or "")
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -783,6 +789,7 @@ class Streams:
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id),
             last_checkpoint_id=stream.last_checkpoint_id,
+            functions=plan.function_names,
         ))
 
     def state_limit(self, options: StreamOptions) -> int:
@@ -818,6 +825,7 @@ class Streams:
     def _next_attempt(self, stream_id: int) -> int:
         attempt = self._catalog.next_attempt(stream_id).attempt
         self._results.fence(stream_id, attempt)
+        self._states.fence(stream_id, attempt)
         return attempt
 
     def _children_of(

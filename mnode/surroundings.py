@@ -23,6 +23,7 @@ class WorkerLine(Protocol):
     index: int
     pid: int
     exchange_address: str
+    here: bool
 
     def send(self, message: MnodeMessage) -> None: ...
 

@@ -70,7 +70,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         "ins_cluster": (
             ("id", _BIG), ("name", _text(134)), ("uptime", _INT), ("create_time", _TIME), ("version", _WORD),
         ),
-        "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME)),
+        "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME), ("role", _WORD)),
         "ins_functions": (
             ("name", _NAME), ("comment", _text(255)), ("aggregate", _INT), ("output_type", _text(31)),
             ("create_time", _TIME), ("code_len", _INT), ("bufsize", _INT), ("func_language", _text(31)),
@@ -112,6 +112,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("blocked_percent", _DOUBLE), ("blocked_seconds", _DOUBLE), ("udf_percent", _DOUBLE),
             ("state_capacity", _BIG), ("busy_total_seconds", _DOUBLE), ("blocked_total_seconds", _DOUBLE),
             ("udf_total_seconds", _DOUBLE), ("downstream", _LINE), ("aside_bytes", _BIG),
+            ("wal_access", _WORD), ("worker_group", _text(96)), ("placement", _LINE),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),
@@ -126,7 +127,8 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         "ins_stream_workers": (
             ("worker_group", _text(96)), ("worker", _INT), ("node_id", _INT), ("state", _text(20)),
             ("reason", _LINE), ("pid", _INT), ("address", _text(134)), ("last_heartbeat", _TIME), ("streams", _INT),
-            ("failures", _INT),
+            ("failures", _INT), ("stream_names", _LINE), ("executor", _text(64)), ("host", _text(134)),
+            ("slots", _INT), ("nice", _INT), ("memory_bytes", _BIG),
         ),
         "ins_stream_memory": (
             ("process", _text(96)), ("pid", _INT), ("memory_bytes", _BIG), ("memory_limit", _BIG),

@@ -6,13 +6,14 @@ waits for data or for a worker: everything shown was known already.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.common.config import Config, keys
+from penstock.common.config import SPARK_PREFIX, Config, keys
 from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
 from penstock.mnode.bounds import state_bytes
@@ -22,6 +23,7 @@ from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.options import effective_options
+from penstock.mnode.roles import OWNER
 from penstock.mnode.session import make_array
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
@@ -34,6 +36,7 @@ from penstock.tasks.messages import TaskId
 Row = tuple[Any, ...]
 
 _ENDPOINT = "localhost"
+_SECRET = re.compile(r"secret|password|token|access\.?key", re.IGNORECASE)  # what Spark's own pages hide
 _MIB = 1024 * 1024
 _DELIVERY = "exactly once (upserts)"
 
@@ -94,7 +97,7 @@ class SystemTables:
             "ins_mnodes": self._mnodes,
             "ins_snodes": self._snodes,
             "ins_cluster": self._cluster,
-            "ins_users": lambda: [("root", 1, 1, self._started_ms)],
+            "ins_users": self._users,
             "ins_functions": self._functions,
             "ins_indexes": list,
             "ins_configs": self._configs,
@@ -239,6 +242,13 @@ class SystemTables:
         uptime = max(0, self._clock.now_ms() - self._started_ms) // 1000
         yield (1, "penstock", uptime, self._started_ms, self._version)
 
+    def _users(self) -> Iterator[Row]:
+        """Yields the users, or, while there are none, who everybody is."""
+        for user in self._catalog.users():
+            yield (user.name, int(user.role == "admin"), 1, user.created_ms, user.role)
+        if not self._catalog.users():
+            yield (OWNER.name, 1, 1, self._started_ms, OWNER.role)
+
     def _functions(self) -> Iterator[Row]:
         for function in self._catalog.functions():
             arguments = function.arguments
@@ -251,7 +261,8 @@ class SystemTables:
     def _configs(self) -> Iterator[Row]:
         units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}
         for name, value in self._config.items():
-            yield (name, value, units.get(name), None)
+            secret = name.startswith(SPARK_PREFIX) and _SECRET.search(name) is not None
+            yield (name, "***" if secret else value, units.get(name), None)
 
     def _connections(self) -> Iterator[Row]:
         for connection in self._activity.connections():
@@ -311,11 +322,12 @@ class SystemTables:
             vgroups = database.vgroup_ids if database else ()
             precision = self._precision(source)
             starts = dict(stream.start_cut)
+            checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             for report in now.tasks.get(stream.id, ()):
-                checkpoint = next(
-                    (c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
-                yield _task_row(stream, report, vgroups, starts, precision, checkpoint,
-                                now.downstream.get(report.status.task, ()))
+                info = now.infos[stream.id]
+                yield (*_task_row(stream, report, vgroups, starts, precision, checkpoint,
+                                  now.downstream.get(report.status.task, ())),
+                       info.worker_group or None, info.placement or None)
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
@@ -334,7 +346,9 @@ class SystemTables:
     def _worker_rows(self) -> Iterator[Row]:
         for worker in self._streams.snapshot().workers:
             yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
-                   worker.address, worker.heard_ms, worker.streams, worker.failures)
+                   worker.address, worker.heard_ms, None if worker.group is None else len(worker.streams),
+                   worker.failures, ", ".join(worker.streams) or None, worker.executor, worker.host, worker.slots,
+                   worker.nice, worker.memory_bytes)
 
     def _memory_rows(self) -> Iterator[Row]:
         for info in self._streams.snapshot().memory:
@@ -447,7 +461,7 @@ def _task_row(
         status.state_bytes, history_text([history], precision) if history is not None else None, status.udf_errors,
         _percent(report.starved), _percent(report.busy), _percent(report.blocked), status.blocked_now_s,
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
-        ", ".join(map(str, downstream)) or None, status.aside_bytes,
+        ", ".join(map(str, downstream)) or None, status.aside_bytes, status.wal_access,
     )
 
 
@@ -488,7 +502,7 @@ def watermark_row(
 def _tdengine_status(state: str) -> str:
     """Returns TDengine's word for a stream's state."""
     return {"RUNNING": "ready", "STARTING": "init", "RESTARTING": "recover", "PAUSED": "paused",
-            "FAILED": "failed", "STOPPED": "stop"}.get(state, "ready")
+            "WAITING": "init", "FAILED": "failed", "STOPPED": "stop"}.get(state, "ready")
 
 
 def _task_status(state: str) -> str:

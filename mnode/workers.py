@@ -29,6 +29,7 @@ class WorkerConnection:
         self.index = hello.index
         self.pid = hello.pid
         self.exchange_address = hello.exchange_address
+        self.here = hello.here
         self._connection = connection
         self._outbox: deque[MnodeMessage] = deque()
         self._flag = threading.Event()

@@ -295,6 +295,11 @@ class StreamPlan:
     table_key: int | None = None
 
     @property
+    def function_names(self) -> tuple[str, ...]:
+        """The users' functions that the stream calls, each once."""
+        return tuple(dict.fromkeys(call.function.name for call in self.functions))
+
+    @property
     def leaves_out_errors(self) -> bool:
         """Whether rows that can't be computed are left out, so that the others are computed."""
         return self.on_error in ("skip", "dlq")

@@ -1,4 +1,4 @@
-"""PEP 249 connections and cursors over an engine in this process. Parameters become literals before parsing.
+"""PEP 249 connections and cursors over an engine in this process or a server; parameters become literals of SQL.
 
 Timestamps come out as naive `datetime` in the connection's time zone; what is finer than a microsecond is cut off
 there, and exact in `fetch_arrow`.
@@ -7,12 +7,14 @@ there, and exact in `fetch_arrow`.
 from __future__ import annotations
 
 import os
-import re
+import tempfile
 import threading
+import zoneinfo
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 import pyarrow as pa
 
@@ -20,11 +22,16 @@ from penstock.common import errors
 from penstock.common.config import Config, load_config
 from penstock.mnode.arrow_schema import create_table_sql, quoted
 from penstock.mnode.registry import EngineLease, open_engine
+from penstock.mnode.roles import OWNER, Identity
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.arrow_values import column_values
-from penstock.shell.literals import bind
+from penstock.shell.literals import bind, bind_rows
 from penstock.shell.time_window import TimeWindow
 from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
+
+if TYPE_CHECKING:
+    from penstock.mnode.engine import Engine
+    from penstock.shell.flight_sql.client import RemoteEngine, RemoteLease
 
 apilevel = "2.0"
 threadsafety = 2
@@ -36,8 +43,7 @@ ArrowData = Any
 IngestMode = Literal["create", "append", "replace", "create_append"]
 
 _PIECE_ROWS = 1 << 20
-_MULTI_ROW_BYTES = 512 * 1024
-_ONE_ROW_INSERT = re.compile(r"\s*insert\s.*\bvalues\s*(?P<row>\([^()]*\))\s*;?\s*", re.IGNORECASE | re.DOTALL)
+_PIECE_BYTES = 64 << 20
 
 
 # --- exceptions ----------------------------------------------------------------------------------------------------
@@ -91,7 +97,10 @@ _CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
     (errors.NotFoundError, ProgrammingError),
     (errors.AlreadyExistsError, ProgrammingError),
     (errors.InvalidStatementError, ProgrammingError),
+    (errors.PermissionDeniedError, ProgrammingError),
     (errors.ConfigError, ProgrammingError),
+    (errors.UnauthenticatedError, OperationalError),
+    (errors.CancelledError, OperationalError),
     (errors.DataDirectoryInUseError, OperationalError),
     (errors.StorageError, OperationalError),
     (errors.CorruptionError, OperationalError),
@@ -166,15 +175,32 @@ C = TypeVar("C", bound="Connection")
 def connect(
     path: str | os.PathLike[str] = "./penstock-data",
     config: Config | str | os.PathLike[str] | Mapping[str, Any] | None = None,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    tls_roots: str | os.PathLike[str] | None = None,
 ) -> Connection:
     """Returns a connection to the data directory `path`, starting an engine in this process if none is open.
 
     Connections to one path share one engine, which stops when the last of them is closed; its configuration is
     that of the first. `DataDirectoryInUseError` if another process has the directory open.
+
+    With `host` it is a connection to `penstock serve` there instead: on `port` (`flightPort` if left out), as `user`
+    with `password`, and by TLS if `tls_roots` names a PEM file of the certificates to trust. Of the configuration the
+    time zone counts then. `UnavailableError` if nobody answers, `UnauthenticatedError` if the login is refused.
     """
     try:
         settings = load_config(config)
-        return Connection(open_engine(Path(path), settings), settings.timezone)
+        if host is None:
+            return Connection(open_engine(Path(path), settings), settings.timezone)
+        from penstock.shell.flight_sql.client import RemoteLease
+
+        roots = _certificates(Path(tls_roots)) if tls_roots is not None else None
+        login = (user, password or "") if user is not None else None
+        lease = RemoteLease(host, port or settings.flight_port, login, roots, settings.timezone)
+        return Connection(lease, settings.timezone)
     except errors.PenstockError as error:
         raise _translated(error) from error
 
@@ -197,10 +223,9 @@ class Connection:
     ProgrammingError = ProgrammingError
     NotSupportedError = NotSupportedError
 
-    def __init__(self, lease: EngineLease, time_zone: str) -> None:
-        self._lease: EngineLease | None = lease
-        self._session = SessionState(time_zone)
-        self._session.connection_id = lease.engine.activity.login(self._session.user)
+    def __init__(self, lease: EngineLease | RemoteLease, time_zone: str, identity: Identity = OWNER) -> None:
+        self._lease: EngineLease | RemoteLease | None = lease
+        self._session = SessionState(time_zone, identity=identity, connection_id=lease.login(identity.name))
         self._lock = threading.Lock()
 
     @property
@@ -210,14 +235,34 @@ class Connection:
 
     @property
     def lease(self) -> EngineLease:
-        """The connection's hold on its engine. `InterfaceError` if the connection is closed."""
+        """The connection's hold on its engine. `InterfaceError` if it is closed, `NotSupportedError` without an engine
+        in this process.
+        """
+        lease = self._open_lease()
+        if not isinstance(lease, EngineLease):
+            raise _translated(errors.NotSupportedError("that takes the engine in this process, not at a server"))
+        return lease
+
+    @property
+    def executor(self) -> Engine | RemoteEngine:
+        """Who executes the connection's statements. `InterfaceError` if the connection is closed."""
+        return self._open_lease().engine
+
+    def _open_lease(self) -> EngineLease | RemoteLease:
         lease = self._lease
         if lease is None:
             raise _Closed("the connection is closed")
         return lease
 
+    def set_time_zone(self, name: str) -> None:
+        """Makes an IANA name the zone of times without one, in statements and results. `DataError` for other names."""
+        if name not in zoneinfo.available_timezones():
+            raise _translated(errors.InvalidValueError(f"there is no time zone {name}"))
+        self._open_lease().set_time_zone(name)
+        self._session.time_zone = name
+
     def cursor(self) -> Cursor:
-        _ = self.lease
+        _ = self._open_lease()
         return Cursor(self)
 
     def execute(self, statement: str, parameters: Sequence[object] = ()) -> Cursor:
@@ -234,7 +279,7 @@ class Connection:
         child tables are made, and columns and tags added, as the lines need them. A mistake in any line refuses them
         all, with its number and text; writing the same lines again changes nothing.
         """
-        engine = self.lease.engine
+        engine = self.executor
         target = database or self._session.database
         try:
             if target is None:
@@ -262,7 +307,7 @@ class Connection:
                           lambda: engine.cuts.release(name, hold))
 
     def commit(self) -> None:
-        _ = self.lease
+        _ = self._open_lease()
 
     def rollback(self) -> None:
         raise _translated(errors.NotSupportedError("there are no transactions: a statement that returned is durable"))
@@ -272,7 +317,7 @@ class Connection:
         with self._lock:
             lease, self._lease = self._lease, None
         if lease is not None:
-            lease.engine.activity.logout(self._session.connection_id)
+            lease.logout(self._session.connection_id)
             try:
                 lease.release()
             except errors.PenstockError as error:
@@ -323,26 +368,28 @@ class Cursor:
     def executemany(self, statement: str, rows: Sequence[Sequence[object]]) -> Cursor:
         """Executes the statement once per row. An INSERT of one row becomes few INSERTs of many."""
         changed = 0
-        for text in _multi_row_statements(statement, rows):
+        for text in bind_rows(statement, rows):
             self._run(text)
             changed += self._result.affected
         self._rowcount = changed
         return self
 
-    def insert_arrow(self, table: str, rows: ArrowData) -> Cursor:
+    def insert_arrow(self, table: str, rows: ArrowData, first_row: int = 0) -> Cursor:
         """Inserts Arrow data: its columns by name; for a super table also `tbname` and tags.
 
         `table` is a name as in SQL, for example `db.meters`. `rows`: a table, a batch, a reader of batches, or
         whatever has Arrow's C interface or is a pandas data frame. Columns that are missing keep what they have.
         Timestamps may be Arrow timestamps or integers in the database's precision. All rows are checked before any
-        is written; those of a reader piece by piece, so that they needn't fit into memory.
+        is written; those of a reader piece by piece, so that they needn't fit into memory. Errors count rows from
+        `first_row`.
         """
         self._check_open()
-        engine = self.connection.lease.engine
+        engine = self.connection.executor
         affected = 0
         try:
             for part in arrow_tables(rows):
-                affected += engine.insert_arrow(table, part, self.connection.session, first_row=affected).affected
+                affected += engine.insert_arrow(
+                    table, part, self.connection.session, first_row=first_row + affected).affected
         except errors.PenstockError as error:
             raise _translated(error) from error
         self._take(Result(affected=affected))
@@ -373,16 +420,19 @@ class Cursor:
             if mode not in get_args(IngestMode):
                 raise errors.InvalidStatementError(f"{mode!r} is not a mode",
                                                    hint=", ".join(get_args(IngestMode)))
-            name = quoted(table_name) if db_schema_name is None else f"{quoted(db_schema_name)}.{quoted(table_name)}"
-            return self._ingest(name, data, mode, tags)
+            return self._ingest(quoted_table(table_name, db_schema_name), data, mode, tags)
         except errors.PenstockError as error:
             raise _translated(error) from error
 
     def _ingest(self, name: str, data: ArrowData, mode: IngestMode, tags: Sequence[str]) -> int:
         if mode == "append":
             return self.insert_arrow(name, data).rowcount
-        rows = data if isinstance(data, pa.Table) else pa.concat_tables(arrow_tables(data))
-        create = create_table_sql(name, rows, tags)
+        with spooled(data) as rows:
+            create = create_table_sql(name, rows, tags)
+            return self._create_and_fill(
+                name, create, rows.to_reader() if isinstance(data, pa.RecordBatchReader) else rows, mode)
+
+    def _create_and_fill(self, name: str, create: str, rows: ArrowData, mode: IngestMode) -> int:
         exists = False
         if mode == "replace":
             self._run(f"DROP TABLE IF EXISTS {name}")
@@ -452,7 +502,7 @@ class Cursor:
 
     def _run(self, statement: str) -> None:
         self._check_open()
-        engine = self.connection.lease.engine
+        engine = self.connection.executor
         try:
             self._take(engine.execute(statement, self.connection.session))
         except errors.PenstockError as error:
@@ -490,7 +540,7 @@ def ingest_lines(
 
 
 def arrow_tables(data: ArrowData) -> Iterator[pa.Table]:
-    """Yields Arrow data as tables: a reader's in pieces of about a million rows, everything else at once."""
+    """Yields Arrow data as tables: a reader's in pieces of about a million rows or 64 MiB, everything else at once."""
     if not isinstance(data, pa.RecordBatchReader):
         try:
             yield data if isinstance(data, pa.Table) else pa.table(data)
@@ -498,14 +548,42 @@ def arrow_tables(data: ArrowData) -> Iterator[pa.Table]:
             raise errors.InvalidValueError(f"{type(data).__name__} is not Arrow data: {error}") from error
         return
     pending: list[pa.RecordBatch] = []
-    rows = 0
+    rows = size = 0
     for batch in data:
         pending.append(batch)
         rows += batch.num_rows
-        if rows >= _PIECE_ROWS:
+        size += batch.nbytes
+        if rows >= _PIECE_ROWS or size >= _PIECE_BYTES:
             yield pa.Table.from_batches(pending)
-            pending, rows = [], 0
+            pending, rows, size = [], 0, 0
     yield pa.Table.from_batches(pending, data.schema)
+
+
+@contextmanager
+def spooled(data: ArrowData) -> Iterator[pa.Table]:
+    """Gives Arrow data as one table; what a reader has, in a file that is mapped into memory meanwhile."""
+    if not isinstance(data, pa.RecordBatchReader):
+        yield next(arrow_tables(data))
+        return
+    with tempfile.NamedTemporaryFile(prefix="penstock-ingest-") as file:
+        with pa.ipc.new_stream(pa.PythonFile(file, mode="w"), data.schema) as writer:
+            for batch in data:
+                writer.write_batch(batch)
+        file.flush()
+        with pa.memory_map(file.name) as source:
+            yield pa.ipc.open_stream(source).read_all()
+
+
+def quoted_table(name: str, database: str | None) -> str:
+    """Returns the name of a table, of a database if it isn't the one in use, as SQL takes it."""
+    return quoted(name) if database is None else f"{quoted(database)}.{quoted(name)}"
+
+
+def _certificates(path: Path) -> bytes:
+    try:
+        return path.expanduser().read_bytes()
+    except OSError as error:
+        raise errors.NotFoundError(f"cannot read {path}: {error.strerror}") from error
 
 
 def _as_bytes(lines: str | bytes | Iterable[str | bytes]) -> bytes:
@@ -524,25 +602,6 @@ def _rows(result: Result, time_zone: str) -> Iterator[tuple[Any, ...]]:
     for batch in result.table.to_batches(max_chunksize=8192):
         columns = [column_values(column, time_zone) for column in batch.columns]
         yield from zip(*columns, strict=True)
-
-
-def _multi_row_statements(statement: str, rows: Sequence[Sequence[object]]) -> Iterator[str]:
-    match = _ONE_ROW_INSERT.fullmatch(statement)
-    if match is None or "?" not in match["row"] or "?" in statement[:match.start("row")]:
-        for row in rows:
-            yield bind(statement, row)
-        return
-    head, template = statement[:match.start("row")], match["row"]
-    parts, size = [head], len(head)
-    for row in rows:
-        text = bind(template, row)
-        if size + len(text) > _MULTI_ROW_BYTES and len(parts) > 1:
-            yield "".join(parts)
-            parts, size = [head], len(head)
-        parts.append(text)
-        size += len(text)
-    if len(parts) > 1:
-        yield "".join(parts)
 
 
 __all__ = [

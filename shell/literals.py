@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
 from penstock.sql.dialect import quote_string
 
+Row = Sequence[object]
+"""The parameters of one execution."""
+
+_MULTI_ROW_BYTES = 512 * 1024
+_ONE_ROW_INSERT = re.compile(r"\s*insert\s.*\bvalues\s*(?P<row>\([^()]*\))\s*;?\s*", re.IGNORECASE | re.DOTALL)
 _PIECES = re.compile(
     r"""'(?:[^'\\]|\\.|'')*' | "(?:[^"\\]|\\.|"")*" | `[^`]*` | --[^\n]* | /\*.*?\*/ | (?P<mark>\?)""",
     re.VERBOSE | re.DOTALL)
@@ -59,3 +68,45 @@ def bind(statement: str, parameters: Sequence[object]) -> str:
     if used != len(parameters):
         raise InvalidValueError(f"{len(parameters)} parameters were given, the statement has {used} (?)")
     return text
+
+
+def count_marks(statement: str) -> int:
+    """Returns how many `?` outside of quotes and comments a statement has."""
+    return sum(match["mark"] is not None for match in _PIECES.finditer(statement))
+
+
+def bind_rows(statement: str, rows: Iterable[Row]) -> Iterator[str]:
+    """Yields the statements that execute `statement` with each row; an INSERT of one row becomes few of many."""
+    match = _ONE_ROW_INSERT.fullmatch(statement)
+    if match is None or "?" not in match["row"] or "?" in statement[:match.start("row")]:
+        for row in rows:
+            yield bind(statement, row)
+        return
+    head, template = statement[:match.start("row")], match["row"]
+    parts, size = [head], len(head)
+    for row in rows:
+        text = bind(template, row)
+        if size + len(text) > _MULTI_ROW_BYTES and len(parts) > 1:
+            yield "".join(parts)
+            parts, size = [head], len(head)
+        parts.append(text)
+        size += len(text)
+    if len(parts) > 1:
+        yield "".join(parts)
+
+
+def parameter_rows(batch: pa.RecordBatch) -> list[Row]:
+    """Returns rows of parameters that come as Arrow data; naive timestamps are local times of the session."""
+    columns = [_parameter_values(column) for column in batch.columns]
+    return list(zip(*columns, strict=True)) if columns else []
+
+
+def _parameter_values(column: pa.Array) -> list[Any]:
+    kind = column.type
+    if not pa.types.is_timestamp(kind):
+        values: list[Any] = column.to_pylist()
+        return values
+    # As texts, since no datetime has nanoseconds.
+    text = column.cast(pa.timestamp(kind.unit)).cast(pa.string())
+    texts: list[Any] = (text if kind.tz is None else pc.binary_join_element_wise(text, "+00:00", "")).to_pylist()
+    return texts

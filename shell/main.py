@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import getpass
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from penstock.common.errors import ConfigError
 from penstock.shell.error_text import error_text
 from penstock.shell.fsck_options import add_fsck_options
 from penstock.shell.import_options import add_import_options
+from penstock.shell.serve_options import add_serve_options
 
 if TYPE_CHECKING:
     from penstock.shell.format import Mode
@@ -89,6 +91,11 @@ def _add_engine_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
 
 
 def _add_shell_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--host", metavar="HOST", help="connect to `penstock serve` there, instead of opening --data")
+    parser.add_argument("--port", metavar="PORT", type=int, help="port of that server (default: flightPort)")
+    parser.add_argument("--user", metavar="USER", help="log in there; the password is asked for")
+    parser.add_argument("--password-file", metavar="FILE", help="read the password from the first line of this file")
+    parser.add_argument("--tls-roots", metavar="FILE", help="connect by TLS; the certificates to trust, PEM")
     parser.add_argument("-c", "-s", "--sql", metavar="SQL", action="append",
                         help="run these statements and leave; may be repeated")
     parser.add_argument("-f", "--file", metavar="FILE", help="run the statements of a file and leave")
@@ -120,25 +127,41 @@ def _run_shell(options: argparse.Namespace) -> int:
     interactive = options.sql is None and options.file is None and sys.stdin.isatty()
     mode: Mode = options.mode
     screen = Screen(sys.stdout, sys.stderr)
-    connection = connect(options.data, config)
+    where = f"data in {options.data}" if options.host is None else f"connected to {options.host}"
+    connection = connect(options.data, config, host=options.host, port=options.port, user=options.user,
+                         password=_password(options), tls_roots=options.tls_roots)
     settings = ShellOptions(mode=mode, debug=options.debug)
     session = ShellSession(connection, config, screen, settings, interactive=interactive)
     try:
         if interactive:
-            return _run_interactively(session, config, options.data)
+            return _run_interactively(session, config, where)
         return DONE if _run_input(session, options) else FAILED
     except Quit:
         return DONE
     finally:
         screen.redirect(None)
-        with screen.progress("closing: streams write a last checkpoint"):
+        with screen.progress("closing" if options.host is not None else "closing: streams write a last checkpoint"):
             connection.close()
 
 
-def _run_interactively(session: ShellSession, config: Config, data: str) -> int:
+def _password(options: argparse.Namespace) -> str | None:
+    """Returns the password of --user, asked for at the terminal if no file has it. Raises ConfigError."""
+    if options.user is None:
+        return None
+    if options.password_file is None:
+        if not sys.stdin.isatty():
+            raise ConfigError("there is no terminal to ask for the password", hint="name a file with --password-file")
+        return getpass.getpass(f"Password of {options.user}: ")
+    try:
+        return Path(options.password_file).expanduser().read_text("utf-8").partition("\n")[0]
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the password in {options.password_file}: {error}") from error
+
+
+def _run_interactively(session: ShellSession, config: Config, where: str) -> int:
     from penstock.shell.repl import run_prompt
 
-    session.screen.write(f"Penstock {__version__}, data in {data}. Statements end with ;  .help lists commands.\n")
+    session.screen.write(f"Penstock {__version__}, {where}. Statements end with ;  .help lists commands.\n")
     if config.disable_stream:
         session.screen.write("Safe mode: no stream runs (disableStream). SHOW STREAMS and .tasks tell what would.\n")
     session.screen.write("\n")
@@ -200,6 +223,12 @@ def _run_fsck(options: argparse.Namespace) -> int:
     return run_fsck(options)
 
 
+def _run_serve(options: argparse.Namespace) -> int:
+    from penstock.shell.serve_command import run_serve
+
+    return run_serve(options, _config(options))
+
+
 def _add_top_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="the page of an engine that runs elsewhere (its uiPort)")
     parser.add_argument("--interval", metavar="SECONDS", type=_positive, default=1.0, help="time between two looks (1)")
@@ -224,6 +253,8 @@ SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
     SubCommand("import", "Bring CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
                _run_import),
+    SubCommand("serve", "Serve a data directory to other programs until SIGTERM comes: Arrow Flight SQL.",
+               add_serve_options, _run_serve),
     SubCommand("top", "Watch streams and tasks live; keys pause, resume and look closer.", _add_top_options, _run_top),
     SubCommand("fsck", "Check a data directory, and mend it with --repair.", add_fsck_options, _run_fsck),
     SubCommand("config", "Print every configuration key with the value in force.", _no_options, _run_config),

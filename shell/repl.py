@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from prompt_toolkit import PromptSession
@@ -18,6 +19,7 @@ from penstock.shell.lexer import PenstockLexer
 from penstock.shell.script import is_complete
 from penstock.shell.session import Quit, ShellSession
 
+_PASSWORD = re.compile(r"\buser\b.*\bpass\b", re.IGNORECASE | re.DOTALL)
 _STYLE = Style.from_dict({
     "pygments.keyword": "bold ansiblue",
     "pygments.name.function": "ansicyan",
@@ -67,6 +69,14 @@ def _prompt_text(database: str | None) -> str:
     return f"penstock:{database}> " if database else "penstock> "
 
 
+class _DiscreetHistory(FileHistory):
+    """Keeps what was typed, without what may hold a password."""
+
+    def store_string(self, string: str) -> None:
+        if _PASSWORD.search(string) is None:
+            super().store_string(string)
+
+
 def _open_history(path: Path) -> History:
     """Returns the history in `path`, or one that is forgotten at the end if the file cannot be written."""
     try:
@@ -74,7 +84,7 @@ def _open_history(path: Path) -> History:
         path.open("ab").close()
     except OSError:
         return InMemoryHistory()
-    return FileHistory(str(path))
+    return _DiscreetHistory(str(path))
 
 
 def _key_bindings() -> KeyBindings:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import lru_cache
 
 from penstock.common.errors import NotSupportedError, SqlSyntaxError
 from penstock.sql.cursor import Cursor
@@ -42,7 +43,8 @@ from penstock.sql.parse_stream import (
     parse_start_stream,
     parse_stop_stream,
 )
-from penstock.sql.statements import Explain, Statement
+from penstock.sql.parse_user import parse_alter_user, parse_create_user, parse_drop_user
+from penstock.sql.statements import Describe, Explain, Name, Statement
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
 _CLAUSE_ORDER = (
@@ -82,6 +84,14 @@ def parse_one(text: str) -> Statement:
     if len(statements) != 1:
         raise SqlSyntaxError(f"one statement is expected, not {len(statements) or 'an empty text'}")
     return statements[0]
+
+
+@lru_cache(maxsize=1024)
+def parse_table_name(text: str) -> Name:
+    """Returns the name that `[database.]table` is; programs write to the same few tables again and again."""
+    described = parse_one(f"DESCRIBE {text}")
+    assert isinstance(described, Describe)
+    return described.name
 
 
 def _parse_statement(cursor: Cursor) -> Statement:
@@ -128,9 +138,9 @@ def _plain(parse_rest: Callable[[Cursor], Statement]) -> Callable[[Cursor, int],
 
 # What TDengine has and Penstock has not: said so, instead of calling it a syntax error.
 _NOT_SUPPORTED = (
-    *(("CREATE", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
-    *(("DROP", noun) for noun in ("TOPIC", "USER", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
-    *(("ALTER", noun) for noun in ("USER", "DNODE", "LOCAL", "CLUSTER", "VIEW")),
+    *(("CREATE", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("DROP", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
+    *(("ALTER", noun) for noun in ("DNODE", "LOCAL", "CLUSTER", "VIEW")),
     ("CREATE", "OR"), ("DROP", "CONSUMER"), ("GRANT",), ("REVOKE",), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
     ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
 )
@@ -155,6 +165,9 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
         lambda cursor, _: parse_create_function(cursor, aggregate=False, replace=True),
     ("CREATE", "OR", "REPLACE", "AGGREGATE", "FUNCTION"):
         lambda cursor, _: parse_create_function(cursor, aggregate=True, replace=True),
+    ("CREATE", "USER"): _plain(parse_create_user),
+    ("ALTER", "USER"): _plain(parse_alter_user),
+    ("DROP", "USER"): _plain(parse_drop_user),
     ("ALTER", "DATABASE"): _plain(parse_alter_database),
     ("ALTER", "TABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=False),
     ("ALTER", "STABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=True),

@@ -7,7 +7,7 @@ text as typed, since result columns without alias are named after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from sqlglot import exp
@@ -605,6 +605,34 @@ class CreateFunction(Statement):
 
 @dataclass(frozen=True, slots=True)
 class DropFunction(Statement):
+    name: str
+    if_exists: bool = False
+
+
+# --- users ----------------------------------------------------------------------------------------------------
+
+Role = Literal["read", "write", "admin"]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateUser(Statement):
+    name: str
+    password: str = field(repr=False)
+    role: Role = "read"
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterUser(Statement):
+    """ALTER USER name [PASS 'password'] [ROLE role]; None is not given."""
+
+    name: str
+    password: str | None = field(default=None, repr=False)
+    role: Role | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DropUser(Statement):
     name: str
     if_exists: bool = False
 

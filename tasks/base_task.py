@@ -26,7 +26,6 @@ from penstock.tasks.messages import (
 )
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.state_store import StateStore
 from penstock.tasks.status import StateTracker
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.user_functions import UserFunctions
@@ -48,7 +47,7 @@ class BaseTask:
         self._settings = settings
         self._environment = environment
         self._clock = environment.clock
-        self._store = StateStore(environment.state_directory(task), settings.state_map_bytes, environment.state_cache)
+        self._store = environment.open_state(task, settings.state_map_bytes)
         # Only source tasks can tell which row a function failed for.
         strict = plan.on_error != "null" and task.level == "source"
         self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)

@@ -34,12 +34,16 @@ from penstock.tasks.wire import decode, encode
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message: who hosts place `index` of the group, and where its exchange listens."""
+    """The first message: who hosts place `index` of the group, and where its exchange listens.
+
+    `here`: whether it is on the engine's machine, where `pid` means something to the engine.
+    """
 
     group: str
     index: int
     pid: int
     exchange_address: str
+    here: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,13 +200,24 @@ class ControlConnection:
         message: WorkerMessage | MnodeMessage = decode(data, _MESSAGES)
         return message
 
+    @property
+    def own_host(self) -> str:
+        """The address of this machine that the other end sees."""
+        with self._socket() as borrowed:
+            host: str = borrowed.getsockname()[0]
+        return host
+
+    def _socket(self) -> socket.socket:
+        """Returns the connection's socket, with a file descriptor that may be closed."""
+        return socket.socket(fileno=os.dup(self._connection.fileno()))
+
     def close(self) -> None:
         """Ends the connection and wakes threads that wait in `receive`, at both ends.
 
         The file descriptor itself is closed with the last reference to this object: a thread that still reads from
         it must not find another file there.
         """
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as borrowed:
+        with self._socket() as borrowed:
             try:
                 borrowed.shutdown(socket.SHUT_RDWR)
             except OSError as error:

@@ -1,14 +1,15 @@
-"""A worker's `TaskEnvironment`: logs by files, rows and results by Flight to the dnode, state in locked folders."""
+"""A worker's `TaskEnvironment`: rows and results by Flight to the dnode, logs and state by files or by Flight, too."""
 
 from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol, get_args
 
 import pyarrow as pa
 import pyarrow.flight as flight
@@ -17,15 +18,17 @@ from penstock.common.clock import Clock
 from penstock.common.errors import UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.tasks.copied_state import CHANGES, CheckpointOf, CopiedState, StateKeeper, StateOrder
 from penstock.tasks.messages import TaskCheckpoint, TaskId
+from penstock.tasks.remote_log import LogRequest, RemoteLogs
 from penstock.tasks.result_writer import FlightResultWriter
 from penstock.tasks.state_cache import StateCache
+from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import ResultWriter
 from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
-
-if TYPE_CHECKING:
-    from penstock.wal.reader import WalReader
+from penstock.wal.log import Log, LogFiles
+from penstock.wal.reader import WalReader
 
 LOCK_NAME = "OWNER"
 _LOCK_RETRY_S = 0.02
@@ -55,6 +58,11 @@ class SpanRequest:
     as_of: int
 
 
+Request = RowsRequest | SpanRequest | LogRequest | StateOrder
+REQUESTS: tuple[type, ...] = get_args(Request)
+"""All that a worker may ask the dnode's service for; each class says what the answer is."""
+
+
 class DnodeClient:
     """A worker's connection to the dnode's service; shared by all streams of the worker, thread-safe."""
 
@@ -66,24 +74,45 @@ class DnodeClient:
 
     def read_rows(self, request: RowsRequest) -> pa.Table:
         """Returns the rows; raises the error that the dnode raised, or UnavailableError."""
-        try:
-            ticket = flight.Ticket(encode(request))
-            return self._connected().do_get(ticket, call_options(self._secret)).read_all()
-        except flight.FlightError as error:
-            raise error_of_flight(error, f"reading rows of vnode {request.vgroup_id} failed") from error
+        return self._ask(request, f"reading rows of vnode {request.vgroup_id} failed")
 
     def time_span(self, request: SpanRequest) -> TimeSpan | None:
         """Returns where there are rows; raises as `read_rows` does."""
-        try:
-            answer = self._connected().do_get(flight.Ticket(encode(request)), call_options(self._secret)).read_all()
-        except flight.FlightError as error:
-            raise error_of_flight(error, f"asking vnode {request.vgroup_id} for its time span failed") from error
+        answer = self._ask(request, f"asking vnode {request.vgroup_id} for its time span failed")
         return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
+
+    def ask_log(self, request: LogRequest) -> pa.Table:
+        """Returns what the request's class says; raises as `read_rows` does."""
+        return self._ask(request, f"reading the log of vnode {request.vgroup_id} failed")
+
+    def ask_state(self, order: StateOrder) -> pa.Table:
+        """Returns what the order's class says; raises as `read_rows` does."""
+        return self._ask(order, f"the state of {order.task} cannot be had from the dnode")
+
+    def keep_state(self, checkpoint: CheckpointOf, changes: Iterable[pa.RecordBatch]) -> None:
+        """Returns once the dnode has a checkpoint of a task durably; raises as `read_rows` does."""
+        try:
+            writer, reader = self.open_writes(encode(checkpoint), CHANGES)
+            with writer:
+                for batch in changes:
+                    writer.write_batch(batch)
+                writer.done_writing()
+                answer = reader.read()
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            raise error_of_flight(error, f"the dnode cannot keep the state of {checkpoint.task}") from error
+        if answer is None:
+            raise UnavailableError(f"the dnode broke off while it was sent the state of {checkpoint.task}")
+
+    def _ask(self, request: Request, doing: str) -> pa.Table:
+        try:
+            return self._connected().do_get(flight.Ticket(encode(request)), call_options(self._secret)).read_all()
+        except flight.FlightError as error:
+            raise error_of_flight(error, doing) from error
 
     def open_writes(
         self, command: bytes, schema: pa.Schema
     ) -> tuple[flight.FlightStreamWriter, flight.FlightMetadataReader]:
-        """Opens a connection for the writes that `command` tells of, whose rows have `schema`."""
+        """Opens a connection for what `command` tells of, whose batches have `schema`."""
         descriptor = flight.FlightDescriptor.for_command(command)
         writer, reader = self._connected().do_put(descriptor, schema, call_options(self._secret))
         return writer, reader
@@ -136,6 +165,12 @@ class StateDirectories:
         """Ends an `open` that waits; any thread."""
         self._closing.set()
 
+    def discard(self) -> None:
+        """Removes all folders, and gives them up."""
+        for directory in self._locks:
+            shutil.rmtree(directory, ignore_errors=True)
+        self.close()
+
     def close(self) -> None:
         """Gives all folders up."""
         self._closing.set()
@@ -152,6 +187,73 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
+class DataAccess(Protocol):
+    """One attempt's way to what is in the data directory."""
+
+    def log(self, vgroup_id: int) -> Log: ...
+
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        """Returns the state of a task, which the task closes. UnavailableError if it can't be had yet."""
+        ...
+
+    def abandon(self) -> None:
+        """Ends an `open_state` that waits; any thread."""
+        ...
+
+    def close(self) -> None:
+        """Gives all back; the states are closed by then."""
+        ...
+
+
+class FileAccess:
+    """The data directory's own files."""
+
+    def __init__(self, paths: DataPaths, fs: Fs, clock: Clock, cache: StateCache) -> None:
+        self._paths = paths
+        self._fs = fs
+        self._cache = cache
+        self._directories = StateDirectories(paths, fs, clock)
+
+    def log(self, vgroup_id: int) -> Log:
+        return LogFiles(self._paths.wal(vgroup_id), self._fs)
+
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        return StateStore(self._directories.open(task), map_bytes, self._cache)
+
+    def abandon(self) -> None:
+        self._directories.abandon()
+
+    def close(self) -> None:
+        self._directories.close()
+
+
+class NetworkAccess:
+    """What the dnode sends, and folders of this machine's for as long as the attempt lasts.
+
+    What a worker that was killed has left there the next one on this machine takes over, and with it away.
+    """
+
+    def __init__(
+        self, logs: RemoteLogs, keeper: StateKeeper, scratch: DataPaths, fs: Fs, clock: Clock, cache: StateCache
+    ) -> None:
+        self._logs = logs
+        self._keeper = keeper
+        self._cache = cache
+        self._directories = StateDirectories(scratch, fs, clock)
+
+    def log(self, vgroup_id: int) -> Log:
+        return self._logs.log(vgroup_id)
+
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        return CopiedState(self._directories.open(task), map_bytes, self._cache, self._keeper, task)
+
+    def abandon(self) -> None:
+        self._directories.abandon()
+
+    def close(self) -> None:
+        self._directories.discard()
+
+
 def _call_nobody() -> None:
     """Stands for waking a runner that has ended."""
 
@@ -166,28 +268,21 @@ class WorkerEnvironment:
     def __init__(
         self,
         clock: Clock,
-        fs: Fs,
-        paths: DataPaths,
+        data: DataAccess,
         dnode: DnodeClient,
         acknowledge: Callable[[TaskCheckpoint], None],
         wake: Callable[[], None],
-        state_cache: StateCache,
     ) -> None:
         """`acknowledge` sends over the control connection; `wake` wakes the runner and what waits for queues."""
         self.clock = clock
-        self.state_cache = state_cache
-        self._fs = fs
-        self._paths = paths
+        self._data = data
         self._dnode = dnode
         self._acknowledge = acknowledge
         self._wake = wake
-        self._state = StateDirectories(paths, fs, clock)
         self._writers: list[FlightResultWriter] = []
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        from penstock.wal.reader import WalReader
-
-        return WalReader(self._paths.wal(vgroup_id), self._fs, after_version + 1)
+        return WalReader(self._data.log(vgroup_id), after_version + 1)
 
     def read_rows(
         self,
@@ -210,8 +305,8 @@ class WorkerEnvironment:
         self._writers.append(writer)
         return writer
 
-    def state_directory(self, task: TaskId) -> Path:
-        return self._state.open(task)
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        return self._data.open_state(task, map_bytes)
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
         self._acknowledge(checkpoint)
@@ -221,12 +316,12 @@ class WorkerEnvironment:
 
     def abandon(self) -> None:
         """Ends what may make a task wait while it is being built; any thread."""
-        self._state.abandon()
+        self._data.abandon()
 
     def close(self) -> None:
-        """Releases writers, state folders and whoever gave the callbacks; call it after the tasks are closed."""
+        """Releases writers, the states' folders and whoever gave the callbacks; call it after the tasks are closed."""
         while self._writers:
             self._writers.pop().close()
-        self._state.close()
+        self._data.close()
         # Tasks refer to themselves in circles, and so keep this environment until the collector comes.
         self._wake, self._acknowledge = _call_nobody, _tell_nobody

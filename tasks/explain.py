@@ -19,14 +19,18 @@ PROCESSING = {
 DELIVERY = "exactly once, as upserts: what is written again replaces itself"
 """What a result table gives, whatever the stream's own guarantee is."""
 
+_WAL_ON_CLUSTER = "read as files by workers that reach the data directory, over the network by others"
+
 GROWING = {"values": "every value", "distinct": "every different value"}
 """What accumulators without a bound hold."""
 
 
-def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int], state_limit: int = 0) -> list[str]:
+def explain_stream(
+    plan: StreamPlan, vgroup_ids: Sequence[int], state_limit: int = 0, *, cluster: bool = False
+) -> list[str]:
     """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs.
 
-    `state_limit`: the STATE_LIMIT in force, 0 for none.
+    `state_limit`: the STATE_LIMIT in force, 0 for none. `cluster`: whether workers may be on other machines.
     """
     edges = task_edges(plan, 0, len(vgroup_ids))
     lines = render_tree(plan.tree)
@@ -45,14 +49,26 @@ def explain_stream(plan: StreamPlan, vgroup_ids: Sequence[int], state_limit: int
         lines.append(f"Each agg task computes with {_engine(plan.agg.kernel is not None)}: {plan.agg.final_sql}")
     if plan.fill is not None:
         lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")
+    lines.append(f"WAL of each vnode: {_WAL_ON_CLUSTER if cluster else 'read as files'}")
     lines.append(f"Time of each vnode: {_time(plan)}")
     lines.append(f"State: {_state(plan)}")
     if state_limit:
         lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
+    apart = placement(plan)
+    if apart is not None:
+        lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
     lines.append(f"Delivery into {plan.sink.database}.{plan.sink.table}: {DELIVERY}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
+
+
+def placement(plan: StreamPlan) -> str | None:
+    """Returns why a stream is kept apart from others, and how; None if it isn't."""
+    if not plan.functions:
+        return None
+    called = ", ".join(plan.function_names)
+    return f"shared only with streams that call users' functions (udfNice), since it calls {called}"
 
 
 def _time(plan: StreamPlan) -> str:

@@ -96,7 +96,8 @@ class ForceSourceTask(BaseSourceTask):
     def status(self) -> TaskStatus:
         return self._status(
             self._queue, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_out=self._outbox.bytes_out,
-            processed_version=self._version, wal_version=self._wal.acknowledged_version, watermark=self._next)
+            processed_version=self._version, wal_version=self._wal.acknowledged_version, wal_access=self._wal.access,
+            watermark=self._next)
 
     # -- the WAL ---------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pyarrow as pa
 
@@ -21,9 +20,11 @@ from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.runner import LocalLink, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
+from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
 from penstock.tasks.timesheet import Timesheet
 from penstock.vnode.snapshot import TimeSpan
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 
 
@@ -99,7 +100,7 @@ class LocalEnvironment:
     state_cache: StateCache = field(default_factory=StateCache)
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(self.paths.wal(vgroup_id), self.fs, after_version + 1)
+        return WalReader(LogFiles(self.paths.wal(vgroup_id), self.fs), after_version + 1)
 
     def read_rows(
         self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int, as_of: int
@@ -115,8 +116,8 @@ class LocalEnvironment:
     def result_writer(self, task: TaskId) -> LocalWriter:
         return LocalWriter(self.write)
 
-    def state_directory(self, task: TaskId) -> Path:
-        return self.paths.state(task.stream_id, str(task))
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        return StateStore(self.paths.state(task.stream_id, str(task)), map_bytes, self.state_cache)
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
         self.acknowledged(checkpoint)

@@ -28,12 +28,13 @@ from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.compute import ADD, GROUP, REPLACE, ROWS, WINDOW_START
 from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.keys import among
+from penstock.tasks.local import LocalEnvironment
 from penstock.tasks.messages import Level, TaskCheckpoint, TaskId
 from penstock.tasks.result_index import results_in
 from penstock.tasks.segment_table import segments_in
 from penstock.tasks.source import SourceTask, inherited, is_reading_back
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import StreamDeployment
 from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.window_table import WindowTable
 
@@ -112,7 +113,7 @@ class Repartition:
 
     def __init__(
         self, before: StreamDeployment, after: StreamDeployment, parents: Sequence[int], versions: Sequence[int],
-        moved: Moved, environment: TaskEnvironment,
+        moved: Moved, environment: LocalEnvironment,
     ) -> None:
         assert before.checkpoint_id is not None
         assert after.checkpoint_id is not None
@@ -333,12 +334,11 @@ class Repartition:
         return store, meta
 
     def _fresh(self, task: TaskId, stores: ExitStack) -> StateStore:
-        shutil.rmtree(self._environment.state_directory(task), ignore_errors=True)
+        shutil.rmtree(self._environment.paths.state(task.stream_id, str(task)), ignore_errors=True)
         return self._open(task, stores)
 
     def _open(self, task: TaskId, stores: ExitStack) -> StateStore:
-        store = StateStore(self._environment.state_directory(task), self._deployment.settings.state_map_bytes,
-                           self._environment.state_cache)
+        store = self._environment.open_state(task, self._deployment.settings.state_map_bytes)
         stores.callback(store.close)
         store.enter(self._deployment.attempt)
         return store

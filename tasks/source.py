@@ -233,7 +233,8 @@ class SourceTask(BaseSourceTask):
         return self._status(
             self.output, rows_in=self._rows_in, rows_out=self._outbox.rows_out, bytes_in=self._bytes_in,
             bytes_out=self._outbox.bytes_out, processed_version=self._version,
-            wal_version=self._wal.acknowledged_version, watermark=self._watermark(), max_event_time=self._max_ts,
+            wal_version=self._wal.acknowledged_version, wal_access=self._wal.access,
+            watermark=self._watermark(), max_event_time=self._max_ts,
             upper_bound=self._max_ts if self._writers is None else self._writers.upper,
             idle=self._idle, idle_since_ms=self._idle_since_ms if self._idle else None,
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),

@@ -9,15 +9,20 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+import penstock
+from penstock.common.config import is_local
 from penstock.common.errors import UnavailableError
 from penstock.common.logging import logger
 from penstock.common.responsiveness import leave_out_what_stays
+from penstock.tasks.code_archive import CodeArchive, code_archive
+from penstock.tasks.executors import Executor, Executors
 from penstock.tasks.worker import WorkerSpec, run_worker
 
 if TYPE_CHECKING:
@@ -28,6 +33,9 @@ _log = logger(__name__)
 LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[64]"
 APPLICATION_NAME = "penstock"
+
+_PACKAGE_DIRECTORY = Path(penstock.__file__).parent
+_WORKERS_PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
 
 OnEnd = Callable[[str | None], None]
 
@@ -82,6 +90,10 @@ class SparkRuntime:
             ) from self._error
         return self._context
 
+    def running_context(self) -> SparkContext | None:
+        """Returns the context if there is one by now, and waits for nothing."""
+        return self._context if self.is_ready() else None
+
     def submit_group(self, spec: WorkerSpec, workers: int, description: str, on_end: OnEnd) -> GroupHandle:
         """Runs a group of `workers` as a barrier job, in the background.
 
@@ -92,6 +104,28 @@ class SparkRuntime:
         handle = GroupHandle(self, spec, workers, description, on_end)
         handle.launch()
         return handle
+
+    def executors(self) -> Executors | None:
+        """Returns Spark's executors as its status store has them, None while there is no Spark; starts none."""
+        context = self.running_context()
+        if context is None:
+            return None
+        spark = context._jsc.sc()
+        elastic = not spark.isLocal()
+        found = spark.statusStore().executorList(True)
+        summaries = [found.apply(place) for place in range(found.size())]
+        return Executors(tuple(
+            Executor(one.id(), one.hostPort().rpartition(":")[0], one.maxTasks(), one.activeTasks())
+            for one in summaries if one.maxTasks() and not (elastic and one.id() == "driver")), elastic)
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        """Ends the executors that are `released`, and asks the cluster for so many in all."""
+        context = self.context()
+        spark, tools = context._jsc.sc(), context._jvm.PythonUtils
+        # In this order: else Spark counts those that end among those that it shall have, and starts others for them.
+        if released:
+            spark.killExecutors(tools.toSeq(list(released)))
+        spark.requestTotalExecutors(executors, 0, tools.toScalaMap({}))
 
     def stop(self) -> None:
         """Stops Spark and all its processes; for the end of the process."""
@@ -163,6 +197,21 @@ class GroupHandle:
         """Waits for the job's end; returns whether it has ended."""
         return self._ended.wait(timeout_s)
 
+    def places(self) -> dict[int, str]:
+        """Returns the ids of the executors that the workers are on, as far as Spark's status store has them by now."""
+        context = self._runtime.running_context()
+        if context is None or self._ended.is_set():
+            return {}
+        spark = context._jsc.sc()
+        tracker, store = spark.statusTracker(), spark.statusStore()
+        found: dict[int, str] = {}
+        for job in tracker.getJobIdsForTag(self._tag):
+            for stage in tracker.getJobInfo(job).get().stageIds():
+                tasks = store.taskList(stage, 0, self._workers)
+                for task in (tasks.apply(place) for place in range(tasks.size())):
+                    found[task.index()] = task.executorId()
+        return found
+
     def _cancel_job(self) -> None:
         try:
             context = self._runtime.context()
@@ -176,8 +225,12 @@ class GroupHandle:
         reason: str | None = None
         try:
             context = self._runtime.context()
+            found = self._runtime.executors()
             if self._cancelled.is_set():
                 reason = "cancelled"
+            elif found is not None and found.slots < self._workers:
+                # Spark would wait for more for a minute, and such a job can't be cancelled.
+                reason = f"Spark has {found.slots} slots, {self._workers} are needed"
             else:
                 self._run_job(context)
         except Exception as error:  # noqa: BLE001
@@ -196,7 +249,7 @@ class GroupHandle:
 
         def run_partition(places: Iterator[int]) -> Iterator[int]:
             for index in places:
-                run_worker(spec, index)
+                run_worker(spec, index, _scratch_directory())
                 yield index
 
         context.parallelize(range(self._workers), self._workers).barrier().mapPartitions(run_partition).count()
@@ -211,8 +264,10 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
 
     active = SparkContext._active_spark_context
     if active is not None:
-        if active.master.startswith("local"):
+        if is_local(active.master):
             active.pythonExec = sys.executable
+        else:
+            _ship(active, code_archive(_PACKAGE_DIRECTORY))
         return active
     conf = SparkConf().setMaster(DEFAULT_MASTER).setAppName(APPLICATION_NAME)
     logging_options = f"-Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}"
@@ -221,6 +276,12 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
         if name == "spark.driver.extraJavaOptions":
             value = f"{logging_options} {value}"
         conf.set(name, value)
+    archive = None if is_local(conf.get("spark.master")) else code_archive(_PACKAGE_DIRECTORY)
+    if archive is not None:
+        # Workers' processes are forked from one that imports Penstock before Spark tells it where shipped code is:
+        # it starts where Spark puts the files.
+        paths = [archive.name, conf.get(_WORKERS_PYTHON_PATH, "")]
+        conf.set(_WORKERS_PYTHON_PATH, os.pathsep.join(path for path in paths if path))
     # Spark's web page listens on the address of SPARK_LOCAL_IP, and on all of the machine's without it.
     os.environ.setdefault("SPARK_LOCAL_IP", properties.get("spark.driver.bindAddress", LOOPBACK))
     gateway: Any = None
@@ -235,9 +296,29 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
     context = SparkContext(conf=conf, gateway=gateway)
     # Now all the process's large modules are there.
     leave_out_what_stays()
-    # Workers must run the interpreter, and so the packages, of the engine.
-    context.pythonExec = sys.executable
+    # Workers must run the interpreter, and so the packages, of the engine, or one that has the same.
+    context.pythonExec = properties.get("spark.pyspark.python", sys.executable)
+    if archive is not None:
+        _ship(context, archive)
     return context
+
+
+def _ship(context: SparkContext, archive: CodeArchive) -> None:
+    """Has the workers of a cluster get Penstock's code from here."""
+    from pyspark import SparkFiles
+
+    # Below a folder that Spark removes when it stops: executors may come and ask for it until then.
+    path = Path(SparkFiles.getRootDirectory()) / "penstock" / archive.name
+    if path.exists():
+        return  # by an engine before
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(archive.data)
+    context.addPyFile(str(path))
+
+
+def _scratch_directory() -> Path:
+    """Returns where a worker may keep files while it runs: where its executor does."""
+    return Path(os.environ.get("SPARK_LOCAL_DIRS", tempfile.gettempdir()).split(",")[0])
 
 
 def _warm_up(context: SparkContext) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import reduce
@@ -106,8 +106,7 @@ class StateStore:
 
     def items(self, first: bytes = b"") -> list[tuple[bytes, bytes]]:
         """Returns (key, value) for all keys from `first` on, in key order, newest values only."""
-        self.flush()
-        return list(self._scan(first))
+        return list(self.scan(first))
 
     def between(self, first: bytes, end: bytes) -> list[tuple[bytes, bytes]]:
         """Returns (key, value) for all keys from `first` on and before `end`, in key order, newest values only."""
@@ -123,6 +122,19 @@ class StateStore:
                 if stored != _DELETED:
                     found[key] = self._checked(key, stored)
         return sorted(found.items())
+
+    def scan(self, first: bytes) -> Generator[tuple[bytes, bytes]]:
+        """Yields what `items` returns, without holding all of it; close it before anything is written."""
+        self.flush()
+        return self._scan(first)
+
+    def changes(self, checkpoint_id: int) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yields (key, value) for all keys that changed up to a checkpoint since the one before; None: deleted."""
+        delta = next(delta for delta in self._deltas if delta.checkpoint_id == checkpoint_id)
+        handle = self._handle(delta.sequence, create=False)
+        with self._reading() as transaction:
+            for key, stored in transaction.cursor(db=handle):
+                yield bytes(key), None if stored == _DELETED else self._checked(bytes(key), bytes(stored))
 
     def last_before(self, end: bytes, prefix: bytes) -> tuple[bytes, bytes] | None:
         """Returns the greatest key below `end` that starts with `prefix`, with its newest value, or None."""
@@ -145,7 +157,7 @@ class StateStore:
         if len(self._pending) > _PENDING_SEARCHED:
             self._spill()
 
-    def _scan(self, first: bytes) -> Iterator[tuple[bytes, bytes]]:
+    def _scan(self, first: bytes) -> Generator[tuple[bytes, bytes]]:
         layers = self._layers()
         with self._reading() as transaction:
             cursors = [transaction.cursor(db=layer) for layer in layers]

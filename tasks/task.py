@@ -11,10 +11,10 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.state_cache import StateCache
 
 if TYPE_CHECKING:
     from penstock.planner.stream import StreamPlan
+    from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
 
@@ -51,7 +51,7 @@ class StreamDeployment:
     `vgroup_ids[i]` is the vnode of worker i. `start_versions[i]`: the last WAL version that does *not* belong to the
     stream (its creation cut), used when `checkpoint_id` is None; else tasks restore that committed checkpoint.
     `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the source's child tables in vnode i as
-    of now; later ones arrive as META records of the WAL.
+    of now; later ones arrive as META records of the WAL. What a worker gets has those of its own vnode only.
     """
 
     stream_id: int
@@ -64,6 +64,11 @@ class StreamDeployment:
     children: tuple[bytes, ...]
     settings: TaskSettings
     paused: bool = False
+
+    def for_worker(self, index: int) -> StreamDeployment:
+        """Returns what worker `index` needs of it: with many vnodes, all child tables would be too much."""
+        own = tuple(children if n == index else b"" for n, children in enumerate(self.children))
+        return replace(self, children=own)
 
 
 class ResultWriter(Protocol):
@@ -113,7 +118,6 @@ class TaskEnvironment(Protocol):
     """A task's way to the world; the runtime implements it for workers, tests and the simulation in memory."""
 
     clock: Clock
-    state_cache: StateCache
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         """Returns a reader whose next record is `after_version + 1`."""
@@ -142,7 +146,9 @@ class TaskEnvironment(Protocol):
 
     def result_writer(self, task: TaskId) -> ResultWriter: ...
 
-    def state_directory(self, task: TaskId) -> Path: ...
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        """Returns the state of a task, of `map_bytes` at most; nobody else has it open. The task closes it."""
+        ...
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None: ...
 

@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 
 from penstock.common.clock import Clock, SystemClock
@@ -35,11 +36,13 @@ from penstock.tasks.control import (
     Stopped,
     StopStream,
 )
-from penstock.tasks.environment import DnodeClient, WorkerEnvironment
+from penstock.tasks.data_place import reaches_files
+from penstock.tasks.environment import DataAccess, DnodeClient, FileAccess, NetworkAccess, WorkerEnvironment
 from penstock.tasks.exchange import ChannelId, ExchangeServer, RemoteLink
 from penstock.tasks.messages import LeftOutRow, TaskCheckpoint, TaskId
 from penstock.tasks.notifier import WalNotifier
 from penstock.tasks.queues import ChannelQueue, QueueSet
+from penstock.tasks.remote_log import RemoteLogs
 from penstock.tasks.runner import Link, LocalLink, StreamRunner
 from penstock.tasks.state_cache import DEFAULT_BYTES, StateCache
 from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
@@ -55,7 +58,10 @@ TaskBuilder = Callable[[StreamDeployment, int, TaskEnvironment], Sequence[Stream
 
 @dataclass(frozen=True, slots=True)
 class WorkerSpec:
-    """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group."""
+    """Everything a worker must know before it can ask the mnode; shipped by Spark, the same for all of a group.
+
+    `nice`: how much lower than its parent's the priority of the process is; 0 to 19.
+    """
 
     group: str
     control_address: tuple[str, int]
@@ -67,6 +73,7 @@ class WorkerSpec:
     log_level: str = "warning"
     log_format: str = "text"
     state_cache_bytes: int = DEFAULT_BYTES
+    nice: int = 0
     build: TaskBuilder | None = None  # None: penstock.tasks.build.build_tasks
 
 
@@ -84,16 +91,21 @@ class Worker:
     """Hosts streams for one mnode. `run` returns when the mnode says Shutdown, and raises when it is gone."""
 
     def __init__(
-        self, spec: WorkerSpec, index: int, connection: ControlConnection, clock: Clock, fs: Fs
+        self, spec: WorkerSpec, index: int, connection: ControlConnection, clock: Clock, fs: Fs, scratch: Path
     ) -> None:
+        """`scratch`: a folder of this machine for what tasks keep while they run, if the data directory isn't here."""
         self._spec = spec
         self._index = index
         self._connection = connection
         self._clock = clock
         self._fs = fs
         self._paths = DataPaths(Path(spec.data_directory))
-        self._exchange = ExchangeServer(spec.secret)
+        # Whoever reaches the mnode from this address can be reached at it: on loopback by nobody else's machine.
+        self._exchange = ExchangeServer(spec.secret, connection.own_host)
         self._dnode = DnodeClient(spec.dnode_address, spec.secret)
+        self._scratch = scratch
+        self._logs = (None if reaches_files(self._paths, fs, spec.secret)
+                      else RemoteLogs(self._dnode.ask_log, self._paths, clock))
         self._state_cache = StateCache(spec.state_cache_bytes)
         self._notifier = WalNotifier(clock, spec.wal_poll_interval_s)
         self._streams: dict[int, _HostedStream] = {}
@@ -101,7 +113,8 @@ class Worker:
 
     def run(self) -> None:
         """Says Hello, then obeys until Shutdown; raises UnavailableError when the mnode is gone."""
-        self._connection.send(Hello(self._spec.group, self._index, os.getpid(), self._exchange.address))
+        self._connection.send(
+            Hello(self._spec.group, self._index, os.getpid(), self._exchange.address, self._logs is None))
         threading.Thread(target=self._send_heartbeats, name="heartbeat", daemon=True).start()
         while True:
             message = self._connection.receive()
@@ -139,8 +152,7 @@ class Worker:
         def acknowledge(checkpoint: TaskCheckpoint) -> None:
             self._connection.send(Acknowledged(checkpoint, deployment.attempt))
 
-        environment = WorkerEnvironment(
-            self._clock, self._fs, self._paths, self._dnode, acknowledge, wake, self._state_cache)
+        environment = WorkerEnvironment(self._clock, self._data_access(), self._dnode, acknowledge, wake)
         stream = _HostedStream(deployment, environment)
         stream.runner = StreamRunner(
             name=deployment.name,
@@ -154,6 +166,13 @@ class Worker:
         )
         self._streams[deployment.stream_id] = stream
         stream.runner.launch()
+
+    def _data_access(self) -> DataAccess:
+        if self._logs is None:
+            return FileAccess(self._paths, self._fs, self._clock, self._state_cache)
+        # Engines of one process may share an executor, and have streams of the same ids.
+        own = DataPaths(self._scratch / f"penstock-{sha256(self._spec.secret).hexdigest()[:16]}")
+        return NetworkAccess(self._logs, self._dnode, own, self._fs, self._clock, self._state_cache)
 
     def _build(
         self, stream: _HostedStream, peers: tuple[str, ...]
@@ -244,8 +263,10 @@ class Worker:
             if self._clock.wait(self._leaving, _STATUS_TIMEOUT_S):
                 return
             statuses = [status for runner in runners for status in runner.statuses()]
-            news = tuple(replace(status, left_out=None) if sent.get(status.task) is status.left_out else status
-                         for status in statuses)
+            news = tuple(
+                replace(status, left_out=None)
+                if status.left_out and sent.get(status.task) is status.left_out else status
+                for status in statuses)
             sent = {status.task: status.left_out for status in statuses}
             held = [QueuesHeld(stream.deployment.stream_id, stream.deployment.attempt, *known)
                     for stream in streams if (known := stream.queues.held()) is not None]
@@ -299,16 +320,20 @@ def _default_builder() -> TaskBuilder:
     return build_tasks
 
 
-def run_worker(spec: WorkerSpec, index: int) -> None:
+def run_worker(spec: WorkerSpec, index: int, scratch: Path) -> None:
     """Runs a worker in this process until the mnode sends it away; ends the process if the mnode is gone.
+
+    `scratch`: see `Worker`.
 
     A lost mnode leaves nothing to save: all state is transactional, and whoever continues starts from a committed
     checkpoint. So the process ends at once instead of waiting for threads that wait for others.
     """
     handler = configure_stderr_logging(spec.log_level, spec.log_format)
+    # Before there are threads: each has a priority of its own, which it takes from the one that starts it.
+    os.nice(spec.nice)
     try:
         connection = control.connect(spec.control_address, spec.secret, _CONNECT_TIMEOUT_S)
-        Worker(spec, index, connection, SystemClock(), OsFs()).run()
+        Worker(spec, index, connection, SystemClock(), OsFs(), scratch).run()
         connection.close()
     except UnavailableError as error:
         _log.warning("worker %d of group %s ends: %s", index, spec.group, error)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from penstock.common.fs import Fs
 from penstock.mnode.engine import Engine
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.arrow_values import column_values
+from penstock.tasks.executors import Executors
 from penstock.tasks.worker import WorkerSpec
 
 NOW_MS = 1_700_000_000_000  # 2023-11-14 22:13:20 UTC
@@ -40,6 +41,15 @@ class NoRuntime:
 
     def is_ready(self) -> bool:
         return False
+
+    def executors(self) -> Executors | None:
+        return None
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        raise AssertionError("nobody is to be asked")
+
+    def places(self) -> dict[int, str]:
+        return {}
 
 
 class Embedded:

@@ -5,16 +5,23 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import gettempdir
 
 import pyarrow as pa
 
 from penstock.common.clock import SystemClock
 from penstock.common.errors import PenstockError
 from penstock.common.fs import OsFs
+from penstock.common.paths import DataPaths
+from penstock.mnode.executor_keeper import Scale
+from penstock.mnode.service import DnodeService
 from penstock.tasks import control
+from penstock.tasks.data_place import mark_place
+from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
     Barrier,
     Block,
@@ -78,8 +85,7 @@ class FakeTask:
         # Plain values: workers take no classes that Penstock doesn't know.
         self.plan = FakePlan(*self.deployment.plan)  # type: ignore[misc]
         self.writer = self.environment.result_writer(self.id) if self.output is None else None
-        if self.id.level != "sink":
-            self.environment.state_directory(self.id)
+        self.store = None if self.id.level == "sink" else self.environment.open_state(self.id, 1 << 20)
 
     def step(self) -> bool:
         self._maybe_fail()
@@ -187,9 +193,13 @@ class FakeTask:
 
     def close(self) -> None:
         self.closed = True
+        if self.store is not None:
+            self.store.close()
 
 
-def build_fakes(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
+def build_fakes(
+    deployment: StreamDeployment, index: int, environment: TaskEnvironment, kind: type[FakeTask] = FakeTask
+) -> list[FakeTask]:
     """Builds source, agg and sink of worker `index`: every source feeds every agg, every agg feeds every sink."""
     places = range(len(deployment.vgroup_ids))
 
@@ -203,10 +213,20 @@ def build_fakes(deployment: StreamDeployment, index: int, environment: TaskEnvir
         return ChannelQueue(deployment.settings.queue_bytes, channels, environment.wake)
 
     return [
-        FakeTask(task("source"), deployment, environment, queue([task("source")]), queue(all_of("agg"))),
-        FakeTask(task("agg"), deployment, environment, queue(all_of("source")), queue(all_of("sink"))),
-        FakeTask(task("sink"), deployment, environment, queue(all_of("agg")), None),
+        kind(task("source"), deployment, environment, queue([task("source")]), queue(all_of("agg"))),
+        kind(task("agg"), deployment, environment, queue(all_of("source")), queue(all_of("sink"))),
+        kind(task("sink"), deployment, environment, queue(all_of("agg")), None),
     ]
+
+
+def serve(root: Path, secret: bytes, results: Results) -> DnodeService:
+    """Returns a service for workers that reach the data directory and read no rows."""
+    mark_place(DataPaths(root), OsFs(), secret)
+
+    def refuse(*message: object) -> pa.Table:
+        raise AssertionError(f"a worker asked for {message}")
+
+    return DnodeService(secret, results.write, refuse, refuse)
 
 
 class ThreadGroup:
@@ -232,8 +252,11 @@ class ThreadGroup:
         for connection in self.connections:
             connection.close()
 
+    def places(self) -> dict[int, str]:
+        return dict.fromkeys(range(len(self.connections)), "driver")
+
     def _run(self, spec: WorkerSpec, index: int) -> None:
-        worker = Worker(spec, index, self.connections[index], SystemClock(), OsFs())
+        worker = Worker(spec, index, self.connections[index], SystemClock(), OsFs(), Path(gettempdir()))
         reason = None
         try:
             worker.run()
@@ -256,6 +279,8 @@ class ThreadRuntime:
         self.groups: list[ThreadGroup] = []
         self.descriptions: list[str] = []
         self.specs: list[WorkerSpec] = []
+        self.found: Executors | None = None
+        self.scaled: list[Scale] = []
 
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
@@ -268,6 +293,12 @@ class ThreadRuntime:
 
     def is_ready(self) -> bool:
         return True
+
+    def executors(self) -> Executors | None:
+        return self.found
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        self.scaled.append(Scale(executors, tuple(released)))
 
 
 class Results:

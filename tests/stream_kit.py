@@ -23,9 +23,11 @@ from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.state_cache import StateCache
+from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 
 Step = tuple[str, Any]
@@ -182,10 +184,10 @@ class MemoryEnvironment:
     def __init__(self, kit: StreamKit) -> None:
         self.kit = kit
         self.clock = kit.clock
-        self.state_cache = StateCache()
+        self._cache = StateCache()
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(self.kit.store.wal(vgroup_id), self.kit.store.fs, after_version + 1)
+        return WalReader(LogFiles(self.kit.store.wal(vgroup_id), self.kit.store.fs), after_version + 1)
 
     def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.Array | None, first_ts: int, last_ts: int,
                   as_of: int) -> pa.Table:
@@ -200,8 +202,8 @@ class MemoryEnvironment:
             return self.kit.writer(task)
         return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
 
-    def state_directory(self, task: TaskId) -> Path:
-        return self.kit.root / "state" / str(task)
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        return StateStore(self.kit.root / "state" / str(task), map_bytes, self._cache)
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
         self.kit.acknowledged.append(checkpoint)

@@ -23,6 +23,7 @@ from penstock.vnode.keys import TS_MAX, TS_MIN
 from penstock.vnode.manifest import load
 from penstock.vnode.parts import PartCache
 from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import RowsRecord
 from penstock.wal.writer import WalWriter
@@ -98,7 +99,7 @@ def log_records(vnode_directory: Path) -> list[Any]:
     log = WalWriter.open(vnode_directory / "wal", UnsyncedFs(), ManualClock(), vgroup_id=int(vnode_directory.name),
                          level=2)
     log.close()
-    reader = WalReader(vnode_directory / "wal", UnsyncedFs())
+    reader = WalReader(LogFiles(vnode_directory / "wal", UnsyncedFs()))
     found: list[Any] = []
     try:
         while records := reader.read():

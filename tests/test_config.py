@@ -145,6 +145,14 @@ def test_spark_keys_pass_through(tmp_path: Path) -> None:
     assert properties["spark.scheduler.barrier.maxConcurrentTasksCheck.interval"] == "1s"
 
 
+def test_spark_listens_where_the_engine_does() -> None:
+    """`host` is Spark's address too, unless the [spark] table says otherwise."""
+    properties = load_config({"host": "10.0.0.7"}, environment={}).spark_properties()
+    assert {properties["spark.driver.host"], properties["spark.driver.bindAddress"]} == {"10.0.0.7"}
+    own = load_config({"host": "10.0.0.7", "spark.driver.host": "engine.example"}, environment={}).spark_properties()
+    assert own["spark.driver.host"] == "engine.example"
+
+
 def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:
     """A file that cannot be read or isn't TOML is an error that names it."""
     assert "cannot read" in complaints(tmp_path / "none.toml")

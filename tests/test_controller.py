@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import astuple
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes
+from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes, serve
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
@@ -20,11 +20,12 @@ from penstock.common.memory import Memory
 from penstock.common.paths import DataPaths
 from penstock.mnode.checkpoints import CheckpointSettings
 from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
+from penstock.mnode.executor_keeper import Scale
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
-from penstock.mnode.service import DnodeService
-from penstock.mnode.stream_status import MemoryInfo
-from penstock.tasks.messages import TaskId
+from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
+from penstock.tasks.executors import Executor, Executors
+from penstock.tasks.messages import SetRates, TaskEvent, TaskId
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamDeployment, TaskEnvironment, TaskSettings
 from penstock.tasks.worker import TaskBuilder, queues_of
@@ -45,7 +46,7 @@ class Engine:
         self.build = build
         self.results = Results()
         self.runtime = ThreadRuntime()
-        self.service = DnodeService(SECRET, self.results.write, lambda request: None)  # type: ignore[arg-type]
+        self.service = serve(root, SECRET, self.results)
         self.pins: list[tuple[int, dict[int, int]]] = []
         self.attempts: dict[int, int] = {}
         self.controller = self.open()
@@ -56,6 +57,7 @@ class Engine:
             CheckpointSettings(interval_s=60, timeout_s=20),
             heartbeat_interval_s=0.05,
             heartbeat_timeout_s=20,
+            executors_interval_s=0.05,
             close_timeout_s=5,
             **self.limits,  # type: ignore[arg-type]
         )
@@ -129,18 +131,91 @@ def test_a_second_stream_shares_the_group_and_a_third_gets_another(engine: Engin
     assert groups == {1: "db-1.1", 2: "db-1.1", 3: "db-2.1"}
 
 
+def test_rates_that_change_while_an_attempt_is_prepared_hold(tmp_path: Path) -> None:
+    """All tasks of the attempt hear of them before they run, though its deployment has the rates of before."""
+    asked, gate = threading.Event(), threading.Event()
+    heard: dict[TaskId, tuple[SetRates, int]] = {}
+
+    class Listening(FakeTask):
+        def _handle(self, event: TaskEvent) -> None:
+            if isinstance(event, SetRates):
+                heard[self.id] = event, self.sent + self.seen
+            super()._handle(event)
+
+    def build(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
+        assert deployment.settings.rates == TaskSettings().rates
+        return build_fakes(deployment, index, environment, Listening)
+
+    def children() -> tuple[bytes, ...]:
+        asked.set()
+        gate.wait(30)
+        return b"", b""
+
+    engine = Engine(tmp_path, build)
+    try:
+        plan = FakePlan(4, 5)
+        engine.controller.start(replace(engine.stream(1, plan), children=children))
+        assert asked.wait(30)
+        rates = replace(TaskSettings().rates, source_rows_per_second=5.0)
+        engine.controller.set_rates(1, rates)
+        gate.set()
+        assert engine.results.wait_rows(1, 40) == expected(plan)
+        assert len(heard) == 6
+        assert set(heard.values()) == {(rates, 0)}
+    finally:
+        gate.set()
+        engine.close()
+
+
+def test_users_functions_get_workers_of_a_lower_priority(tmp_path: Path) -> None:
+    """A stream that calls one shares with its like only, where udfNice says how low the priority is."""
+    engine = Engine(tmp_path, udf_nice=7)
+    try:
+        for stream_id, functions in ((1, ()), (2, ("crunch",)), (3, ()), (4, ("crunch", "munch"))):
+            engine.controller.start(engine.stream(stream_id, FakePlan(4, 5), functions=functions))
+            engine.results.wait_rows(stream_id, 40)
+        groups = {stream_id: report.group for stream_id, report in engine.controller.stream_states().items()}
+        assert groups == {1: "db-1.1", 2: "db-2.1", 3: "db-1.1", 4: "db-2.1"}
+        assert {spec.group: spec.nice for spec in engine.runtime.specs} == {"db-1.1": 0, "db-2.1": 7}
+    finally:
+        engine.close()
+
+
 def test_workers_are_listed_with_their_places(engine: Engine) -> None:
     """Each group has a worker per vgroup: its process, where it is reached, when it was heard, what it hosts."""
     assert engine.controller.workers() == []
+    engine.runtime.found = Executors((Executor("driver", "here", 6, 4),), elastic=False)
     for stream_id in (1, 2, 3):
         engine.controller.start(engine.stream(stream_id, FakePlan(4, 5)))
     for stream_id in (1, 2, 3):
         engine.results.wait_rows(stream_id, 40)
-    workers = engine.controller.workers()
+    wait_until(lambda: all(worker.host == "here" for worker in engine.controller.workers()))
+    *workers, free = engine.controller.workers()
     assert [(worker.group, worker.index, worker.vgroup_id, worker.state, worker.streams) for worker in workers] == [
-        ("db-1.1", 0, 2, "RUNNING", 2), ("db-1.1", 1, 3, "RUNNING", 2),
-        ("db-2.1", 0, 2, "RUNNING", 1), ("db-2.1", 1, 3, "RUNNING", 1)]
+        ("db-1.1", 0, 2, "RUNNING", ("s1", "s2")), ("db-1.1", 1, 3, "RUNNING", ("s1", "s2")),
+        ("db-2.1", 0, 2, "RUNNING", ("s3",)), ("db-2.1", 1, 3, "RUNNING", ("s3",))]
     assert all(worker.pid and worker.address and worker.heard_ms for worker in workers)
+    assert {(worker.executor, worker.slots) for worker in workers} == {("driver", 1)}
+    assert free == WorkerInfo(None, None, None, "FREE", executor="driver", host="here", slots=2)
+
+
+def test_a_stream_that_finds_no_slots_waits_by_name(engine: Engine) -> None:
+    """WAITING says how many are missing; more executors are asked for, and what they bring lets the stream run."""
+    engine.runtime.found = Executors((Executor("0", "here", 3, 2),), elastic=True)
+    for stream_id in (1, 2):
+        engine.controller.start(engine.stream(stream_id, FakePlan(4, 5)))
+        engine.results.wait_rows(stream_id, 40)
+    wait_until(lambda: any(worker.state == "FREE" for worker in engine.controller.workers()))
+    engine.controller.start(engine.stream(3, FakePlan(4, 5)))
+    report = engine.controller.stream_states()[3]
+    assert report.state == "WAITING"
+    assert report.reason == "1 slot is missing: its worker group needs 2, 1 of Spark's 3 are free"
+    waiting = [worker for worker in engine.controller.workers() if worker.state == "WAITING"]
+    assert {(worker.streams, worker.reason, worker.slots) for worker in waiting} == {(("s3",), report.reason, 0)}
+    wait_until(lambda: engine.runtime.scaled == [Scale(2)])
+    engine.runtime.found = Executors((Executor("0", "here", 3, 2), Executor("1", "there", 3, 0)), elastic=True)
+    assert engine.results.wait_rows(3, 40) == expected(FakePlan(4, 5))
+    assert engine.controller.stream_states()[3].state == "RUNNING"
 
 
 def test_a_failing_task_restarts_its_stream_and_no_other(engine: Engine) -> None:

@@ -12,6 +12,7 @@ from penstock.common.errors import InvalidStatementError, PenstockError
 from penstock.mnode.ddl import check_columns
 from penstock.sql.schema import Column
 from penstock.sql.types import DataType, Kind, timestamp
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, MetaRecord
 
@@ -259,7 +260,7 @@ def test_children_are_announced_before_their_first_row(db: Embedded) -> None:
     table = db.engine.catalog.table("one", "m")
     assert database is not None
     assert table is not None
-    reader = WalReader(db.engine.paths.wal(database.vgroup_ids[0]), db.engine.fs)
+    reader = WalReader(LogFiles(db.engine.paths.wal(database.vgroup_ids[0]), db.engine.fs))
     records = reader.read()
     reader.close()
     kinds = [r.body["op"] if isinstance(r, MetaRecord) else type(r).__name__ for r in records]

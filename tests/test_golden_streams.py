@@ -35,7 +35,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow]
 GOLDEN = Path(__file__).parent / "golden" / "streams"
 SCRIPTS = sorted(GOLDEN.glob("*.txt"))
 CREATED_LATER = "history"
-CONFIG = TEST_CONFIG | {"timezone": "Europe/Berlin", "streamsPerWorker": 18, "restartDelayMax": "1s"}
+# Some 70 streams that each say 20 times a second how they are would keep two cores from their work.
+CONFIG = TEST_CONFIG | {"timezone": "Europe/Berlin", "streamsPerWorker": 18, "restartDelayMax": "1s",
+                        "heartbeatInterval": "250ms"}
 KILLS = 4
 PATIENCE_S = 120.0
 _GROUP_NUMBER = re.compile(r"_\d+$")

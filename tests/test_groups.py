@@ -28,6 +28,7 @@ from penstock.mnode.groups import (
     PrepareStream,
     RemoveStream,
     ShutdownGroup,
+    SlotsKnown,
     StreamDeployed,
     StreamDown,
     StreamFailed,
@@ -109,6 +110,19 @@ def test_streams_of_a_database_share_a_group_up_to_the_limit(machine: GroupMachi
     assert add(machine, 3) == [SubmitGroup("db-2.1", "db", VNODES)]
     assert machine.handle(AddStream(4, "other", (7,)), 0.0) == [SubmitGroup("other-3.1", "other", (7,))]
     assert join(machine, "db-1.1") == [PrepareStream(1, 1), PrepareStream(2, 1)]
+
+
+def test_streams_that_call_users_functions_share_with_their_like_only(machine: GroupMachine) -> None:
+    """They find no place beside streams that call none, nor these beside them; the places are as many."""
+    assert add(machine, 1) == [SubmitGroup("db-1.1", "db", VNODES)]
+    assert machine.handle(AddStream(2, "db", VNODES, user_code=True), 0.0) == [
+        SubmitGroup("db-2.1", "db", VNODES, user_code=True)]
+    assert add(machine, 3) == []
+    assert machine.handle(AddStream(4, "db", VNODES, user_code=True), 0.0) == []
+    assert machine.handle(AddStream(5, "db", VNODES, user_code=True), 0.0) == [
+        SubmitGroup("db-3.1", "db", VNODES, user_code=True)]
+    assert {group.name: group.streams for group in machine.groups} == {
+        "db-1.1": {1, 3}, "db-2.1": {2, 4}, "db-3.1": {5}}
 
 
 def test_a_stream_added_to_a_running_group_is_prepared_at_once(machine: GroupMachine) -> None:
@@ -230,6 +244,69 @@ def test_a_preparation_that_fails_is_tried_again(machine: GroupMachine) -> None:
     assert isinstance(machine.handle(StreamPrepared(1, 1, 9), 3.0)[0], Ignored)
 
 
+def test_a_group_waits_until_there_are_slots_for_it(machine: GroupMachine) -> None:
+    """It says how many it lacks, and starts once another group has left; a stream beside those that run needs none."""
+    assert machine.handle(SlotsKnown(3), 0.0) == []
+    running(machine, 1)
+    assert machine.handle(AddStream(2, "other", (7, 8)), 2.0) == []
+    waiting = state_of(machine, 2).group
+    assert (waiting.lacks_slots, machine.missing_slots(waiting)) == (True, 1)
+    assert machine.waits_for(waiting) == "1 slot is missing: its worker group needs 2, 1 of Spark's 3 are free"
+    assert add(machine, 3, 2.0) == [PrepareStream(3, 1)]
+    assert machine.next_deadline() is None
+    assert machine.handle(Tick(), 500.0) == []
+    machine.handle(WorkerLost("db-1.1", 0, "killed"), 500.0)
+    assert machine.handle(JobEnded("db-1.1", "killed"), 501.0) == [SubmitGroup("other-2.1", "other", (7, 8))]
+    assert not waiting.lacks_slots
+    assert machine.handle(Tick(), 510.0) == []
+    assert state_of(machine, 1).group.lacks_slots
+    assert machine.handle(SlotsKnown(4), 511.0) == [SubmitGroup("db-1.2", "db", VNODES)]
+
+
+def test_an_idle_group_gives_its_slots_to_one_that_waits(machine: GroupMachine) -> None:
+    """At once, not after the idle timeout; no more groups go than are needed."""
+    machine.handle(SlotsKnown(4), 0.0)
+    for stream_id, database in ((1, "a"), (2, "b")):
+        machine.handle(AddStream(stream_id, database, VNODES), 0.0)
+        name = f"{database}-{stream_id}.1"
+        join(machine, name)
+        deploy(machine, stream_id, 1, 1)
+        machine.handle(RemoveStream(stream_id), 3.0)
+        for index in (0, 1):
+            machine.handle(StreamStopped(stream_id, 1, index), 3.0)
+    assert machine.handle(AddStream(3, "c", VNODES), 4.0) == [ShutdownGroup("a-1.1")]
+    assert machine.handle(AddStream(4, "c", VNODES), 4.0) == []
+    assert machine.handle(JobEnded("a-1.1", None), 5.0) == [SubmitGroup("c-3.1", "c", VNODES)]
+
+
+def test_a_group_that_becomes_idle_gives_its_slots_away_at_once(machine: GroupMachine) -> None:
+    """Whether its last stream ends, or its workers come when nobody needs them any more."""
+    machine.handle(SlotsKnown(4), 0.0)
+    running(machine, 1)
+    machine.handle(AddStream(2, "b", VNODES), 0.0)
+    machine.handle(AddStream(3, "c", VNODES), 0.0)
+    assert machine.handle(RemoveStream(2), 1.0) == [StreamRemoved(2)]
+    assert join(machine, "b-2.1", 2.0) == [ShutdownGroup("b-2.1")]
+    assert machine.handle(JobEnded("b-2.1", None), 3.0) == [SubmitGroup("c-3.1", "c", VNODES)]
+    machine.handle(AddStream(4, "d", VNODES), 4.0)
+    machine.handle(RemoveStream(1), 5.0)
+    machine.handle(StreamStopped(1, 1, 0), 5.0)
+    assert machine.handle(StreamStopped(1, 1, 1), 5.0) == [StreamRemoved(1), ShutdownGroup("db-1.1")]
+
+
+def test_jobs_for_which_there_are_no_slots_are_taken_back(machine: GroupMachine) -> None:
+    """What was submitted before Spark had told how many there are waits here, not in Spark; the newest waits."""
+    machine.handle(AddStream(1, "a", VNODES), 0.0)
+    machine.handle(AddStream(2, "b", VNODES), 0.0)
+    machine.handle(AddStream(3, "c", VNODES), 0.0)
+    assert machine.handle(SlotsKnown(3), 1.0) == [CancelGroup("c-3.1"), CancelGroup("b-2.1")]
+    machine.handle(JobEnded("c-3.1", "cancelled"), 1.5)
+    machine.handle(JobEnded("b-2.1", "cancelled"), 1.5)
+    machine.handle(Tick(), 40.0)
+    assert [group.lacks_slots for group in machine.groups] == [False, True, True]
+    assert machine.missing_slots(*machine.groups[1:]) == 3
+
+
 def test_late_answers_are_ignored_with_a_reason(machine: GroupMachine) -> None:
     """What older attempts report changes nothing."""
     running(machine, 1)
@@ -276,6 +353,7 @@ class GroupHistories(RuleBasedStateMachine):
         self.jobs: set[str] = set()
         self.pending: list[groups.Event] = []
         self.up: set[int] = set()
+        self.calls_functions: dict[int, bool] = {}
 
     def handle(self, event: groups.Event) -> None:
         for instruction in self.machine.handle(event, self.now):
@@ -283,7 +361,7 @@ class GroupHistories(RuleBasedStateMachine):
 
     def perform(self, instruction: Instruction) -> None:
         match instruction:
-            case SubmitGroup(group, _, vgroup_ids):
+            case SubmitGroup(group, _, vgroup_ids, _):
                 assert group not in self.jobs
                 self.jobs.add(group)
                 self.pending += [WorkerJoined(group, index) for index in range(len(vgroup_ids))]
@@ -304,9 +382,15 @@ class GroupHistories(RuleBasedStateMachine):
             case StreamDown(stream_id) | StreamRemoved(stream_id):
                 self.up.discard(stream_id)
 
-    @rule(stream_id=st.integers(1, 6), database=st.sampled_from(["a", "b"]))
-    def add(self, stream_id: int, database: str) -> None:
-        self.handle(AddStream(stream_id, database, VNODES))
+    @rule(stream_id=st.integers(1, 6), database=st.sampled_from(["a", "b"]), user_code=st.booleans())
+    def add(self, stream_id: int, database: str, user_code: bool) -> None:
+        if self.machine.stream(stream_id) is None:
+            self.calls_functions[stream_id] = user_code
+        self.handle(AddStream(stream_id, database, VNODES, user_code))
+
+    @rule(slots=st.integers(0, 6))
+    def count_slots(self, slots: int) -> None:
+        self.handle(SlotsKnown(slots))
 
     @rule(stream_id=st.integers(1, 6))
     def remove(self, stream_id: int) -> None:
@@ -356,9 +440,11 @@ class GroupHistories(RuleBasedStateMachine):
         self.machine.validate()
         running = {s.stream_id for s in self.machine.streams if s.state is StreamState.RUNNING}
         assert running == self.up
+        assert all(self.calls_functions[stream.stream_id] is stream.group.user_code for stream in self.machine.streams)
 
     def teardown(self) -> None:
         """Once the world behaves, every stream runs; and once the engine closes, nothing is left."""
+        self.handle(SlotsKnown(100))
         for _ in range(12):
             self.settle()
             self.now += 31

@@ -105,8 +105,8 @@ def test_a_door_only_reads_and_only_for_us() -> None:
     assert get(door, "/x") == (404, "there are\n/a\n/b\n/c\n")
     assert get(door, "/b") == (500, "see the log\n")
     assert get(door, "/c") == (503, "the disk is gone\n")
-    for method in ("POST", "PUT", "DELETE"):
-        assert get(door, "/a", method)[0] == 501
+    for method, status in (("POST", 405), ("HEAD", 405), ("PUT", 501), ("DELETE", 501)):
+        assert get(door, "/a", method)[0] == status
     assert get(door, "/a", Host=f"localhost:{door.port}")[0] == get(door, "/a", Host="[::1]:80")[0] == 200
     assert get(door, "/a", Host="elsewhere.example")[0] == 421
     with pytest.raises(UnavailableError, match=f"port {door.port} of 127.0.0.1 can't be opened"):

@@ -50,6 +50,14 @@ def test_history_is_kept(tmp_path: Path) -> None:
     assert statements == ["select 1"]
 
 
+def test_history_keeps_no_passwords(tmp_path: Path) -> None:
+    """Statements that give a user a password are forgotten at the end; the others aren't."""
+    history = tmp_path / "history"
+    type_at_prompt("create user u\rPass 'hidden one';\rselect user();\rquit\r", history)
+    assert "hidden" not in history.read_text()
+    assert "select user();" in history.read_text()
+
+
 def test_unwritable_history_is_no_error(tmp_path: Path) -> None:
     """A history file that cannot be written costs only the history."""
     blocker = tmp_path / "file"

@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from embedded import Embedded
+from embedded import Embedded, NoRuntime
+from waiting import wait_until
 
 from penstock.common.errors import CorruptionError, PenstockError
 from penstock.mnode.system_schema import SCHEMAS
+from penstock.tasks.executors import Executor, Executors
 
 
 @pytest.fixture(scope="module")
@@ -162,3 +164,27 @@ def test_explain_prints_a_tree(db: Embedded) -> None:
     assert any("Scan" in str(line) and "plant.meters" in str(line) for line in lines)
     analyzed = names(db, "EXPLAIN ANALYZE SELECT v FROM m_1")
     assert str(analyzed[-1]).startswith("Result: rows=1")
+
+
+def test_a_stream_without_slots_is_shown_as_waiting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SHOW STREAMS and SHOW WORKERS say what is missing; the slots that are left have a line of their own."""
+    monkeypatch.setattr(NoRuntime, "executors", lambda runtime: Executors((Executor("driver", "h", 3, 2),), False))
+    db = Embedded(tmp_path)
+    try:
+        for database in ("a", "b"):
+            db.all(f"CREATE DATABASE {database} VGROUPS 2", f"USE {database}", "CREATE TABLE t (ts TIMESTAMP, v INT)",
+                   f"CREATE STREAM of_{database} INTO o AS SELECT ts, v FROM t")
+            wait_until(lambda: db.run("SELECT state FROM information_schema.ins_stream_workers WHERE state = 'FREE'"))
+        reason = "1 slot is missing: its worker group needs 2, 1 of Spark's 3 are free"
+        assert db.run("SELECT stream_name, state, reason, status, verdict FROM information_schema.ins_streams") == [
+            ("of_a", "STARTING", "Spark is starting", "init", "STARTING: Spark is starting"),
+            ("of_b", "WAITING", reason, "init", f"WAITING: {reason}")]
+        assert db.run("SELECT worker_group, worker, state, reason, slots, executor, host, stream_names FROM "
+                      "information_schema.ins_stream_workers") == [
+            ("a-1.1", 0, "STARTING", None, 1, None, None, "of_a"),
+            ("a-1.1", 1, "STARTING", None, 1, None, None, "of_a"),
+            ("b-2.0", 0, "WAITING", reason, 0, None, None, "of_b"),
+            ("b-2.0", 1, "WAITING", reason, 0, None, None, "of_b"),
+            (None, None, "FREE", None, 1, "driver", "h", None)]
+    finally:
+        db.close()

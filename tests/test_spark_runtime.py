@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 import runtime_fakes
-from runtime_fakes import FakePlan, Results, build_fakes
+from runtime_fakes import FakePlan, Results, build_fakes, serve
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
@@ -25,7 +25,6 @@ from penstock.mnode.checkpoints import CheckpointSettings
 from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
-from penstock.mnode.service import DnodeService
 from penstock.tasks.spark import SparkRuntime
 from penstock.tasks.task import TaskSettings
 from penstock.tasks.worker import WorkerSpec
@@ -50,17 +49,18 @@ class Engine:
 
     def __init__(self, root: Path, runtime: SparkRuntime) -> None:
         self.results = Results()
-        self.service = DnodeService(SECRET, self.results.write, lambda request: None)  # type: ignore[arg-type]
+        self.service = serve(root, SECRET, self.results)
         self.attempts: dict[int, int] = {}
         settings = ControllerSettings(
-            GroupSettings(restart_delay_min_s=0.05), CheckpointSettings(), heartbeat_interval_s=0.1
+            GroupSettings(restart_delay_min_s=0.05, idle_timeout_s=0.5), CheckpointSettings(),
+            heartbeat_interval_s=0.1, udf_nice=7,
         )
         self.controller = StreamController(
             DataPaths(root), SystemClock(), settings, CommitRecords(DataPaths(root), OsFs()), runtime,
             self.service.address, SECRET, lambda stream_id, versions: None, build_fakes,
         )  # fmt: skip
 
-    def start(self, stream_id: int) -> None:
+    def start(self, stream_id: int, functions: tuple[str, ...] = ()) -> None:
         def next_attempt() -> int:
             self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
             return self.attempts[stream_id]
@@ -77,6 +77,7 @@ class Engine:
                 next_attempt=next_attempt,
                 queues=(5, 5),
                 settings=TaskSettings(queue_bytes=1 << 20),
+                functions=functions,
             )
         )
 
@@ -122,23 +123,28 @@ def test_a_killed_worker_brings_all_streams_back_as_new_attempts(engine: Engine)
     assert {report.attempt for report in states.values()} == {2}
 
 
-def test_workers_are_given_back_when_the_controller_closes(engine: Engine) -> None:
-    """What Spark keeps of the processes for later use has none of the streams' threads left."""
+def test_processes_of_workers_end_when_the_controller_closes(engine: Engine) -> None:
+    """Spark keeps none of them for later use."""
     engine.start(1)
     engine.results.wait_rows(1, 200)
     pids = list(engine.controller.worker_pids()["db-1.1"].values())
-    running = {pid: threads_of(pid) for pid in pids}
+    assert all(psutil.pid_exists(pid) for pid in pids)
     engine.controller.close(final_checkpoint=False)
-    # The stream's own, the heartbeat's and the notifier's end at least; Arrow keeps those of its pools.
-    wait_until(lambda: all(threads_of(pid) <= running[pid] - 3 for pid in pids))
+    wait_until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
 
 
-def threads_of(pid: int) -> int:
-    """Returns how many threads a process has, 0 if it is gone."""
-    try:
-        return psutil.Process(pid).num_threads()
-    except psutil.NoSuchProcess:
-        return 0
+def test_users_functions_run_at_a_lower_priority_that_ends_with_their_group(engine: Engine) -> None:
+    """All threads of their workers have it, and no worker that comes later."""
+    own = psutil.Process().nice()
+    engine.start(1, functions=("crunch",))
+    engine.results.wait_rows(1, 200)
+    for pid in engine.controller.worker_pids()["db-1.1"].values():
+        assert {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in psutil.Process(pid).threads()} == {own + 7}
+    engine.controller.stop(1)
+    wait_until(lambda: not engine.controller.worker_pids())
+    engine.start(2)
+    engine.results.wait_rows(2, 200)
+    assert {psutil.Process(pid).nice() for pid in engine.controller.worker_pids()["db-2.1"].values()} == {own}
 
 
 def test_a_cancelled_group_ends_with_that_reason(runtime: SparkRuntime, tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -16,9 +18,10 @@ from hypothesis import strategies as st
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
-from penstock.vnode import source, vnode
+from penstock.vnode import parts, source, vnode
 from penstock.vnode.memtable import Run
-from penstock.vnode.parts import ROW_GROUP_ROWS, parquet_bytes
+from penstock.vnode.merging import in_key_order
+from penstock.vnode.parts import ROW_GROUP_ROWS, PartReader, PartWriter, parquet_bytes
 from penstock.vnode.source import cut
 from penstock.vnode.vnode import Vnode, VnodeOptions
 
@@ -55,6 +58,84 @@ def test_cuts_have_about_as_many_rows_as_asked_for() -> None:
              for selection in cut(chunks, 1 << 16)]
     assert len(sizes) == 8
     assert max(sizes) < 1.25 * (1 << 16)
+
+
+ROW_BYTES = 24  # of `run`
+
+
+def sorted_run(keys: list[tuple[int, int]]) -> Run:
+    """Returns a run of rows with these tables and times, sorted."""
+    tuid, ts = zip(*sorted(keys), strict=True)
+    return Run.of(pa.record_batch({
+        "_tuid": pa.array(tuid, pa.uint64()), "ts": pa.array(ts, pa.int64()).cast(pa.timestamp("ms")),
+        "_ver": np.full(len(tuid), 5, np.uint64)}), None)
+
+
+@given(st.lists(st.lists(st.tuples(st.sampled_from([0, 1, 2, 2**64 - 1]), st.integers(-9, 9)), min_size=1, max_size=60),
+                min_size=1, max_size=6),
+       st.integers(1, 9), st.integers(1, 120))
+def test_parts_are_merged_in_key_order_holding_little(
+    contents: list[list[tuple[int, int]]], group_rows: int, held_rows: int
+) -> None:
+    """All rows come once, each key in one step, and no more is read ahead than is allowed, but for rows of one key."""
+    read = 0
+
+    def row_groups(keys: list[tuple[int, int]]) -> Iterator[Run]:
+        nonlocal read
+        run = sorted_run(keys)
+        for start in range(0, run.num_rows, group_rows):
+            group = run.slice(start, min(start + group_rows, run.num_rows))
+            read += group.num_rows
+            yield group
+
+    taken: list[tuple[int, int]] = []
+    of_one_key = max(Counter(key for keys in contents for key in keys).values())
+    for step in in_key_order([row_groups(keys) for keys in contents], held_rows * ROW_BYTES):
+        keys = [(int(tuid), int(ts)) for piece in step for tuid, ts in zip(piece.tuid, piece.ts, strict=True)]
+        assert not taken or max(taken) < min(keys)
+        assert read - len(taken) <= max(held_rows + group_rows, len(contents) * group_rows) + of_one_key + group_rows
+        taken += keys
+    assert sorted(taken) == sorted(key for keys in contents for key in keys)
+
+
+def test_compaction_holds_a_few_row_groups_of_large_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of many row groups are merged without being read whole, and the outcome is all of their rows."""
+    rows, writes = 40_000, 4
+    monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 1000)
+    monkeypatch.setattr(vnode, "ROW_GROUP_ROWS", 1000)
+    monkeypatch.setattr(vnode, "_MERGED_BYTES", 8000 * 40)
+    store = Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock())
+    store.define_table(TABLE, SCHEMA, 1)
+    for write in range(writes):
+        tuid = np.repeat(np.arange(1, 41, dtype=np.uint64), rows // 40)
+        ts = np.tile(np.arange(rows // 40) * writes + write, 40)
+        store.write(TABLE, pa.record_batch({
+            "_tuid": tuid, "ts": pa.array(ts).cast(pa.timestamp("ms")), "v": ts / 8,
+            "n": pa.array(ts.astype(np.int32)), "s": pa.array(["x"] * rows)}))
+        store.flush()
+    read, written, ahead = 0, 0, []
+    row_groups, add = PartReader.row_groups, PartWriter.add
+
+    def counted(reader: PartReader) -> Iterator[Run]:
+        nonlocal read
+        for group in row_groups(reader):
+            read += group.num_rows
+            ahead.append(read - written)
+            yield group
+
+    def noted(writer: PartWriter, piece: pa.Table) -> None:
+        nonlocal written
+        written += piece.num_rows
+        add(writer, piece)
+
+    monkeypatch.setattr(PartReader, "row_groups", counted)
+    monkeypatch.setattr(PartWriter, "add", noted)
+    assert store.compact(full=True) == writes
+    assert written == read == rows * writes
+    assert max(ahead) <= 12_000
+    found = store.snapshot(TABLE).to_arrow(["v"])
+    assert found["v"].to_pylist() == [ts / 8 for _ in range(40) for ts in range(rows // 40 * writes)]
+    store.close()
 
 
 def test_a_flush_of_many_rows_is_cut_into_row_groups_and_parts(

@@ -31,6 +31,7 @@ from penstock.common.fs import AppendFile, Fs, OsAppendFile, OsFs
 from penstock.common.paths import DataPaths
 from penstock.vnode.dnode import Dnode, lock_data_directory
 from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import RowsRecord
 
@@ -241,10 +242,10 @@ def test_a_pin_keeps_the_log_and_old_versions_over_a_restart(tmp_path: Path) -> 
     vnode.maintain()
     for version in (10, 25, 40):
         assert content(vnode, version) == {(1, 1): version}
-    reader = WalReader(tmp_path / "wal", OsFs(), 11)
+    reader = WalReader(LogFiles(tmp_path / "wal", OsFs()), 11)
     assert reader.read(max_records=1)[0].version == 11
     with pytest.raises(WalGapError):
-        WalReader(tmp_path / "wal", OsFs(), 1).read()
+        WalReader(LogFiles(tmp_path / "wal", OsFs()), 1).read()
     vnode.release_pin("stream")
     vnode.write(TABLE, rows((1, 2), value=0))
     clock.advance(10)
@@ -252,7 +253,7 @@ def test_a_pin_keeps_the_log_and_old_versions_over_a_restart(tmp_path: Path) -> 
     vnode.compact(full=True)
     assert vnode.stats().part_rows == 2
     with pytest.raises(WalGapError):
-        WalReader(tmp_path / "wal", OsFs(), 11).read()
+        WalReader(LogFiles(tmp_path / "wal", OsFs()), 11).read()
     vnode.close()
 
 
@@ -321,7 +322,7 @@ def test_merging_young_parts_leaves_old_ones_hidden(tmp_path: Path) -> None:
     # A rewrite of the newest row after it was deleted is a late row, not an update.
     vnode.delete(TABLE, [1], 99, 99)
     version = vnode.write(TABLE, rows((1, 99), value=9))
-    (record,) = WalReader(tmp_path / "wal", OsFs(), version).read()
+    (record,) = WalReader(LogFiles(tmp_path / "wal", OsFs()), version).read()
     assert isinstance(record, RowsRecord)
     assert record.batch.column("_change").to_pylist() == [1]
     vnode.close()

@@ -21,6 +21,7 @@ from penstock.common.clock import ManualClock
 from penstock.common.errors import CorruptionError, StorageError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.futex import CAN_WAIT
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import (
     DamagedRecordError,
@@ -61,7 +62,7 @@ def write(log: WalWriter, *values: str) -> int:
 
 def read_all(directory: Path, start: int = 1) -> list[Record]:
     """Reads everything acknowledged from `start` on."""
-    reader = WalReader(directory, OsFs(), start)
+    reader = WalReader(LogFiles(directory, OsFs()), start)
     found: list[Record] = []
     while records := reader.read(max_records=3):
         found += records
@@ -204,7 +205,7 @@ def test_a_reader_reports_damage_where_it_is(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[ends[1] + 60] ^= 1
     path.write_bytes(data)
-    reader = WalReader(tmp_path, OsFs())
+    reader = WalReader(LogFiles(tmp_path, OsFs()))
     assert len(reader.read()) == 2
     for _ in range(2):
         with pytest.raises(CorruptionError, match=f"offset {ends[1]}"):
@@ -285,7 +286,7 @@ def test_unacknowledged_records_are_not_read(tmp_path: Path) -> None:
     """An enqueued record is invisible until somebody committed it."""
     log = open_log(tmp_path)
     ticket = log.enqueue_rows(7, rows("a"), 1)
-    reader = WalReader(tmp_path, OsFs())
+    reader = WalReader(LogFiles(tmp_path, OsFs()))
     assert reader.read() == []
     assert reader.acknowledged_version == 0
     log.commit(ticket)
@@ -379,7 +380,7 @@ def test_level_1_syncs_in_the_background(tmp_path: Path) -> None:
 
 def follow(directory: str, until: int, result: multiprocessing.queues.Queue) -> None:  # type: ignore[type-arg]
     """Reads a log from another process until it has seen version `until`."""
-    reader = WalReader(Path(directory), OsFs())
+    reader = WalReader(LogFiles(Path(directory), OsFs()))
     found: list[str] = []
     while reader.next_version <= until:
         found += [value for (value,) in values_of(reader.read(max_records=7))]
@@ -405,7 +406,7 @@ def test_a_reader_survives_retention_of_what_it_has_open(tmp_path: Path) -> None
     log = open_log(tmp_path, segment_bytes=1000)
     for number in range(12):
         write(log, f"value {number}")
-    reader = WalReader(tmp_path, OsFs())
+    reader = WalReader(LogFiles(tmp_path, OsFs()))
     reader.read(max_records=1)
     first, second, *_ = list_segments(OsFs(), tmp_path)
     (tmp_path / segment_name(first)).unlink()
@@ -416,7 +417,7 @@ def test_a_reader_survives_retention_of_what_it_has_open(tmp_path: Path) -> None
     assert caught.value.wanted == second
     reader.close()
     with pytest.raises(WalGapError, match="never written"):
-        WalReader(tmp_path, OsFs(), 99).read()
+        WalReader(LogFiles(tmp_path, OsFs()), 99).read()
     log.close()
 
 
@@ -468,7 +469,7 @@ def test_unsynced_records_behind_garbage_are_cut_off(tmp_path: Path) -> None:
 
 def _wait_for_growth(directory: Path, version: int, started: Event, timeout_s: float) -> None:
     """In a process of its own: ends well if the log has grown beyond `version` when the wait is over."""
-    reader = WalReader(directory, OsFs())
+    reader = WalReader(LogFiles(directory, OsFs()))
     started.set()
     while reader.acknowledged_version == version and reader.wait(version, timeout_s):
         continue
@@ -497,7 +498,7 @@ def test_a_reader_that_is_behind_never_waits(tmp_path: Path) -> None:
     log = open_log(tmp_path, OsFs())
     version = write(log, "a")
     write(log, "b")
-    reader = WalReader(tmp_path, OsFs())
+    reader = WalReader(LogFiles(tmp_path, OsFs()))
     assert reader.wait(version, 3600.0)
     reader.close()
     log.close()
@@ -505,4 +506,4 @@ def test_a_reader_that_is_behind_never_waits(tmp_path: Path) -> None:
 
 def test_nobody_waits_for_a_log_that_does_not_exist(tmp_path: Path) -> None:
     """Without an END file there is no bell: the caller hears so and looks again later."""
-    assert not WalReader(tmp_path, OsFs()).wait(0, 3600.0)
+    assert not WalReader(LogFiles(tmp_path, OsFs())).wait(0, 3600.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.service import DnodeService
 from penstock.tasks import control
 from penstock.tasks.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopStream
+from penstock.tasks.copied_state import CheckpointOf
 from penstock.tasks.environment import DnodeClient, RowsRequest, StateDirectories
 from penstock.tasks.messages import ResultChild, ResultWrite, TaskId
 from penstock.tasks.notifier import WalNotifier
@@ -141,7 +142,7 @@ class Dnode:
         self.reads: list[RowsRequest] = []
         self.error: Exception | None = None
         self.on_write: Callable[[ResultWrite], None] | None = None
-        self.service = DnodeService(SECRET, self.write, self.read)
+        self.service = DnodeService(SECRET, self.write, self.read, self.keep)
 
     def write(self, write: ResultWrite) -> None:
         if self.on_write is not None:
@@ -149,6 +150,9 @@ class Dnode:
         if self.error is not None:
             raise self.error
         self.writes.append(write)
+
+    def keep(self, checkpoint: CheckpointOf, changes: Iterable[pa.RecordBatch]) -> None:
+        raise AssertionError("nobody has a state here")
 
     def read(self, request: RowsRequest) -> pa.Table:
         if self.error is not None:

@@ -18,6 +18,7 @@ from penstock.common.errors import PenstockError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.shell.dbapi import Connection
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import Record, RowsRecord, TimeMarkRecord
 
@@ -38,7 +39,7 @@ def logs(tmp_path: Path, connection: Connection) -> list[list[Record]]:
     ((_, cut),) = connection.execute("SHOW CUT").fetchall()
     found = []
     for part in cut.split(","):
-        reader = WalReader(DataPaths(tmp_path / "data").wal(int(part.split(":")[0])), OsFs(), 1)
+        reader = WalReader(LogFiles(DataPaths(tmp_path / "data").wal(int(part.split(":")[0])), OsFs()), 1)
         records = []
         while batch := reader.read(1000, 1 << 20):
             records += [record for record in batch if isinstance(record, RowsRecord | TimeMarkRecord)]

@@ -52,6 +52,10 @@ class Run:
     def num_rows(self) -> int:
         return len(self.tuid)
 
+    def slice(self, start: int, stop: int) -> Run:
+        """Returns some of the rows, uncopied; at least one."""
+        return Run.of(self.data.slice(start, stop - start), self.updates)
+
     def column(self, name: str) -> pa.Array | None:
         """Returns a column, or None when the run is older than the column."""
         index = self.names.get(name)

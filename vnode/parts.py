@@ -17,7 +17,7 @@ from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
 from penstock.vnode.keys import I64, TS_MAX, TS_MIN, U64, times_of, tuids_of
 from penstock.vnode.manifest import PartInfo
-from penstock.vnode.memtable import VERSION_COLUMN, TimeRange
+from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange
 from penstock.wal.record import TUID_COLUMN, crc32c
 
 ROW_GROUP_ROWS = 65_536
@@ -32,6 +32,7 @@ _FAST_CODEC, _DENSE_CODEC = "lz4", "zstd"
 # What is smaller fits into a few pages of the disk as it is; compressing it would only cost time, and reading it too.
 _COMPRESSED_FROM_BYTES = 8 << 10
 _PIECE = 1 << 20
+_THREADS_FROM_BYTES = 1 << 20  # handing columns of smaller row groups to threads costs more than reading them
 
 
 def parquet_bytes(table: pa.Table) -> bytes:
@@ -121,6 +122,29 @@ class _OpenPart:
     max_ts: I64
 
 
+class PartReader:
+    """Reads a part once, from its beginning to its end, without keeping what it has read; see `PartCache` for queries.
+    """
+
+    def __init__(self, path: Path, part: PartInfo) -> None:
+        """Raises CorruptionError unless the file is as it was written."""
+        self._updates = part.updates
+        _verify(path, part)
+        self._file = _open_file(path)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns as `Run.data` has them."""
+        return self._file.schema_arrow
+
+    def row_groups(self) -> Iterator[Run]:
+        """Yields the rows of each row group, in order."""
+        for index in range(self._file.num_row_groups):
+            threads = self._file.metadata.row_group(index).total_byte_size >= _THREADS_FROM_BYTES
+            table = self._file.read_row_group(index, use_threads=threads).combine_chunks()
+            yield Run.of(table.to_batches()[0], self._updates)
+
+
 class RowGroup:
     """One row group of a part, its columns decoded on demand. Sorted by (_tuid, ts) like a Run."""
 
@@ -203,13 +227,7 @@ class PartCache:
             if part is not None and path not in self._verified:
                 _verify(path, part)
                 self._verified.add(path)
-            try:
-                file = pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
-            except FileNotFoundError as error:
-                raise CorruptionError(f"part {path} is missing") from error
-            except (OSError, pa.ArrowInvalid) as error:
-                raise CorruptionError(f"part {path} is damaged: {error}") from error
-            opened = _describe(file)
+            opened = _describe(_open_file(path))
             self._files[path] = opened
             while len(self._files) > self._max_files:
                 self._files.popitem(last=False)[1].file.close()
@@ -225,6 +243,15 @@ class PartCache:
                 opened.file.close()
             for key in [key for key in self._columns if key[0] == path]:
                 self._bytes -= self._columns.pop(key).nbytes
+
+
+def _open_file(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, memory_map=True, page_checksum_verification=True)
+    except FileNotFoundError as error:
+        raise CorruptionError(f"part {path} is missing") from error
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CorruptionError(f"part {path} is damaged: {error}") from error
 
 
 def _verify(path: Path, part: PartInfo) -> None:

@@ -27,14 +27,24 @@ from penstock.common.errors import (
 from penstock.common.fs import Fs
 from penstock.vnode import manifest as manifests
 from penstock.vnode.ingest import prepare
-from penstock.vnode.keys import TS_MAX, TS_MIN, U64, tuids_of
+from penstock.vnode.keys import TS_MAX, TS_MIN, U64
 from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges, newest_times
-from penstock.vnode.parts import MAX_PART_ROWS, ROW_GROUP_ROWS, SCHEMA_FILE, PartCache, PartWriter, parquet_bytes
+from penstock.vnode.merging import in_key_order
+from penstock.vnode.parts import (
+    MAX_PART_ROWS,
+    ROW_GROUP_ROWS,
+    SCHEMA_FILE,
+    PartCache,
+    PartReader,
+    PartWriter,
+    parquet_bytes,
+)
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.source import cut, gather, resolve
-from penstock.vnode.table import PartHandle, TableState, stored_form
+from penstock.vnode.table import PartHandle, TableState
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
 from penstock.wal.retention import RetentionPolicy, deletable, segment_infos
@@ -45,7 +55,7 @@ _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stor
 _FLUSHES_PER_TIMES = 16  # for more child tables; opening the vnode reads the keys of the parts written since
 _TIER_BITS = 3  # parts of a tier have up to 8 times the rows of the tier below
 _MAX_TOMBSTONES = 2000  # beyond that, parts are rewritten without the hidden rows before their tier is full
-_THREADS_FROM_BYTES = 1 << 20  # handing columns of smaller parts to threads costs more than reading them
+_MERGED_BYTES = 64 << 20  # held of the parts that are being merged
 _RETENTION_INTERVAL_S = 5.0
 _STALL_FACTOR = 4  # a memtable of so many times its bound makes the writer flush
 
@@ -91,12 +101,6 @@ class VnodeStats:
     flushes: int
     compactions: int
     pins: dict[str, int]
-
-
-class SnapshotTooOldError(PenstockError):
-    """A reader asked for a version whose replaced rows were collapsed already; it should have set a pin."""
-
-    actor = "developer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,23 +253,18 @@ class Vnode:
         """Rebuilds all tables from the MANIFEST and the log behind it."""
         self._tables = {}
         for entry in manifest.tables.values():
-            table = TableState(entry.table_uid, entry.schema, entry.key_columns)
-            table.parts = tuple(PartHandle(part, self._part_path(entry.table_uid, part.name)) for part in entry.parts)
-            table.floor = entry.floor
-            table.last_times = entry.last_times
+            table = TableState.stored(entry, self._parts(entry.table_uid))
             self._load_newest(table)
             for tombstone in entry.tombstones:
                 table.delete(tombstone)
             self._tables[entry.table_uid] = table
-        reader = WalReader(self._directory / "wal", self._fs, manifest.persisted_version + 1)
+        reader = WalReader(LogFiles(self._directory / "wal", self._fs), manifest.persisted_version + 1)
         try:
             while records := reader.read():
                 for record in records:
-                    if isinstance(record, RowsRecord):
-                        self._replay_rows(record)
-                    elif isinstance(record, DeleteRecord) and record.table_uid in self._tables:
-                        self._tables[record.table_uid].delete(
-                            Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
+                    # A table that isn't there was dropped later.
+                    if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid in self._tables:
+                        self._tables[record.table_uid].replay(record)
         finally:
             reader.close()
 
@@ -288,12 +287,6 @@ class Vnode:
             if part.info.max_version > known:
                 for group in self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX):
                     table.newest.stored(*newest_times(group.tuid, group.ts))
-
-    def _replay_rows(self, record: RowsRecord) -> None:
-        table = self._tables.get(record.table_uid)
-        if table is None:
-            return  # the table was dropped later
-        table.append(*stored_form(record), record.batch.nbytes)
 
     def _ready(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write."""
@@ -493,9 +486,10 @@ class Vnode:
 
     def _rows_of(self, part: PartHandle, tuids: U64, *, among: bool) -> tuple[pa.Table, PartInfo]:
         """Returns the rows of a part that are `among` those of the child tables, or the others."""
-        rows = pa.Table.from_batches([self._read_part(part).data])
-        chosen = np.isin(tuids_of(rows.column(TUID_COLUMN).combine_chunks()), tuids)
-        return rows.filter(pa.array(chosen if among else ~chosen)), part.info
+        reader = PartReader(part.path, part.info)
+        groups = (pa.Table.from_batches([run.data]).filter(pa.array(np.isin(run.tuid, tuids) == among))
+                  for run in reader.row_groups())
+        return pa.concat_tables([reader.schema.empty_table(), *groups]), part.info
 
     def _table(self, table_uid: int) -> TableState:
         table = self._tables.get(table_uid)
@@ -590,13 +584,7 @@ class Vnode:
             if version > newest:
                 raise InvalidValueError(f"version {version} of vnode {self._options.vgroup_id} is not acknowledged; "
                                         f"the newest is {newest}")
-            if version < table.floor:
-                raise SnapshotTooOldError(f"table {table_uid} of vnode {self._options.vgroup_id} can be read as of "
-                                          f"version {table.floor} or later, not {version}")
-            current = next((t.version for t in reversed(table.tombstones) if not t.dropped), 0) <= version
-            return Snapshot(table_uid=table_uid, schema=table.schema, key_columns=table.key_columns, version=version,
-                            runs=table.runs(), parts=table.parts, tombstones=table.tombstones,
-                            index=table.tombstone_index if current else None, cache=self._cache)
+            return Snapshot.of(table, self._options.vgroup_id, version, self._cache)
 
     @property
     def oldest_version(self) -> int:
@@ -634,8 +622,11 @@ class Vnode:
 
     # Store
 
+    def _parts(self, table_uid: int) -> Path:
+        return self._store / "parts" / str(table_uid)
+
     def _part_path(self, table_uid: int, name: str) -> Path:
-        return self._store / "parts" / str(table_uid) / name
+        return self._parts(table_uid) / name
 
     def _new_name(self) -> str:
         name = f"{self._next_file:012d}.parquet"
@@ -859,11 +850,14 @@ class Vnode:
         with self._lock:
             horizon = self._horizon(self._persisted)
             tombstones = tuple(t for t in table.tombstones if t.dropped or t.version <= self._persisted)
-        runs = [self._read_part(part) for part in chosen]
+        readers = [PartReader(part.path, part.info) for part in chosen]
         names = dict.fromkeys(name for part in chosen for name in part.info.columns)
-        types = {f.name: f for run in runs for f in run.data.schema}
+        types = {f.name: f for reader in readers for f in reader.schema}
+        fields = [types[name] for name in names]
         updates = join_ranges([part.info.updates for part in chosen])
-        rows = self._resolved(table, runs, [types[name] for name in names], tombstones, horizon, unique=updates is None)
+        unique = updates is None
+        rows = (piece for runs in in_key_order([reader.row_groups() for reader in readers], _MERGED_BYTES)
+                for piece in self._resolved(table, runs, fields, tombstones, horizon, unique=unique))
         if updates is not None and not self._older_elsewhere(table, chosen, updates, horizon):
             updates = None
         parts = self._write_parts(table, rows, horizon, updates)
@@ -887,14 +881,6 @@ class Vnode:
         if any(p.info.min_ts <= updates[1] and p.info.max_ts >= updates[0] for p in table.parts if p not in chosen):
             return True
         return horizon < max((p.info.max_version for p in chosen), default=0)
-
-    def _read_part(self, part: PartHandle) -> Run:
-        data = self._fs.read(part.path)
-        if crc32c(data) != part.info.crc:
-            raise CorruptionError(f"part {part.path} is damaged: its checksum does not fit")
-        file = pq.ParquetFile(pa.BufferReader(data))
-        table = file.read(use_threads=len(data) >= _THREADS_FROM_BYTES).combine_chunks()
-        return Run.of(table.to_batches()[0], part.info.updates)
 
     def _replace_parts(self, table: TableState, old: Sequence[PartHandle], new: Sequence[PartHandle]) -> None:
         now = self._clock.monotonic()
@@ -1018,7 +1004,8 @@ class Vnode:
         with self._lock:
             parts = [part for table in self._tables.values() for part in table.parts]
         for part in parts:
-            if self._read_part(part).num_rows != part.info.rows:
+            rows = sum(group.num_rows for group in PartReader(part.path, part.info).row_groups())
+            if rows != part.info.rows:
                 raise CorruptionError(f"part {part.path} doesn't have the {part.info.rows} rows of the MANIFEST")
 
     def close(self, *, flush: bool = True) -> None:

@@ -1,4 +1,4 @@
-"""Follows one vnode's log from any process: maps segments, decodes without copying, never passes the END."""
+"""Follows one vnode's log from any process: decodes its segments without copying, never passes the END."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.common.errors import PenstockError
-from penstock.common.fs import Fs, ReadFile
+from penstock.wal.log import Access, Log, Segment
 from penstock.wal.record import (
     HEADER_SIZE,
     DamagedRecordError,
@@ -20,19 +20,13 @@ from penstock.wal.record import (
     decode_schema,
 )
 from penstock.wal.segment import (
-    END_NAME,
-    END_SIZE,
     NO_END,
     SEGMENT_HEADER_SIZE,
     End,
-    EndFile,
     damaged,
     decode_segment_header,
-    list_segments,
     segment_name,
 )
-
-_SMALL = 64 << 10  # a tail up to this size is copied by one read; a new map costs more
 
 
 class WalGapError(PenstockError):
@@ -56,16 +50,14 @@ class WalGapError(PenstockError):
 class WalReader:
     """Reads the records from version `from_version` (inclusive) on, in order, as far as they are acknowledged.
 
-    Not thread-safe. Survives segment roll and retention: an open segment stays readable after its removal.
+    Not thread-safe. Survives segment roll.
     """
 
-    def __init__(self, directory: Path, fs: Fs, from_version: int = 1) -> None:
-        self._directory = directory
-        self._fs = fs
+    def __init__(self, log: Log, from_version: int = 1) -> None:
+        self._log = log
         self._next = max(from_version, 1)
-        self._end_file: EndFile | None = None
         self._segment = 0  # first version of the open segment; 0: none is open
-        self._file: ReadFile | None = None
+        self._file: Segment | None = None
         self._buffer = pa.py_buffer(b"")
         self._buffer_start = 0
         self._offset = 0
@@ -80,29 +72,18 @@ class WalReader:
         return self._next
 
     @property
+    def access(self) -> Access:
+        """How the log is reached."""
+        return self._log.access
+
+    @property
     def acknowledged_version(self) -> int:
-        """The version that readers may go to now; 0 for an empty log. Cheap: one look into shared memory."""
-        return self._end().version
+        """The version that readers may go to now; 0 for an empty log. Cheap."""
+        return self._log.end().version
 
     def wait(self, version: int, timeout_s: float) -> bool:
-        """Waits until the acknowledged version isn't `version`, at most `timeout_s`, perhaps shorter.
-
-        Returns False if there is nothing to wait on: there is no log yet, or the system has no such wait.
-        """
-        self._end()
-        return self._end_file is not None and self._end_file.wait(version, timeout_s)
-
-    def _end(self) -> End:
-        if self._end_file is None:
-            path = self._directory / END_NAME
-            if END_NAME not in self._fs.list(self._directory) or self._fs.size(path) < END_SIZE:
-                return NO_END
-            file = self._fs.open_read(path)
-            try:
-                self._end_file = EndFile(file.map())
-            finally:
-                file.close()
-        return self._end_file.read()
+        """Waits until the acknowledged version isn't `version`; see `Log.wait`."""
+        return self._log.wait(version, timeout_s)
 
     def read(self, max_records: int = 1024, max_bytes: int = 16 << 20) -> list[Record]:
         """Returns the next records, none when all acknowledged ones were read; doesn't wait.
@@ -110,17 +91,17 @@ class WalReader:
         At most `max_records`, and no further ones once `max_bytes` of payload are reached. Raises WalGapError,
         CorruptionError or StorageError; the position stays, and good records before the bad one are returned first.
         """
-        end = self._end()
+        end = self._log.end()
         if self._next > end.version:
             if self._next > end.version + 1 and end is not NO_END:
-                raise WalGapError(self._directory, self._next, 0, end.version)
+                raise WalGapError(self._log.path, self._next, 0, end.version)
             return []
         records: list[Record] = []
         size = 0
         while self._next <= end.version and len(records) < max_records and size < max_bytes:
             try:
                 if not self._segment and not self._open_segment_of_next():
-                    raise WalGapError(self._directory, self._next, self._oldest(), end.version)
+                    raise WalGapError(self._log.path, self._next, self._oldest(), end.version)
                 header, payload = self._step(end)
             except PenstockError:
                 if records:
@@ -178,32 +159,31 @@ class WalReader:
         self._crc = header.crc
 
     def _bytes(self, offset: int, length: int, limit: int) -> pa.Buffer:
-        """Returns bytes of the open segment, from the map, or by one read when little is new."""
+        """Returns bytes of the open segment, out of those that were looked at last if they are among them."""
         start = offset - self._buffer_start
         if start < 0 or start + length > self._buffer.size:
             if self._file is None:
                 raise damaged(self._path(), offset, "the segment is not open")
-            if limit - offset <= _SMALL:
-                data = self._file.read(offset, limit - offset)
-                self._buffer, self._buffer_start = pa.py_buffer(data), offset
-            else:
-                self._buffer, self._buffer_start = pa.py_buffer(self._file.map()), 0
+            try:
+                self._buffer_start, self._buffer = self._file.view(offset, length, limit)
+            except FileNotFoundError:
+                raise WalGapError(self._log.path, self._next, self._oldest(), self._log.end().version) from None
             start = offset - self._buffer_start
             if start + length > self._buffer.size:
                 raise DamagedRecordError("the segment is shorter than the log's end says")
         return self._buffer.slice(start, length)
 
     def _path(self) -> Path:
-        return self._directory / segment_name(self._segment)
+        return self._log.path / segment_name(self._segment)
 
     def _size(self) -> int:
         return self._file.size() if self._file is not None else 0
 
     def _oldest(self) -> int:
-        return min(list_segments(self._fs, self._directory), default=0)
+        return min(self._log.segments(), default=0)
 
     def _open_segment_of_next(self) -> bool:
-        candidates = [first for first in list_segments(self._fs, self._directory) if first <= self._next]
+        candidates = [first for first in self._log.segments() if first <= self._next]
         return bool(candidates) and self._open(candidates[-1], None)
 
     def _open_following(self) -> None:
@@ -211,16 +191,17 @@ class WalReader:
         finished, crc = self._segment, self._crc
         self._close_segment()
         if not self._open(self._next, (finished, crc)):
-            raise WalGapError(self._directory, self._next, self._oldest(), self._end().version)
+            raise WalGapError(self._log.path, self._next, self._oldest(), self._log.end().version)
 
     def _open(self, first: int, previous: tuple[int, int] | None) -> bool:
-        path = self._directory / segment_name(first)
+        path = self._log.path / segment_name(first)
         try:
-            file = self._fs.open_read(path)
+            file = self._log.open(first)
+            _, found = file.view(0, SEGMENT_HEADER_SIZE, SEGMENT_HEADER_SIZE)
         except FileNotFoundError:
             return False  # retention was faster than we
         try:
-            header, crc = decode_segment_header(file.read(0, SEGMENT_HEADER_SIZE), path)
+            header, crc = decode_segment_header(found.to_pybytes(), path)
         except DamagedRecordError as error:
             file.close()
             raise damaged(path, 0, error) from error
@@ -241,8 +222,6 @@ class WalReader:
         self._buffer = pa.py_buffer(b"")  # decoded batches keep their own map alive
 
     def close(self) -> None:
-        """Closes the files; records that were returned stay readable."""
+        """Closes the log; records that were returned stay readable."""
         self._close_segment()
-        if self._end_file is not None:
-            self._end_file.close()
-            self._end_file = None
+        self._log.close()

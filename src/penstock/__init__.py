@@ -1,6 +1,7 @@
 """Penstock: a SQL stream engine for time series.
 
-`penstock.connect(path)` opens a data directory with an embedded engine and gives a DB-API 2 connection;
+`penstock.connect(path)` opens a data directory with an embedded engine and gives a DB-API 2 connection, and
+`penstock.connect(host=...)` one to `penstock serve`;
 `penstock.duckdb(path)` gives a plain DuckDB connection with views over the tables of a data directory, also
 while an engine writes to it. Importing this package does nothing else.
 """
@@ -24,15 +25,26 @@ if TYPE_CHECKING:
 __all__ = ["Writer", "__version__", "apilevel", "connect", "duckdb", "ingest_lines", "paramstyle", "threadsafety"]
 
 
-def connect(path: str = "./penstock-data", config: Any = None) -> Connection:
+def connect(
+    path: str = "./penstock-data",
+    config: Any = None,
+    *,
+    host: str | None = None,
+    port: int | None = None,
+    user: str | None = None,
+    password: str | None = None,
+    tls_roots: str | None = None,
+) -> Connection:
     """Returns a DB-API 2 connection to the data directory `path`, starting an embedded engine if needed.
 
     `config` is a `penstock.common.config.Config`, a path to a conf file, a mapping of keys to values, or None
     for the defaults. Raises `DataDirectoryInUseError` if another process has the directory open.
+
+    With `host` it is a connection to `penstock serve` there; see `penstock.shell.dbapi.connect`.
     """
     from penstock.shell.dbapi import connect as open_connection
 
-    return open_connection(path, config)
+    return open_connection(path, config, host=host, port=port, user=user, password=password, tls_roots=tls_roots)
 
 
 def ingest_lines(

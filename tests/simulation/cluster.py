@@ -24,6 +24,7 @@ from penstock.mnode.engine import Engine
 from penstock.mnode.session import SessionState
 from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
 from penstock.tasks import control
+from penstock.tasks import executors as spark
 from penstock.tasks.build import build_tasks, task_edges
 from penstock.tasks.control import concerns
 from penstock.tasks.environment import RowsRequest, SpanRequest
@@ -31,9 +32,11 @@ from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskId
 from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.runner import LocalLink, TaskFailure, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
+from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import StreamDeployment, StreamTask
 from penstock.tasks.worker import WorkerSpec, queues_of
 from penstock.vnode.snapshot import TimeSpan
+from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from simulation.disk import ProcessDied
 from simulation.world import World
@@ -91,7 +94,7 @@ class Line:
 
     def __init__(self, cluster: Cluster, worker: SimWorker) -> None:
         self.group, self.index = worker.spec.group, worker.index
-        self.pid, self.exchange_address = worker.number, worker.process
+        self.pid, self.exchange_address, self.here = worker.number, worker.process, True
         self._cluster = cluster
         self._worker = worker
         self._sent_until = [0.0, 0.0]
@@ -164,6 +167,9 @@ class SimGroup:
     def cancel(self) -> None:
         self.end("cancelled")
 
+    def places(self) -> dict[int, str]:
+        return {worker.index: "driver" for worker in self.workers}
+
     def end(self, reason: str | None) -> None:
         """Tells the mnode, once, that the job is over. Python workers may live on for a while."""
         if not self._ended:
@@ -227,6 +233,12 @@ class EngineProcess:
 
     def is_ready(self) -> bool:
         return True
+
+    def executors(self) -> spark.Executors:
+        return spark.Executors((spark.Executor("driver", "simulation", 64, 0),), elastic=False)
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        """There is one executor, for good."""
 
     def turn(self) -> None:
         """Has the controller do what is due."""
@@ -487,12 +499,12 @@ class SimEnvironment:
 
     def __init__(self, worker: SimWorker, hosted: Hosted) -> None:
         self.clock: Clock = worker.cluster.world.clock
-        self.state_cache = StateCache()
+        self._cache = StateCache()
         self._worker = worker
         self._hosted = hosted
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
-        return WalReader(self._worker.paths.wal(vgroup_id), self._worker.fs, after_version + 1)
+        return WalReader(LogFiles(self._worker.paths.wal(vgroup_id), self._worker.fs), after_version + 1)
 
     def read_rows(self, vgroup_id: int, table_uid: int, tuids: pa.UInt64Array | None, first_ts: int, last_ts: int,
                   as_of: int) -> pa.Table:
@@ -518,8 +530,8 @@ class SimEnvironment:
     def result_writer(self, task: TaskId) -> SimResultWriter:
         return SimResultWriter(self._worker, self._hosted)
 
-    def state_directory(self, task: TaskId) -> Path:
-        return self._worker.paths.state(task.stream_id, str(task))
+    def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
+        return StateStore(self._worker.paths.state(task.stream_id, str(task)), map_bytes, self._cache)
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
         self._worker.line.answer(control.Acknowledged(checkpoint, self._hosted.deployment.attempt))

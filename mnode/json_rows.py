@@ -1,0 +1,47 @@
+"""Rows of a result as JSON arrays, piece by piece, so that a large result isn't there twice."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.planner.plan import ResultColumn
+from penstock.sql.types import DataType, Kind
+
+_ROWS = 4096
+_INSTANT = "%Y-%m-%dT%H:%M:%SZ"
+
+
+def column_meta(columns: Sequence[ResultColumn]) -> list[list[str | int]]:
+    """Returns name, type and length of each column."""
+    return [[column.name, str(column.type.kind), column.type.width()] for column in columns]
+
+
+def json_rows(columns: Sequence[ResultColumn], table: pa.Table) -> Iterator[bytes]:
+    """Yields the rows as JSON arrays with commas between them, some thousand at a time.
+
+    Instants are text in UTC, as RFC 3339 has it; binaries are hexadecimal, decimals text, NaN and infinity null.
+    """
+    for start in range(0, table.num_rows, _ROWS):
+        part = table.slice(start, _ROWS)
+        values = [_values(part.column(place), column.type) for place, column in enumerate(columns)]
+        text = json.dumps(list(zip(*values, strict=True)), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        yield ((",\n" if start else "") + text[1:-1]).encode()
+
+
+def _values(column: pa.ChunkedArray, kind: DataType) -> list[Any]:
+    if pa.types.is_timestamp(column.type):
+        return pc.strftime(column, _INSTANT).to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_floating(column.type):
+        finite = pc.if_else(pc.is_finite(column), column, None)
+        if kind.kind is Kind.FLOAT:  # 0.1, not 0.10000000149011612
+            return [None if text is None else float(text) for text in finite.cast(pa.string()).to_pylist()]
+        return finite.to_pylist()  # type: ignore[no-any-return]
+    if pa.types.is_decimal(column.type):
+        return column.cast(pa.string()).to_pylist()  # type: ignore[no-any-return]
+    values: list[Any] = column.to_pylist()
+    return [None if value is None else value.hex() for value in values] if pa.types.is_binary(column.type) else values

@@ -1,0 +1,178 @@
+"""Who asks: user and password or a bearer token become an identity; what that one may do is decided in `roles`."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import ipaddress
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import NoReturn, Protocol
+
+from penstock.common.clock import Clock
+from penstock.common.errors import ConfigError, UnauthenticatedError
+from penstock.common.logging import logger
+from penstock.common.passwords import SALT_BYTES, PasswordHash
+from penstock.mnode.catalog import UserRecord
+from penstock.mnode.roles import OWNER, Identity
+
+_log = logger(__name__)
+_TOKEN_BYTES = 32
+_TOKENS_MAX = 10_000
+_HASHES_AT_ONCE = 2
+# What a password is held against where there is no such user: the answer takes as long.
+_NOBODY = PasswordHash(bytes(SALT_BYTES).hex(), bytes(32).hex())
+
+
+class UsersView(Protocol):
+    """The users as they are now."""
+
+    def user(self, name: str) -> UserRecord | None: ...
+
+    def users(self) -> Collection[UserRecord]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """What stands for user and password for `lifetime_s` seconds; `text` goes behind `Authorization: Bearer`."""
+
+    text: str = field(repr=False)
+    lifetime_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Grant:
+    """What a token was given for. It is worth nothing once the user has another password or is gone."""
+
+    user: str
+    password: PasswordHash | None
+    expires_at: float
+
+
+class Logins:
+    """Knows tokens and users; safe for many threads. Keeps no password and no token, only digests of them.
+
+    While there are no users everybody is the owner: callers listen on the loopback interface then (`check_host`).
+    """
+
+    def __init__(
+        self, users: UsersView, clock: Clock, random_bytes: Callable[[int], bytes], lifetime_s: float
+    ) -> None:
+        """`random_bytes`: as `secrets.token_bytes`. Tokens are valid for `lifetime_s` seconds."""
+        self._users = users
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._lifetime_s = lifetime_s
+        self._lock = threading.Lock()
+        #: by their digests, in the order in which they expire
+        self._tokens: dict[bytes, _Grant] = {}
+        #: keyed digests of passwords that were right, so that only the first request of a client pays for scrypt
+        self._recent: dict[str, tuple[PasswordHash, bytes]] = {}
+        self._key = random_bytes(32)
+        self._turns = threading.BoundedSemaphore(_HASHES_AT_ONCE)
+
+    def authorize(self, header: str | None) -> Identity:
+        """Returns who sent this Authorization header: `Basic ...` or `Bearer ...`. Raises UnauthenticatedError."""
+        if not self._users.users():
+            return OWNER
+        scheme, _, credentials = (header or "").strip().partition(" ")
+        if scheme.lower() == "bearer":
+            return self.identify(credentials.strip())
+        if scheme.lower() == "basic":
+            return self.check(*read_basic(credentials))
+        raise UnauthenticatedError("user and password or a token are needed",
+                                   hint="send Authorization: Basic or Bearer")
+
+    def login(self, user: str, password: str) -> Token:
+        """Returns a new token. Raises UnauthenticatedError; who waits for others' logins waits some 100 ms for each."""
+        identity = self.check(user, password)
+        record = self._users.user(identity.name)
+        now = self._clock.monotonic()
+        text = base64.urlsafe_b64encode(self._random_bytes(_TOKEN_BYTES)).decode().rstrip("=")
+        with self._lock:
+            while self._tokens and self._is_over(next(iter(self._tokens.values())), now):
+                del self._tokens[next(iter(self._tokens))]
+            self._tokens[_digest(text)] = _Grant(
+                identity.name, record.password if record is not None else None, now + self._lifetime_s)
+        return Token(text, self._lifetime_s)
+
+    def identify(self, token: str) -> Identity:
+        """Returns who logged in for this token, with the role that the user has now. Raises UnauthenticatedError."""
+        if not self._users.users():
+            return OWNER
+        with self._lock:
+            grant = self._tokens.get(_digest(token))
+        if grant is None:
+            raise UnauthenticatedError("this token is not known", hint="log in again")
+        if grant.expires_at <= self._clock.monotonic():
+            raise UnauthenticatedError("this token has expired", hint="log in again")
+        user = self._users.user(grant.user)
+        if user is None or user.password != grant.password:
+            raise UnauthenticatedError("this token is not valid any more", hint="log in again")
+        return Identity(user.name, user.role)
+
+    def check(self, user: str, password: str) -> Identity:
+        """Returns who has this user and password. Raises UnauthenticatedError."""
+        if not self._users.users():
+            return OWNER
+        record = self._users.user(user)
+        digest = hmac.digest(self._key, password.encode(), "sha256")
+        if record is not None and self._was_right(record, digest):
+            return Identity(record.name, record.role)
+        with self._turns:
+            fits = (record.password if record is not None else _NOBODY).fits(password)
+        if record is None or not fits:
+            _refuse(record)
+        with self._lock:
+            self._recent[record.name] = (record.password, digest)
+        return Identity(record.name, record.role)
+
+    def _was_right(self, record: UserRecord, digest: bytes) -> bool:
+        with self._lock:
+            recent = self._recent.get(record.name)
+        return recent is not None and recent[0] == record.password and hmac.compare_digest(recent[1], digest)
+
+    def _is_over(self, grant: _Grant, now: float) -> bool:
+        return grant.expires_at <= now or len(self._tokens) >= _TOKENS_MAX
+
+
+def check_host(host: str, users: UsersView) -> None:
+    """Raises ConfigError if a server must not listen on `host`: without users only this machine may reach it."""
+    if not users.users() and not is_loopback(host):
+        raise ConfigError(f"there are no users, so the server must not listen on {host}, where others reach it",
+                          hint="CREATE USER admin PASS '...' ROLE admin, or listen on 127.0.0.1")
+
+
+def is_loopback(host: str) -> bool:
+    """Tells whether a name or address means this machine alone."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def read_basic(credentials: str) -> tuple[str, str]:
+    """Returns user and password of a Basic Authorization. Raises UnauthenticatedError."""
+    padding = "=" * (-len(credentials) % 4)  # which some clients leave out
+    try:
+        user, colon, password = base64.b64decode(credentials + padding, validate=True).decode().partition(":")
+    except (binascii.Error, UnicodeDecodeError):
+        colon = ""
+    if not colon:
+        raise UnauthenticatedError("the Basic authorization is malformed", hint="it is base64 of user:password")
+    return user, password
+
+
+def _refuse(record: UserRecord | None) -> NoReturn:
+    # What was given as a user isn't logged: it may be a password that slipped into the wrong field.
+    _log.warning("a login was refused: %s", "no such user" if record is None else f"wrong password for {record.name}")
+    raise UnauthenticatedError("user or password is wrong")
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode()).digest()

@@ -1,0 +1,151 @@
+"""SQL and line protocol over HTTP: who asks, what is asked, and the answer as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+from penstock.common import errors
+from penstock.common.errors import InvalidStatementError, PenstockError, UnauthenticatedError
+from penstock.mnode.http_body import RequestError
+from penstock.mnode.http_door import Answer, Place, Request
+from penstock.mnode.json_rows import column_meta, json_rows
+from penstock.mnode.logins import Logins, read_basic
+from penstock.mnode.session import Result, SessionState, rows_result
+from penstock.sql.types import INT
+
+SQL, LOGIN = "/sql", "/login"
+WRITE, PING = ("/write", "/influxdb/v1/write"), ("/ping", "/influxdb/v1/ping")
+_JSON = "application/json"
+_NO_CODE = 0xFFFF
+_PRECISIONS = {"n": "ns", "u": "us", "µ": "us"}
+_STATUSES: tuple[tuple[type[PenstockError], HTTPStatus], ...] = (
+    (errors.UnauthenticatedError, HTTPStatus.UNAUTHORIZED),
+    (errors.PermissionDeniedError, HTTPStatus.FORBIDDEN),
+    (errors.NotFoundError, HTTPStatus.NOT_FOUND),
+    (errors.AlreadyExistsError, HTTPStatus.CONFLICT),
+    (errors.InUseError, HTTPStatus.CONFLICT),
+    (errors.SqlSyntaxError, HTTPStatus.BAD_REQUEST),
+    (errors.InvalidStatementError, HTTPStatus.BAD_REQUEST),
+    (errors.InvalidValueError, HTTPStatus.BAD_REQUEST),
+    (errors.NotSupportedError, HTTPStatus.BAD_REQUEST),
+    (errors.UserFunctionError, HTTPStatus.BAD_REQUEST),
+)
+
+
+class Statements(Protocol):
+    """What an engine does with statements and with lines."""
+
+    def execute(self, text: str, state: SessionState, /) -> Result: ...
+
+    def ingest_lines(self, data: bytes, database: str, precision: str, state: SessionState, /) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """A place whose errors are JSON."""
+
+    methods: tuple[str, ...]
+    make: Callable[[Request], Answer]
+
+    def answer(self, request: Request) -> Answer:
+        try:
+            return self.make(request)
+        except PenstockError as error:
+            status = status_of(error)
+            challenge = {"WWW-Authenticate": 'Basic realm="penstock"'} if status == HTTPStatus.UNAUTHORIZED else {}
+            return _failure(status, error.code or _NO_CODE, str(error), challenge)
+        except RequestError as error:
+            return _failure(error.status, _NO_CODE, error.text, {})
+
+
+class Rest:
+    """The places of SQL, of line protocol as InfluxDB's clients send it, and of logins."""
+
+    def __init__(self, engine: Statements, logins: Logins, time_zone: str, size_max: int) -> None:
+        """`time_zone` is that of the sessions, `size_max` the bound of a request's body in bytes."""
+        self._engine = engine
+        self._logins = logins
+        self._time_zone = time_zone
+        self._size_max = size_max
+
+    def places(self) -> dict[str, Place]:
+        sql, write = _Call(("POST",), self._sql), _Call(("POST",), self._write)
+        return {
+            SQL: sql, f"{SQL}/": sql, LOGIN: _Call(("POST",), self._login),
+            **dict.fromkeys(WRITE, write), **dict.fromkeys(PING, _Call(("GET", "HEAD"), _pong)),
+        }
+
+    def _sql(self, request: Request) -> Answer:
+        """Executes the statement in the body; what follows /sql/ is the database."""
+        state = self._session(request, request.path.removeprefix(SQL).strip("/") or None)
+        result = self._engine.execute(_text(request.read_body(self._size_max)), state)
+        if result.table is None:
+            result = rows_result((("affected_rows", INT),), [(result.affected,)])
+        return Answer(HTTPStatus.OK, _document(result), _JSON)
+
+    def _write(self, request: Request) -> Answer:
+        """Writes the lines in the body."""
+        database = request.query.get("db")
+        state = self._session(request, database)
+        if not database:
+            raise InvalidStatementError("the database is missing", hint="name it: /write?db=name")
+        precision = request.query.get("precision") or "ns"
+        lines = request.read_body(self._size_max)
+        self._engine.ingest_lines(lines, database, _PRECISIONS.get(precision, precision), state)
+        return Answer(HTTPStatus.NO_CONTENT)
+
+    def _login(self, request: Request) -> Answer:
+        """Gives a token for the user and the password of a Basic Authorization."""
+        scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "basic":
+            raise UnauthenticatedError("user and password are needed", hint="send Authorization: Basic")
+        token = self._logins.login(*read_basic(credentials.strip()))
+        return _document_answer(HTTPStatus.OK, {"code": 0, "token": token.text, "lifetime_s": token.lifetime_s})
+
+    def _session(self, request: Request, database: str | None) -> SessionState:
+        identity = self._logins.authorize(request.headers.get("authorization"))
+        return SessionState(self._time_zone, database, identity)
+
+
+def status_of(error: PenstockError) -> HTTPStatus:
+    """Returns the status that says who is to act: 4xx the client, 503 nobody but later, 500 the operator."""
+    known = next((status for kind, status in _STATUSES if isinstance(error, kind)), None)
+    if known is not None:
+        return known
+    return HTTPStatus.SERVICE_UNAVAILABLE if error.retry else HTTPStatus.INTERNAL_SERVER_ERROR
+
+
+def _document(result: Result) -> Iterator[bytes]:
+    """Yields the JSON document of a result."""
+    assert result.table is not None
+    meta = json.dumps(column_meta(result.columns), ensure_ascii=False)
+    yield f'{{"code":0,"column_meta":{meta},"data":['.encode()
+    yield from json_rows(result.columns, result.table)
+    yield f'],"rows":{result.table.num_rows}}}\n'.encode()
+
+
+def _text(body: bytes) -> str:
+    try:
+        return body.decode()
+    except UnicodeDecodeError as error:
+        raise RequestError(HTTPStatus.BAD_REQUEST, f"the body is not UTF-8 text: {error.reason}") from error
+
+
+def _pong(request: Request) -> Answer:
+    """Says what InfluxDB's clients want to hear before they write."""
+    return Answer(HTTPStatus.NO_CONTENT, headers={"X-Influxdb-Version": "1.8"})
+
+
+def _failure(status: HTTPStatus, code: int, text: str, headers: dict[str, str]) -> Answer:
+    # `desc` is what clients of SQL read, `error` what those of line protocol do.
+    return _document_answer(status, {"code": code, "desc": text, "error": text}, headers)
+
+
+def _document_answer(
+    status: HTTPStatus, document: dict[str, object], headers: dict[str, str] | None = None
+) -> Answer:
+    return Answer(status, f"{json.dumps(document, ensure_ascii=False)}\n".encode(), _JSON, headers or {})

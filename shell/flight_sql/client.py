@@ -1,0 +1,185 @@
+"""The other side of a connection to `penstock serve`: executes statements there, by Flight SQL."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import grpc
+import pyarrow as pa
+
+from penstock.common.errors import NotSupportedError, UnauthenticatedError, UnavailableError
+from penstock.mnode.session import Result, SessionState
+from penstock.shell.flight_sql import messages
+from penstock.shell.flight_sql.failures import error_of
+from penstock.shell.flight_sql.frames import batches_of, frames
+from penstock.shell.flight_sql.messages import make, pack, read
+from penstock.shell.flight_sql.types import result_columns
+from penstock.sql.parser import parse_table_name
+
+METHOD = "/arrow.flight.protocol.FlightService/"
+_CONNECT_TIMEOUT_S = 10.0
+_CLOSE_TIMEOUT_S = 5.0
+_FRAME_BYTES = 8 << 20
+
+T = TypeVar("T")
+_Login = tuple[str, str]
+
+
+class RemoteEngine:
+    """An engine at the other end of a connection, as `Connection` uses engines. Safe for many threads.
+
+    Raises the server's errors in their own classes, and UnavailableError if it doesn't answer.
+    """
+
+    def __init__(self, host: str, port: int, login: _Login | None, roots: bytes | None, time_zone: str) -> None:
+        """`login`: user and password. `roots`: certificates to trust, PEM; without them there is no TLS."""
+        self._address = f"{host}:{port}"
+        self._login = login
+        self._time_zone = time_zone
+        self._token: str | None = None
+        # What is too much, the server knows.
+        options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
+        self._channel = (
+            grpc.insecure_channel(self._address, options) if roots is None
+            else grpc.secure_channel(self._address, grpc.ssl_channel_credentials(roots), options))
+        try:
+            self._begin(None)
+        except BaseException:
+            self._channel.close()
+            raise
+
+    def execute(self, text: str, state: SessionState) -> Result:
+        """Executes one statement and returns its rows, or how much it changed."""
+        return self._as_known(state, lambda: self._execute(text, state))
+
+    def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
+        """Inserts an Arrow table into a table, whose name is written as in SQL; see `Cursor.insert_arrow`."""
+        return self._as_known(state, lambda: self._insert_arrow(table, rows, first_row))
+
+    def ingest_lines(self, data: bytes, database: str, precision: str, state: SessionState) -> int:
+        """Raises NotSupportedError: Flight SQL doesn't know line protocol."""
+        raise NotSupportedError("a connection to a server doesn't take line protocol",
+                                hint="send it to POST /write of the server")
+
+    def set_time_zone(self, name: str) -> None:
+        self._time_zone = name
+        self._set_options(time_zone=name)
+
+    def close(self) -> None:
+        """Ends the session at the server, if that still answers, and the connection."""
+        action = make("Action", type="CloseSession")
+        try:
+            for _ in self._stream("DoAction", action.SerializeToString(), _CLOSE_TIMEOUT_S):
+                pass
+        except (UnavailableError, UnauthenticatedError):  # then the session ends by itself
+            return
+        finally:
+            self._channel.close()
+
+    # --- inside ------------------------------------------------------------------------------------------------
+
+    def _begin(self, database: str | None) -> None:
+        """Logs in, where there is a login, and makes the session at the server what this one is."""
+        if self._login is not None:
+            self._token = self._new_token(*self._login)
+        options = {"time_zone": self._time_zone} if database is None else {
+            "time_zone": self._time_zone, "schema": database}
+        self._set_options(**options)
+
+    def _as_known(self, state: SessionState, call: Callable[[], T]) -> T:
+        """Calls as a user who is logged in: again, if the token has expired meanwhile."""
+        try:
+            return call()
+        except UnauthenticatedError:
+            if self._login is None:
+                raise
+        self._begin(state.database)
+        return call()
+
+    def _new_token(self, user: str, password: str) -> str:
+        basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+        call = self._channel.stream_stream(METHOD + "Handshake")(
+            iter([make("HandshakeRequest").SerializeToString()]), metadata=[("authorization", f"Basic {basic}")],
+            timeout=_CONNECT_TIMEOUT_S)
+        try:
+            for _ in call:
+                pass
+            return str(dict(call.initial_metadata())["authorization"])
+        except grpc.RpcError as error:
+            raise error_of(error, self._address) from error
+
+    def _set_options(self, **options: str) -> None:
+        request = make("SetSessionOptionsRequest", session_options=[
+            make("SessionOption", key=key, value=make("SessionOptionValue", string_value=value))
+            for key, value in options.items()])
+        action = make("Action", type="SetSessionOptions", body=request.SerializeToString())
+        for answer in self._stream("DoAction", action.SerializeToString(), _CONNECT_TIMEOUT_S):
+            refused = read("SetSessionOptionsResult", read("Result", answer).body).errors
+            if refused:
+                raise NotSupportedError(f"{self._address} doesn't take the session's {refused[0].key}")
+
+    def _execute(self, text: str, state: SessionState) -> Result:
+        descriptor = make("FlightDescriptor", type=messages.DESCRIPTOR_OF_COMMAND,
+                          cmd=pack(make("CommandStatementQuery", query=text)))
+        info = read("FlightInfo", self._call("GetFlightInfo", descriptor.SerializeToString()))
+        state.database = info.app_metadata.decode() or None
+        if not info.endpoint:
+            return Result(affected=info.total_records)
+        schema, batches = batches_of(self._stream("DoGet", info.endpoint[0].ticket.SerializeToString()))
+        table = pa.Table.from_batches(batches, schema)
+        return Result(result_columns(schema), table, table.num_rows)
+
+    def _insert_arrow(self, table: str, rows: pa.Table, first_row: int) -> Result:
+        wanted = make("TableDefinitionOptions", if_not_exist=messages.FAIL_IF_MISSING,
+                      if_exists=messages.APPEND_IF_THERE)
+        name = parse_table_name(table)
+        command = make("CommandStatementIngest", table_definition_options=wanted, table=name.name, schema=name.database,
+                       options=[make("IngestOption", key=messages.FIRST_ROW, value=str(first_row))])
+        descriptor = make("FlightDescriptor", type=messages.DESCRIPTOR_OF_COMMAND, cmd=pack(command))
+        requests = frames(rows.schema, rows.to_batches(), _FRAME_BYTES, descriptor)
+        answers = self._outcome(self._channel.stream_stream(METHOD + "DoPut")(requests, metadata=self._headers()))
+        [answer] = answers
+        return Result(affected=read("DoPutUpdateResult", read("PutResult", answer).app_metadata).record_count)
+
+    def _call(self, method: str, request: bytes) -> bytes:
+        try:
+            return bytes(self._channel.unary_unary(METHOD + method)(request, metadata=self._headers()))
+        except grpc.RpcError as error:
+            raise error_of(error, self._address) from error
+
+    def _stream(self, method: str, request: bytes, timeout_s: float | None = None) -> Iterator[bytes]:
+        return self._outcome(self._channel.unary_stream(METHOD + method)(
+            request, metadata=self._headers(), timeout=timeout_s))
+
+    def _outcome(self, answers: Iterable[bytes]) -> Iterator[bytes]:
+        try:
+            yield from answers
+        except grpc.RpcError as error:
+            raise error_of(error, self._address) from error
+
+    def _headers(self) -> list[tuple[str, str]]:
+        return [] if self._token is None else [("authorization", self._token)]
+
+
+class RemoteLease:
+    """A connection's hold on an engine at a server: what `EngineLease` is for one in this process."""
+
+    def __init__(self, host: str, port: int, login: _Login | None, roots: bytes | None, time_zone: str) -> None:
+        """See `RemoteEngine`."""
+        self.engine = RemoteEngine(host, port, login, roots, time_zone)
+
+    def login(self, user: str) -> int:
+        """Returns no number of ours: the server lists the connection."""
+        return 0
+
+    def logout(self, connection_id: int) -> None:
+        """Does nothing; `release` ends the session at the server."""
+
+    def set_time_zone(self, name: str) -> None:
+        self.engine.set_time_zone(name)
+
+    def release(self) -> None:
+        """Ends the connection."""
+        self.engine.close()

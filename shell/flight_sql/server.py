@@ -1,0 +1,202 @@
+"""Flight over gRPC: who calls, what the calls carry, how errors, bounds and calls that nobody waits for are handled.
+
+gRPC itself refuses messages above the bound before they are in memory, and calls above the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+
+from penstock.common.errors import CancelledError, InternalError, PenstockError, UnavailableError
+from penstock.common.logging import logger
+from penstock.mnode.logins import Logins, read_basic
+from penstock.mnode.roles import Identity
+from penstock.shell.flight_sql import messages
+from penstock.shell.flight_sql.failures import DETAILS, code_of, encode, text_of
+from penstock.shell.flight_sql.messages import make, read
+from penstock.shell.flight_sql.service import ACTIONS, FlightSql
+from penstock.shell.flight_sql.sessions import Sessions
+
+_log = logger(__name__)
+_SERVICE = "arrow.flight.protocol.FlightService"
+_AUTHORIZATION = "authorization"
+_CLOSE_GRACE_S = 2.0
+_KEEPALIVE_MS = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What clients may do at most: bytes of one message to the server, and calls at once."""
+
+    message_bytes: int
+    calls: int
+
+
+class FlightSqlServer:
+    """Serves until `close`."""
+
+    def __init__(
+        self, flight_sql: FlightSql, logins: Logins, sessions: Sessions, host: str, port: int, bounds: Bounds,
+        certificate: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        """A `port` of 0 is any free one. `certificate`: PEM chain and key; without it there is no TLS.
+
+        Raises UnavailableError if the port can't be had.
+        """
+        self._sessions = sessions
+        self._server = grpc.server(
+            ThreadPoolExecutor(bounds.calls, thread_name_prefix="flight-sql"), maximum_concurrent_rpcs=bounds.calls,
+            options=[("grpc.max_receive_message_length", bounds.message_bytes), ("grpc.max_send_message_length", -1),
+                     # Two servers must not share a port without knowing of each other.
+                     ("grpc.so_reuseport", 0),
+                     # The calls of clients whose machine is gone must not last.
+                     ("grpc.keepalive_time_ms", _KEEPALIVE_MS), ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS)])
+        self._server.add_generic_rpc_handlers((_Calls(flight_sql, logins, sessions).handlers(),))
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if certificate is None:
+                self.port = self._server.add_insecure_port(address)
+            else:
+                chain, key = certificate
+                self.port = self._server.add_secure_port(address, grpc.ssl_server_credentials([(key, chain)]))
+        except RuntimeError as error:
+            raise UnavailableError(f"port {port} of {host} can't be opened",
+                                   hint="another engine or program has it; choose another flightPort") from error
+        self._server.start()
+
+    def close(self) -> None:
+        """Takes no more calls, gives those under way a moment to end, and closes the sessions."""
+        stopped = self._server.stop(_CLOSE_GRACE_S)
+        self._sessions.close()
+        stopped.wait()
+
+
+class _Calls:
+    """The methods of the service, each as bytes in and bytes out."""
+
+    def __init__(self, flight_sql: FlightSql, logins: Logins, sessions: Sessions) -> None:
+        self._flight_sql = flight_sql
+        self._logins = logins
+        self._sessions = sessions
+
+    def handlers(self) -> Any:
+        """Returns the methods as gRPC wants them."""
+        return grpc.method_handlers_generic_handler(_SERVICE, {
+            "Handshake": grpc.stream_stream_rpc_method_handler(_guarded_stream(self._handshake)),
+            "GetFlightInfo": grpc.unary_unary_rpc_method_handler(_guarded(self._get_flight_info)),
+            "GetSchema": grpc.unary_unary_rpc_method_handler(_guarded(self._get_schema)),
+            "DoGet": grpc.unary_stream_rpc_method_handler(_guarded_stream(self._do_get)),
+            "DoPut": grpc.stream_stream_rpc_method_handler(_guarded_stream(self._do_put)),
+            "DoAction": grpc.unary_stream_rpc_method_handler(_guarded_stream(self._do_action)),
+            "ListActions": grpc.unary_stream_rpc_method_handler(_guarded_stream(self._list_actions)),
+        })
+
+    def _handshake(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        header = _header(context)
+        user, password = read_basic(header.partition(" ")[2]) if header else ("", "")
+        token = self._logins.login(user, password)
+        context.send_initial_metadata([(_AUTHORIZATION, f"Bearer {token.text}")])
+        yield make("HandshakeResponse").SerializeToString()
+
+    def _get_flight_info(self, request: bytes, context: Any) -> bytes:
+        with self._session(context) as session:
+            return bytes(self._flight_sql.info(session, read("FlightDescriptor", request)).SerializeToString())
+
+    def _get_schema(self, request: bytes, context: Any) -> bytes:
+        with self._session(context) as session:
+            return bytes(self._flight_sql.schema(session, read("FlightDescriptor", request)).SerializeToString())
+
+    def _do_get(self, request: bytes, context: Any) -> Iterator[bytes]:
+        def on_cancel(cancel: Callable[[], None]) -> None:
+            if not context.add_callback(cancel):
+                cancel()
+
+        with self._session(context) as session:
+            yield from self._flight_sql.rows(session, read("Ticket", request), on_cancel)
+
+    def _do_put(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+        with self._session(context) as session:
+            for result in self._flight_sql.put(session, whole(requests, context)):
+                yield result.SerializeToString()
+
+    def _do_action(self, request: bytes, context: Any) -> Iterator[bytes]:
+        action = read("Action", request)
+        key, identity = self._caller(context)
+        if action.type == "CloseSession":
+            self._sessions.end(key)
+            body = make("CloseSessionResult", status=messages.SESSION_CLOSED).SerializeToString()
+        else:
+            with self._sessions.use(key, identity) as session:
+                body = self._flight_sql.act(session, action.type, action.body)
+        if body is not None:
+            yield make("Result", body=body).SerializeToString()
+
+    def _list_actions(self, request: bytes, context: Any) -> Iterator[bytes]:
+        self._caller(context)
+        for name, description in ACTIONS.items():
+            yield make("ActionType", type=name, description=description).SerializeToString()
+
+    def _session(self, context: Any) -> Any:
+        return self._sessions.use(*self._caller(context))
+
+    def _caller(self, context: Any) -> tuple[str, Identity]:
+        """Returns the key of the caller's session and who it is. Raises UnauthenticatedError.
+
+        A token is a session; without one it is the user of a connection.
+        """
+        header = _header(context)
+        identity = self._logins.authorize(header)
+        scheme, _, token = (header or "").partition(" ")
+        return token if scheme.lower() == "bearer" else f"{context.peer()} {identity.name}", identity
+
+
+def _header(context: Any) -> str | None:
+    return next((value for key, value in context.invocation_metadata() if key == _AUTHORIZATION), None)
+
+
+def whole(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+    """Yields a client's messages; raises CancelledError where they end because the client is gone."""
+    try:
+        yield from requests
+    except grpc.RpcError as error:
+        raise CancelledError("the client is gone") from error
+    if not context.is_active():
+        raise CancelledError("the client is gone")
+
+
+def _guarded(method: Callable[[bytes, Any], bytes]) -> Callable[[bytes, Any], bytes]:
+    """Returns the method with errors told as gRPC does it."""
+
+    def call(request: bytes, context: Any) -> bytes:
+        try:
+            return method(request, context)
+        except Exception as error:  # noqa: BLE001 - whatever goes wrong, the client is told and the server lives on
+            _refuse(context, error)
+
+    return call
+
+
+def _guarded_stream(method: Callable[[Any, Any], Iterator[bytes]]) -> Callable[[Any, Any], Iterator[bytes]]:
+    """Returns the method, which yields its answers, with errors told as gRPC does it."""
+
+    def call(request: Any, context: Any) -> Iterator[bytes]:
+        try:
+            yield from method(request, context)
+        except Exception as error:  # noqa: BLE001
+            _refuse(context, error)
+
+    return call
+
+
+def _refuse(context: Any, error: Exception) -> NoReturn:
+    if not isinstance(error, PenstockError):
+        _log.error("a call failed", exc_info=error)
+        error = InternalError(f"{type(error).__name__}: {error}")
+    context.set_trailing_metadata([(DETAILS, encode(error))])
+    context.abort(code_of(error), text_of(error))
+    raise error  # abort never returns

@@ -1,0 +1,38 @@
+"""Columns of results as fields of Arrow that say their SQL type, and back."""
+
+from __future__ import annotations
+
+import re
+from typing import cast
+
+import pyarrow as pa
+
+from penstock.planner.plan import ResultColumn
+from penstock.sql.schema import Column
+from penstock.sql.types import DataType, Kind, Precision
+
+_TYPE_NAME = b"ARROW:FLIGHT:SQL:TYPE_NAME"
+_SQL_TYPE = re.compile(r"(?P<kind>[A-Z ]+)(?:\((?P<first>\d+)(?:,(?P<scale>\d+))?\))?")
+
+
+def arrow_schema(columns: tuple[ResultColumn | Column, ...]) -> pa.Schema:
+    """Returns the columns as Arrow's schema; each field's metadata has its SQL type, as Flight SQL wants it."""
+    return pa.schema([
+        pa.field(column.name, column.type.arrow(), metadata={_TYPE_NAME: column.type.sql()}) for column in columns])
+
+
+def result_columns(schema: pa.Schema) -> tuple[ResultColumn, ...]:
+    """Returns the columns that `arrow_schema` was given."""
+    return tuple(ResultColumn(field.name, _data_type(field)) for field in schema)
+
+
+def _data_type(field: pa.Field) -> DataType:
+    found = _SQL_TYPE.fullmatch(field.metadata[_TYPE_NAME].decode())
+    assert found is not None, field
+    kind = Kind(found["kind"])
+    size = int(found["first"]) if found["first"] else None
+    if kind is Kind.TIMESTAMP:
+        return DataType(kind, precision=cast(Precision, field.type.unit))
+    if kind is Kind.DECIMAL:
+        return DataType(kind, digits=size, scale=int(found["scale"]))
+    return DataType(kind, length=size)

@@ -1,0 +1,88 @@
+"""`penstock serve`: an engine as a service in the foreground. At SIGTERM or SIGINT streams write a last checkpoint."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from queue import SimpleQueue
+
+from penstock import __version__
+from penstock.common.config import Config
+from penstock.common.errors import StorageError
+from penstock.common.tls import tls_of
+from penstock.mnode.logins import check_host
+from penstock.mnode.registry import EngineLease, open_engine
+from penstock.mnode.roles import Identity
+from penstock.shell.dbapi import Connection
+from penstock.shell.flight_sql.server import Bounds, FlightSqlServer
+from penstock.shell.flight_sql.service import FlightSql
+from penstock.shell.flight_sql.sessions import Sessions
+from penstock.shell.sd_notify import READY, STOPPING, notify
+
+
+def run_serve(options: argparse.Namespace, config: Config) -> int:
+    """Serves until a signal comes, and returns the exit code. Raises PenstockErrors if it can't begin."""
+    data = Path(options.data)
+    stop = _stop_signals()
+    with ExitStack() as last, ExitStack() as undo:
+        lease = open_engine(data, config)
+        undo.callback(lease.release)
+        server = open_flight_sql(lease, data, config)
+        undo.callback(server.close)
+        if options.pid_file is not None:
+            last.enter_context(_pid_file(Path(options.pid_file).expanduser()))
+        http = f", HTTP on {config.host}:{config.http_port}" if config.http_port else ""
+        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}, "
+             f"process {os.getpid()}")
+        notify(READY)
+        stop.get()
+        notify(STOPPING)
+        _say("closing: streams write a last checkpoint")
+    _say("closed")
+    return 0
+
+
+def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSqlServer:
+    """Returns a server of Flight SQL for an engine. Raises ConfigError or UnavailableError."""
+    engine = lease.engine
+    check_host(config.host, engine.catalog)
+    tls = tls_of(config)
+
+    def connect(identity: Identity) -> Connection:
+        return Connection(open_engine(data, config), config.timezone, identity)
+
+    sessions = Sessions(connect, engine.clock, config.token_lifetime)
+    return FlightSqlServer(
+        FlightSql(engine), engine.logins, sessions, config.host, config.flight_port,
+        Bounds(config.flight_message_max, config.flight_calls_max), tls.pem() if tls is not None else None)
+
+
+def _stop_signals() -> SimpleQueue[int]:
+    """Returns what SIGTERM and SIGINT are put into. Its methods may be interrupted by themselves, unlike an Event's."""
+    stop: SimpleQueue[int] = SimpleQueue()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda caught, frame: stop.put(caught))
+    return stop
+
+
+@contextmanager
+def _pid_file(path: Path) -> Iterator[None]:
+    """Keeps the process id in a file. Which process has a data directory, the lock in it tells, not this file."""
+    try:
+        path.write_text(f"{os.getpid()}\n")
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,165 @@
+"""A standalone Spark of its own: a master and workers, each as if on a machine without Penstock and without its data.
+
+What a worker must not see is covered by an empty file system, in a mount namespace that the worker and all that it
+starts live in. A machine may also have a network of its own, with one cable to the first machine's.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import psutil
+import pyspark
+from waiting import wait_until
+
+PATIENCE_S = 120.0
+_SPARK = Path(pyspark.__file__).parent
+_DEPLOY = "org.apache.spark.deploy"
+
+
+@cache
+def unshare() -> tuple[str, ...]:
+    """Returns the command that runs another in a mount namespace; empty where that isn't allowed."""
+    command = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--map-root-user", "--mount")
+    try:
+        tried = subprocess.run([*command, "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, check=False)
+    except OSError:
+        return ()
+    return command if tried.returncode == 0 else ()
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a worker runs: its address, and the command that runs others in its network."""
+
+    host: str
+    inside: tuple[str, ...] = ()
+
+
+LOOPBACK = Machine("127.0.0.1")
+
+
+@contextmanager
+def two_networks() -> Iterator[list[Machine]]:
+    """Gives two machines that have a network each, joined by a cable; none where such a thing can't be made."""
+    name = f"penstock-{os.getpid()}"
+    near, far, cable = "10.254.77.1", "10.254.77.2", f"ps{os.getpid()}"
+    steps = [f"ip netns add {name}", f"ip link add {cable}a type veth peer name {cable}b netns {name}",
+             f"ip addr add {near}/30 dev {cable}a", f"ip link set {cable}a up",
+             f"ip -n {name} addr add {far}/30 dev {cable}b", f"ip -n {name} link set {cable}b up",
+             f"ip -n {name} link set lo up"]
+    try:
+        made = all(subprocess.run(step.split(), capture_output=True, check=False).returncode == 0 for step in steps)
+        yield [Machine(near), Machine(far, ("ip", "netns", "exec", name))] if made else []
+    except FileNotFoundError:  # there is no `ip`
+        yield []
+    finally:
+        subprocess.run(["sh", "-c", f"ip netns del {name}"], capture_output=True, check=False)
+
+
+def bare_environment() -> dict[str, str]:
+    """Returns an environment in which Python finds installed packages only."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK", "PENSTOCK"))}
+    return kept | {"SPARK_HOME": str(_SPARK), "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable}
+
+
+def installed_package() -> Path | None:
+    """Returns where Penstock is for a Python of that environment; None: nowhere."""
+    found = subprocess.run([sys.executable, "-c", "import penstock; print(penstock.__file__)"], capture_output=True,
+                           text=True, env=bare_environment(), cwd="/", check=False)
+    return Path(found.stdout.strip()).parent if found.returncode == 0 else None
+
+
+class Node:
+    """A process of Spark's own, with a folder for its files and its log."""
+
+    def __init__(self, folder: Path, command: Sequence[str], environment: dict[str, str]) -> None:
+        folder.mkdir(parents=True)
+        self.folder = folder
+        self.log = folder / "log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=folder, start_new_session=True,
+                env=environment | {"SPARK_LOCAL_DIRS": str(folder)})
+
+    def said(self, pattern: str) -> str:
+        """Waits until the log has this, and returns its group."""
+        def found() -> re.Match[str] | None:
+            text = self.log.read_text(errors="replace")
+            assert self.process.poll() is None, text
+            return re.search(pattern, text)
+
+        return str(wait_until(found, PATIENCE_S, f"{self.log} never said {pattern}")[1])
+
+    def pids(self) -> set[int]:
+        """Returns the processes of the node: itself and all that it has started."""
+        try:
+            root = psutil.Process(self.process.pid)
+            return {process.pid for process in (root, *root.children(recursive=True))}
+        except psutil.NoSuchProcess:
+            return set()
+
+    def kill(self) -> None:
+        """Kills all of it with SIGKILL at once, as when its machine loses power."""
+        for pid in self.pids():
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue  # ended by itself meanwhile
+        self.process.wait()
+
+
+class SparkCluster:
+    """A master on the first machine, and a worker of `cores` slots on each."""
+
+    def __init__(self, root: Path, machines: Sequence[Machine], cores: int, hidden: Sequence[Path]) -> None:
+        """`hidden`: folders that are empty for the workers."""
+        self._root = root
+        self._nodes: list[Node] = []
+        self.workers: list[Node] = []
+        spark = str(_SPARK / "bin" / "spark-class")
+        ports = ["--port", "0", "--webui-port", "0"]
+        self.host = machines[0].host
+        try:
+            master = self._start("master", machines[0], [
+                spark, f"{_DEPLOY}.master.Master", "--host", self.host, *ports])
+            self.url = master.said(r"Starting Spark master at (spark://\S+)")
+            for number, machine in enumerate(machines):
+                folder = root / f"worker{number}"
+                start = [spark, f"{_DEPLOY}.worker.Worker", "--host", machine.host, *ports, "--cores", str(cores),
+                         "--memory", "1g", "--work-dir", str(folder / "work"), self.url]
+                self.workers.append(self._start(
+                    folder.name, machine, [*unshare(), "sh", "-c", _covering(hidden, start)]))
+            for worker in self.workers:
+                worker.said(r"(Successfully registered) with master")
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, name: str, machine: Machine, command: Sequence[str]) -> Node:
+        environment = bare_environment() | {"SPARK_LOCAL_IP": machine.host}
+        self._nodes.append(Node(self._root / name, [*machine.inside, *command], environment))
+        return self._nodes[-1]
+
+    def worker_of(self, pid: int) -> int | None:
+        """Returns the number of the worker that a process belongs to."""
+        return next((number for number, node in enumerate(self.workers) if pid in node.pids()), None)
+
+    def close(self) -> None:
+        for node in reversed(self._nodes):
+            node.kill()
+
+
+def _covering(hidden: Sequence[Path], command: Sequence[str]) -> str:
+    mounts = [f"mount -t tmpfs none {shlex.quote(str(folder))}" for folder in hidden]
+    return " && ".join([*mounts, f"exec {shlex.join(command)}"])

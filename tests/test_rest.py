@@ -1,0 +1,438 @@
+"""SQL and line protocol over HTTP, as curl and Telegraf speak it: real requests on the loopback interface."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import http.client
+import json
+import re
+import shlex
+import shutil
+import socket
+import ssl
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from certificates import NO_OPENSSL, OPENSSL, make_certificate
+from embedded import Embedded
+from tests.test_ui import free_ports
+from waiting import wait_until
+
+from penstock.common.errors import ConfigError
+from penstock.mnode import http_door
+from penstock.mnode.http_door import HttpDoor
+from penstock.mnode.rest import Rest
+
+SIZE_MAX = 100_000
+LINE = b"meters,location=a current=10.3 1648791213000000000\n"
+CURL = shutil.which("curl")
+ROOT = Path(__file__).parent.parent
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer: `body` is JSON, or None if there is none."""
+
+    status: int
+    headers: http.client.HTTPMessage
+    body: Any
+
+
+class Client:
+    """Asks one door, as one of its users."""
+
+    def __init__(self, port: int, authorization: str | None = None) -> None:
+        self.port = port
+        self.headers = {} if authorization is None else {"Authorization": authorization}
+
+    def ask(self, method: str, path: str, body: bytes | Iterator[bytes] = b"", **headers: str) -> Said:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        try:
+            connection.request(method, path, body, {**self.headers, **headers})
+            answer = connection.getresponse()
+            content = answer.read()
+            is_json = answer.headers.get("Content-Type") == "application/json"
+            return Said(answer.status, answer.headers, json.loads(content) if is_json else content.decode() or None)
+        finally:
+            connection.close()
+
+    def sql(self, text: str, database: str = "") -> Said:
+        return self.ask("POST", f"/sql/{database}" if database else "/sql", text.encode())
+
+    def write(self, lines: bytes, query: str = "?db=d", path: str = "/write", **headers: str) -> Said:
+        return self.ask("POST", path + query, lines, **headers)
+
+
+def basic(user: str, password: str) -> str:
+    return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Embedded]:
+    embedded = Embedded(tmp_path / "data", {"logLevel": "debug"})
+    embedded.execute("CREATE DATABASE d KEEP 36500")
+    yield embedded
+    embedded.close()
+
+
+@pytest.fixture
+def door(db: Embedded) -> Iterator[HttpDoor]:
+    engine = db.engine
+    opened = HttpDoor("127.0.0.1", 0, Rest(engine, engine.logins, "UTC", SIZE_MAX).places(),
+                      any_name=lambda: bool(engine.catalog.users()))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def client(door: HttpDoor) -> Client:
+    return Client(door.port)
+
+
+def raw(port: int, request: bytes) -> bytes:
+    """Returns all that is said to these bytes until the connection is closed by the other side."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        connection.sendall(request)
+        connection.shutdown(socket.SHUT_WR)
+        return b"".join(iter(lambda: connection.recv(65536), b""))
+
+
+# --- SQL -------------------------------------------------------------------------------------------------------------
+
+
+def test_statements_answer_in_json(client: Client) -> None:
+    """Columns with types and lengths, rows as arrays, how many; other statements say what they changed."""
+    assert client.sql("CREATE TABLE d.t (ts TIMESTAMP, i INT, f FLOAT, x DOUBLE, b BOOL, s VARCHAR(20))").body == {
+        "code": 0, "column_meta": [["affected_rows", "INT", 4]], "data": [[0]], "rows": 1}
+    assert client.sql("INSERT INTO t VALUES ('2024-05-01 10:00:00.125Z', 1, 0.1, 2.5, true, 'ä\"\n') "
+                      "('2024-05-01 10:00:01Z', NULL, NULL, NULL, NULL, NULL);", "d").body["data"] == [[2]]
+    said = client.sql("SELECT * FROM t ORDER BY ts", "d")
+    assert said.status == 200
+    assert said.body == {
+        "code": 0,
+        "column_meta": [["ts", "TIMESTAMP", 8], ["i", "INT", 4], ["f", "FLOAT", 4], ["x", "DOUBLE", 8],
+                        ["b", "BOOL", 1], ["s", "VARCHAR", 20]],
+        "data": [["2024-05-01T10:00:00.125Z", 1, 0.1, 2.5, True, 'ä"\n'],
+                 ["2024-05-01T10:00:01.000Z", None, None, None, None, None]],
+        "rows": 2,
+    }
+    assert client.sql("SELECT * FROM t WHERE i > 5", "d").body["data"] == []
+
+
+def test_values_that_json_lacks_have_a_form(client: Client) -> None:
+    """Binaries are hexadecimal, decimals exact text, and microseconds have six digits."""
+    client.sql("CREATE DATABASE u PRECISION 'us' KEEP 36500")
+    client.sql("CREATE TABLE t (ts TIMESTAMP, v VARBINARY(10), n DECIMAL(20, 4), u BIGINT UNSIGNED)", "u")
+    client.sql("INSERT INTO t VALUES ('2024-05-01 10:00:00.000001Z', '\\x00ff', 12345678901234.5678, "
+               "18446744073709551615)", "u")
+    assert client.sql("SELECT * FROM t", "u").body["data"] == [
+        ["2024-05-01T10:00:00.000001Z", "00ff", "12345678901234.5678", 18446744073709551615]]
+
+
+def test_many_rows_come_whole(client: Client, db: Embedded) -> None:
+    """Answers that are sent in pieces are one JSON document."""
+    client.sql("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+    rows = " ".join(f"({1_700_000_000_000 + row}, {row})" for row in range(10_000))
+    db.execute(f"INSERT INTO d.t VALUES {rows}")
+    said = client.sql("SELECT v FROM d.t ORDER BY ts")
+    assert said.headers["Transfer-Encoding"] == "chunked"
+    assert said.body["data"] == [[row] for row in range(10_000)]
+    old = raw(client.port, b"POST /sql HTTP/1.0\r\nHost: localhost\r\nContent-Length: 28\r\n\r\n"
+                           b"SELECT v FROM d.t LIMIT 5000")
+    assert json.loads(old.partition(b"\r\n\r\n")[2])["rows"] == 5000
+
+
+@pytest.mark.parametrize(("text", "status", "code"), [
+    ("SELEC 1", 400, 0x2600), ("", 400, 0x2600), ("SELECT 1; SELECT 2", 400, 0x2600),
+    ("SELECT * FROM d.missing", 404, 0x2603), ("USE missing", 404, 0x0388),
+    ("CREATE DATABASE d", 409, 0x0381), ("SHOW TABLES", 400, 0x2616), ("CREATE TOPIC t AS DATABASE d", 400, 0xFFFF),
+])
+def test_errors_have_a_status_a_code_and_a_text(client: Client, text: str, status: int, code: int) -> None:
+    """The client's mistakes are 4xx, in the words of SQL."""
+    said = client.sql(text)
+    assert (said.status, said.body["code"]) == (status, code)
+    assert said.body["desc"] == said.body["error"] != ""
+
+
+def test_each_request_is_a_session_of_its_own(client: Client) -> None:
+    """USE ends with its request, on the same connection too."""
+    connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=60)
+    codes = []
+    for text in ("CREATE TABLE d.t (ts TIMESTAMP, v INT)", "USE d", "SELECT * FROM t"):
+        connection.request("POST", "/sql", text.encode())
+        codes.append(json.loads(connection.getresponse().read())["code"])
+    connection.close()
+    assert codes == [0, 0, 0x2616]
+
+
+# --- line protocol ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["/write", "/influxdb/v1/write"])
+def test_lines_as_telegraf_sends_them(client: Client, path: str) -> None:
+    """Plain or gzip, with a length or in chunks: nothing comes back but that it is done."""
+    def stamped(seconds: int) -> bytes:
+        return LINE.replace(b"1648791213", str(1648791213 + seconds).encode())
+
+    assert client.ask("GET", "/ping").status == client.ask("HEAD", "/ping").status == 204
+    assert client.ask("GET", "/ping").headers["X-Influxdb-Version"]
+    for said in (
+        client.write(stamped(0), path=path),
+        client.write(gzip.compress(stamped(1)), path=path, **{"Content-Encoding": "gzip"}),
+        client.ask("POST", f"{path}?db=d", iter([stamped(2)[:10], stamped(2)[10:]])),
+        client.ask("POST", f"{path}?db=d", iter([gzip.compress(stamped(3))]), **{"Content-Encoding": "gzip"}),
+        client.write(gzip.compress(stamped(4)) + gzip.compress(stamped(5)), path=path, **{"Content-Encoding": "gzip"}),
+        client.write(b"meters,location=a current=1 1648791300\n", "?db=d&precision=s", path),
+        client.write(b"meters,location=a current=1 1648791301000000\n", "?db=d&precision=u", path),
+    ):
+        assert (said.status, said.body) == (204, None)
+    assert client.sql("SELECT count(*), sum(current) FROM d.meters").body["data"] == [[8, pytest.approx(63.8)]]
+
+
+def test_refused_lines_say_why_and_write_nothing(client: Client) -> None:
+    """The number of the line, the missing database, the unknown precision."""
+    said = client.write(LINE + b"meters,location=a current=\n")
+    assert said.status == 400
+    assert "line 2" in said.body["error"]
+    assert client.write(LINE, "").status == client.write(LINE, "?db=d&precision=d").status == 400
+    assert client.write(LINE, "?db=missing").status == 404
+    assert client.sql("SELECT * FROM d.meters").status == 404
+
+
+# --- bodies ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_body_is_bounded_also_when_it_is_packed(client: Client) -> None:
+    """Too long as it is, in chunks, or once unpacked: 413; at the bound it is taken."""
+    fitting = b"SELECT 1" + b" " * (SIZE_MAX - 8)
+    assert client.ask("POST", "/sql", fitting).status == 200
+    packed = gzip.compress(fitting * 100)
+    assert len(packed) < SIZE_MAX
+    for said in (
+        client.ask("POST", "/sql", fitting + b" "),
+        client.ask("POST", "/sql", iter([fitting, b" "])),
+        client.ask("POST", "/sql", packed, **{"Content-Encoding": "gzip"}),
+        client.ask("POST", "/sql", b"x" * 5_000_000),
+    ):
+        assert said.status == 413
+        assert f"more than {SIZE_MAX} bytes" in said.body["desc"]
+    assert client.sql("SELECT 1").status == 200
+
+
+@pytest.mark.parametrize(("rest", "status"), [
+    (b"Content-Length: x\r\n\r\n", 400),
+    (b"Content-Length: -1\r\n\r\n", 400),
+    (b"Content-Length: 8\r\nContent-Length: 9\r\n\r\nSELECT 1", 400),
+    (b"Content-Length: 20\r\n\r\nSELECT 1", 400),
+    (b"Transfer-Encoding: chunked\r\nContent-Length: 8\r\n\r\n8\r\nSELECT 1\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: br\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n8\r\nSELECT 1\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n7\r\nSELECT 1\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n-8\r\nSELECT 1\r\n0\r\n\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n" + b"1" * 2000 + b"\r\n", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 200 + b"\r\n", 400),
+    (b"Content-Encoding: gzip\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
+    (b"Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n" + gzip.compress(b"SELECT 1")[:12], 400),
+    (b"Content-Encoding: br\r\nContent-Length: 8\r\n\r\nSELECT 1", 415),
+    (b"Content-Length: 2\r\n\r\n\xff\xfe", 400),
+    (b"Transfer-Encoding: chunked\r\n\r\n8;a=b\r\nSELECT 1\r\n0\r\nTrailer: x\r\n\r\n", 200),
+    (b"Content-Length: 8\r\nExpect: 100-continue\r\n\r\nSELECT 1", 100),
+])
+def test_malformed_bodies_are_refused_and_harm_nobody(client: Client, rest: bytes, status: int) -> None:
+    """Each gets a status, and the next client is answered."""
+    said = raw(client.port, b"POST /sql HTTP/1.1\r\nHost: localhost\r\n" + rest)
+    assert int(said.split()[1]) == status, said
+    assert client.sql("SELECT 1").status == 200
+
+
+@pytest.mark.parametrize("request_", [
+    b"\r\n\r\n", b"NONSENSE\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n",
+    b"POST /sql HTTP/1.1\r\n" + b"a" * 70_000 + b"\r\n\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\n\r\n",
+    b"POST /sql HTTP/1.1\r\n" + b"a: b\r\n" * 200 + b"\r\n",
+])
+def test_malformed_requests_harm_nobody(client: Client, request_: bytes) -> None:
+    """What isn't HTTP, or too much of it, is answered with a refusal or not at all."""
+    assert not raw(client.port, request_).startswith(b"HTTP/1.1 2")
+    assert client.sql("SELECT 1").status == 200
+
+
+def test_many_connections_at_once(client: Client) -> None:
+    """200 clients write and ask together, some of them leave in the middle, and nothing is lost."""
+    client.sql("CREATE STABLE d.meters (_ts TIMESTAMP, current DOUBLE) TAGS (location NCHAR(16))")
+    half_sent = []
+    for _ in range(50):
+        connection = socket.create_connection(("127.0.0.1", client.port), timeout=30)
+        connection.sendall(b"POST /write?db=d HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n\r\nmeters,")
+        half_sent.append(connection)
+
+    def work(number: int) -> int:
+        return client.write(b"meters,location=l%d current=1 %d\n" % (number % 10, 1648791213000 + number),
+                            "?db=d&precision=ms").status
+
+    with ThreadPoolExecutor(200) as pool:
+        assert set(pool.map(work, range(400))) == {204}
+    for connection in half_sent:
+        connection.close()
+    assert client.sql("SELECT count(*) FROM d.meters").body["data"] == [[400]]
+
+
+def test_who_comes_late_or_too_much_is_sent_away(db: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that doesn't come gives 408; beyond the bound connections are closed, until another one ends."""
+    monkeypatch.setattr(http_door, "_TIMEOUT_S", 0.5)
+    places = Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places()
+    slow = HttpDoor("127.0.0.1", 0, places)
+    with socket.create_connection(("127.0.0.1", slow.port), timeout=30) as connection:
+        connection.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\nSEL")
+        assert connection.recv(65536).split()[1] == b"408"
+    slow.close()
+    monkeypatch.setattr(http_door, "_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(http_door, "_CONNECTIONS_MAX", 2)
+    door = HttpDoor("127.0.0.1", 0, places)
+    ping = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", door.port), timeout=30) as first:
+        first.sendall(ping)
+        assert first.recv(65536).split()[1] == b"204"
+        with socket.create_connection(("127.0.0.1", door.port), timeout=30) as second:
+            second.sendall(ping)
+            assert second.recv(65536).split()[1] == b"204"
+            assert closed_at_once(door.port)
+        first.sendall(ping)
+        assert first.recv(65536).split()[1] == b"204"
+        wait_until(lambda: not closed_at_once(door.port))
+    door.close()
+
+
+def closed_at_once(port: int) -> bool:
+    """Tells whether a new connection gets no answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        try:
+            connection.sendall(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return connection.recv(65536) == b""
+        except ConnectionError:
+            return True
+
+
+# --- who asks --------------------------------------------------------------------------------------------------------
+
+
+def test_without_users_only_pages_of_others_are_refused(client: Client) -> None:
+    """No login is needed on this machine, but a browser that a foreign page has lured here is sent away."""
+    assert client.sql("SELECT 1").status == 200
+    assert client.ask("POST", "/sql", b"SELECT 1", Host="elsewhere.example").status == 421
+    for origin in ("https://elsewhere.example", "null", f"http://localhost:{client.port + 1}"):
+        assert client.ask("POST", "/sql", b"SELECT 1", Origin=origin).status == 403
+    assert client.ask("POST", "/sql", b"SELECT 1", Origin=f"http://127.0.0.1:{client.port}").status == 200
+    assert client.ask("GET", "/sql").status == 405
+    assert client.ask("PUT", "/sql").status == 501
+    assert client.ask("POST", "/elsewhere", b"SELECT 1").status == 404
+
+
+def test_with_users_a_password_or_a_token_is_needed(db: Embedded, client: Client) -> None:
+    """For SQL and for lines; what the role doesn't allow is another refusal."""
+    db.all("CREATE USER ada PASS 'correct horse' ROLE admin", "CREATE USER bob PASS 'battery staple'",
+           "CREATE USER eve PASS 'to whom it may' ROLE write")
+    for authorization in (None, basic("ada", "wrong horse"), basic("nobody", "correct horse"), "Bearer x", "Basic x"):
+        stranger = Client(client.port, authorization)
+        for said in (stranger.sql("SELECT 1"), stranger.write(LINE), stranger.write(b"x" * 5_000_000),
+                     stranger.ask("POST", "/login")):
+            assert said.status == 401
+            assert said.headers["WWW-Authenticate"].startswith("Basic")
+            assert said.body["code"] == 0x0357
+    assert Client(client.port).ask("GET", "/ping").status == 204
+    reader, writer, admin = (Client(client.port, basic(*pair)) for pair in (
+        ("bob", "battery staple"), ("eve", "to whom it may"), ("ada", "correct horse")))
+    assert reader.sql("SELECT user()").body["data"] == [["bob"]]
+    for said in (reader.write(LINE), reader.sql("INSERT INTO d.t VALUES (now, 1)"), writer.sql("DROP DATABASE d")):
+        assert (said.status, said.body["code"]) == (403, 0x0303)
+    assert writer.write(LINE).status == 204
+    given = reader.ask("POST", "/login").body
+    holder = Client(client.port, f"Bearer {given['token']}")
+    assert holder.ask("POST", "/sql", b"SELECT user()", Host="any.name.example").body["data"] == [["bob"]]
+    db.clock.advance(given["lifetime_s"])  # type: ignore[attr-defined]
+    expired = holder.sql("SELECT 1")
+    assert (expired.status, expired.body["code"]) == (401, 0x0357)
+    assert "expired" in expired.body["desc"]
+    assert admin.sql("DROP DATABASE d").status == 200
+
+
+def test_secrets_in_requests_are_not_logged(db: Embedded, client: Client) -> None:
+    """Neither what stands behind the question mark, nor a header, nor a malformed line."""
+    client.write(LINE, "?db=d&u=ada&p=Xylophone-4711", Authorization=basic("ada", "Xylophone-4712"))
+    raw(client.port, b"GET /Xylophone-4713 and more HTTP/1.1\r\n\r\n")
+    db.close()
+    log = "".join(path.read_text() for path in db.engine.paths.root.glob("log/*"))
+    assert "POST /write: 204" in log
+    assert "Xylophone" not in log
+
+
+@pytest.mark.skipif(CURL is None, reason="curl isn't there")
+def test_the_page_shows_what_curl_prints(db: Embedded, client: Client) -> None:
+    """The commands of docs/server.md do what it says."""
+    section = (ROOT / "docs" / "server.md").read_text().partition("## Over HTTP")[2].partition("\n## ")[0]
+    commands = re.findall(r"^    (curl .*)$", section, re.MULTILINE)
+    (printed,) = re.findall(r"^    (\{.*\})$", section, re.MULTILINE)
+    db.all("CREATE USER ada PASS 'correct-horse' ROLE admin", "CREATE DATABASE power KEEP 36500")
+    said = [subprocess.run([*shlex.split(command.replace(":6041", f":{client.port}")), "-sS"], check=True,
+                           capture_output=True, text=True, timeout=60).stdout for command in commands]
+    assert said == ["", f"{printed}\n"]
+
+
+# --- the engine's own door -------------------------------------------------------------------------------------------
+
+
+def test_an_engine_opens_its_port_and_lets_go_of_it(tmp_path: Path) -> None:
+    """Idle connections end with it, and a new engine gets the same port."""
+    (port,) = free_ports(1)
+    for _ in range(2):
+        embedded = Embedded(tmp_path / "data", {"httpPort": port})
+        idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        idle.request("POST", "/sql", b"SELECT 1")
+        assert idle.getresponse().read()
+        embedded.close()
+        assert idle.sock is None or idle.sock.recv(1) == b""
+        idle.close()
+    with pytest.raises(OSError, match="refused"):
+        Client(port).sql("SELECT 1")
+
+
+def test_without_users_no_other_interface_is_opened(tmp_path: Path) -> None:
+    """The engine doesn't start; with a user it does."""
+    (port,) = free_ports(1)
+    everywhere = {"httpPort": port, "host": "0.0.0.0"}
+    with pytest.raises(ConfigError, match="there are no users"):
+        Embedded(tmp_path / "data", everywhere)
+    embedded = Embedded(tmp_path / "data")
+    embedded.execute("CREATE USER ada PASS 'correct horse' ROLE admin")
+    embedded.close()
+    embedded = Embedded(tmp_path / "data", everywhere)
+    assert Client(port).sql("SELECT 1").status == 401
+    assert Client(port, basic("ada", "correct horse")).sql("SELECT 1").status == 200
+    embedded.close()
+
+
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
+def test_tls(tmp_path: Path) -> None:
+    """With a certificate only TLS is spoken; clients that don't, or that wait, keep nobody from it."""
+    certificate, key = make_certificate(tmp_path)
+    (port,) = free_ports(1)
+    with pytest.raises(ConfigError, match="belong together"):
+        Embedded(tmp_path / "data", {"httpPort": port, "tlsCertificate": str(certificate)})
+    with pytest.raises(ConfigError, match="no certificate with its key"):
+        Embedded(tmp_path / "data", {"httpPort": port, "tlsCertificate": str(key), "tlsKey": str(key)})
+    embedded = Embedded(
+        tmp_path / "data", {"httpPort": port, "tlsCertificate": str(certificate), "tlsKey": str(key)})
+    with socket.create_connection(("127.0.0.1", port), timeout=30):
+        assert b"HTTP" not in raw(port, b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        context = ssl.create_default_context(cafile=str(certificate))
+        connection = http.client.HTTPSConnection("localhost", port, timeout=30, context=context)
+        connection.request("POST", "/sql", b"SELECT 1")
+        assert json.loads(connection.getresponse().read())["data"] == [[1]]
+        connection.close()
+    embedded.close()
