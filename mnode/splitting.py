@@ -23,7 +23,7 @@ from penstock.common.paths import DataPaths
 from penstock.common.placement import Cut, cut_one, cut_to
 from penstock.mnode.catalog import Catalog, Regrouping, StreamRecord
 from penstock.mnode.gate import Gate
-from penstock.mnode.lookup import require_database
+from penstock.mnode.lookup import require_database, require_user_database
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
 from penstock.mnode.session import Result
@@ -99,7 +99,7 @@ class Splitting:
         assert isinstance(vgroups, int)  # the parser takes nothing else
 
         def wanted() -> tuple[Database, Cut]:
-            database = require_database(statement.name, self._catalog)
+            database = require_user_database(statement.name, self._catalog)
             count = len(database.vgroup_ids)
             if vgroups < count:
                 raise InvalidStatementError(
