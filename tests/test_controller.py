@@ -131,21 +131,16 @@ def test_a_second_stream_shares_the_group_and_a_third_gets_another(engine: Engin
     assert groups == {1: "db-1.1", 2: "db-1.1", 3: "db-2.1"}
 
 
-def test_rates_that_change_while_an_attempt_is_prepared_hold(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rates_that_change_while_an_attempt_is_prepared_hold(tmp_path: Path) -> None:
     """All tasks of the attempt hear of them before they run, though its deployment has the rates of before."""
     asked, gate = threading.Event(), threading.Event()
     heard: dict[TaskId, tuple[SetRates, int]] = {}
 
-    handle = FakeTask._handle
-
-    def listening(task: FakeTask, event: TaskEvent) -> None:
-        if isinstance(event, SetRates):
-            heard[task.id] = event, task.sent + task.seen
-        handle(task, event)
-
-    monkeypatch.setattr(FakeTask, "_handle", listening)
+    class Listening(FakeTask):
+        def _handle(self, event: TaskEvent) -> None:
+            if isinstance(event, SetRates):
+                heard[self.id] = event, self.sent + self.seen
+            super()._handle(event)
 
     def build(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
         assert deployment.settings.rates == TaskSettings().rates
