@@ -68,6 +68,7 @@ class OpenQuery:
         self._closed = False
         self._lock = threading.Lock()
         self._registered: list[str] = []
+        self._reader: pa.RecordBatchReader | None = None
         if plan.functions:
             self._functions = UserFunctions(plan.functions, functions_directory, SystemClock(), strict=True)
             self._cursor = duckdb.connect(":memory:")
@@ -96,9 +97,8 @@ class OpenQuery:
         """Runs the query and yields its rows, `rows_max` at a time, as fast as they are taken."""
         with self._translated():
             self._check_wanted()
-            reader = self._cursor.sql(self._sql).to_arrow_reader(rows_max)
-            assert reader is not None, "a query has rows"
-            for batch in reader:
+            self._reader = self._cursor.sql(self._sql).to_arrow_reader(rows_max)
+            for batch in self._reader:
                 self._check_wanted()
                 yield from typed(pa.Table.from_batches([batch]), self.columns).to_batches()
 
@@ -113,6 +113,8 @@ class OpenQuery:
         """Lets go of the rows."""
         with self._lock:
             self._closed = True
+            if self._reader is not None:
+                self._reader.close()
             for name in self._registered:
                 self._cursor.unregister(name)
             self._cursor.close()

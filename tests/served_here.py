@@ -16,7 +16,7 @@ from penstock.common.config import Config, load_config
 from penstock.mnode.engine import Engine
 from penstock.mnode.registry import open_engine
 from penstock.shell.dbapi import Connection
-from penstock.shell.flight_sql.client import METHOD
+from penstock.shell.flight_sql.endpoint import method as path_of
 from penstock.shell.serve_command import open_flight_sql
 
 
@@ -55,12 +55,12 @@ class ServedHere:
     def unary(self, method: str, request: bytes, metadata: list[tuple[str, str]] | None = None) -> bytes:
         """Calls a method that takes and gives one message. Raises grpc.RpcError."""
         with self.channel() as channel:
-            return bytes(channel.unary_unary(METHOD + method)(request, metadata=metadata))
+            return bytes(channel.unary_unary(path_of(method))(request, metadata=metadata))
 
     def stream(self, method: str, requests: list[bytes], metadata: list[tuple[str, str]] | None = None) -> list[bytes]:
         """Calls a method that takes and gives streams of messages. Raises grpc.RpcError."""
         with self.channel() as channel:
-            return list(channel.stream_stream(METHOD + method)(iter(requests), metadata=metadata))
+            return list(channel.stream_stream(path_of(method))(iter(requests), metadata=metadata))
 
     def __enter__(self) -> ServedHere:
         return self

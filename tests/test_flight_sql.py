@@ -25,7 +25,8 @@ from penstock.common.clock import ManualClock
 from penstock.common.errors import CancelledError, InvalidStatementError, InvalidValueError
 from penstock.mnode.roles import Identity
 from penstock.shell.flight_sql import messages
-from penstock.shell.flight_sql.client import METHOD
+from penstock.shell.flight_sql.endpoint import address
+from penstock.shell.flight_sql.endpoint import method as path_of
 from penstock.shell.flight_sql.frames import batches_of, frames, schema_of
 from penstock.shell.flight_sql.messages import make, pack, read, unpack
 from penstock.shell.flight_sql.server import whole
@@ -71,6 +72,11 @@ def test_messages_are_those_of_flight() -> None:
     assert again.schema == schema
     assert again.descriptor == theirs.descriptor
     assert again.endpoints[0].ticket == theirs.endpoints[0].ticket
+
+
+def test_addresses() -> None:
+    """An address of IPv6 is told from its port."""
+    assert (address("localhost", 1), address("::1", 1)) == ("localhost:1", "[::1]:1")
 
 
 def test_envelopes() -> None:
@@ -178,9 +184,9 @@ def test_prepared_statements(here: ServedHere) -> None:
 def rows_of(here: ServedHere, command: Any) -> list[dict[str, Any]]:
     """Returns the rows that answer a command, fetched as clients do it."""
     with here.channel() as channel:
-        info = read("FlightInfo", channel.unary_unary(METHOD + "GetFlightInfo")(descriptor(pack(command))))
+        info = read("FlightInfo", channel.unary_unary(path_of("GetFlightInfo"))(descriptor(pack(command))))
         ticket = info.endpoint[0].ticket.SerializeToString()
-        schema, batches = batches_of(channel.unary_stream(METHOD + "DoGet")(ticket))
+        schema, batches = batches_of(channel.unary_stream(path_of("DoGet"))(ticket))
         assert schema == schema_of(info.schema)
         rows: list[dict[str, Any]] = pa.Table.from_batches(batches, schema).to_pylist()
         return rows
@@ -341,7 +347,7 @@ def test_damaged_calls(fuzzed: grpc.Channel, call: tuple[str, list[bytes]], data
     for _ in range(data.draw(st.integers(1, 3))):
         start = data.draw(st.integers(0, len(message)))
         message[start:start + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
-    answers = fuzzed.stream_stream(METHOD + method)(map(bytes, requests), timeout=60)
+    answers = fuzzed.stream_stream(path_of(method))(map(bytes, requests), timeout=60)
     with suppress(grpc.RpcError):
         list(answers)
     assert answers.code() in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND,
@@ -377,13 +383,13 @@ def test_too_many_calls(here: ServedHere) -> None:
         yield good_ingest()[0]
         waiting.wait(60)
 
-    with here.own() as own:
+    with here.own() as own, here.channel() as channel:
         own.execute("CREATE DATABASE d VGROUPS 1")
         own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
-    with here.channel() as channel:
-        calls = [channel.stream_stream(METHOD + "DoPut")(requests())
-                 for _ in range(CALLS_MAX)]
-        wait_until(lambda: code_of(here) is grpc.StatusCode.RESOURCE_EXHAUSTED, what="a fifth call was taken")
+        calls = [channel.stream_stream(path_of("DoPut"))(requests(), metadata=[("authorization", f"Bearer {number}")])
+                 for number in range(CALLS_MAX)]
+        wait_until(lambda: len(own.execute("SHOW CONNECTIONS").fetchall()) == 1 + CALLS_MAX, what="no call came")
+        assert code_of(here) is grpc.StatusCode.RESOURCE_EXHAUSTED
         waiting.set()
         assert [len(list(call)) for call in calls] == [1] * CALLS_MAX
     wait_until(lambda: code_of(here) is None, what="the calls never ended")
@@ -419,7 +425,7 @@ def test_expired_tokens(here: ServedHere) -> None:
         own.execute("CREATE DATABASE d")
     with here.connect("boss", PASSWORD) as con, here.channel() as channel:
         con.execute("USE d")
-        call = channel.stream_stream(METHOD + "Handshake")(
+        call = channel.stream_stream(path_of("Handshake"))(
             iter([b""]), metadata=basic("boss", PASSWORD))
         list(call)
         token = [("authorization", dict(call.initial_metadata())["authorization"])]
@@ -439,13 +445,13 @@ def test_a_cancelled_query(here: ServedHere) -> None:
         times = pa.array(range(NOW_MS, NOW_MS + 500_000), pa.timestamp("ms"))
         own.cursor().insert_arrow("d.t", pa.table({"ts": times, "v": pa.array(range(500_000), pa.int32())}))
     with here.channel() as channel:
-        do_action = channel.unary_stream(METHOD + "DoAction")
-        info = read("FlightInfo", channel.unary_unary(METHOD + "GetFlightInfo")(
+        do_action = channel.unary_stream(path_of("DoAction"))
+        info = read("FlightInfo", channel.unary_unary(path_of("GetFlightInfo"))(
             descriptor(query_command("SELECT ts, v FROM d.t"))))
         cancel = action("CancelFlightInfo", make("CancelFlightInfoRequest", info=info).SerializeToString())
         with pytest.raises(grpc.RpcError, match="doesn't run"):
             list(do_action(cancel))
-        rows = channel.unary_stream(METHOD + "DoGet")(info.endpoint[0].ticket.SerializeToString())
+        rows = channel.unary_stream(path_of("DoGet"))(info.endpoint[0].ticket.SerializeToString())
         next(rows)
         next(rows)
         [answer] = do_action(cancel)

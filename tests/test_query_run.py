@@ -70,6 +70,17 @@ def test_errors_between_batches_are_translated() -> None:
             list(batches)
 
 
+def test_a_query_can_be_left_half_read() -> None:
+    """Whoever has seen enough closes the query, though its rows are still being computed."""
+    harness = Harness()
+    harness.create("n", {"v": INT})
+    harness.insert("n", [(second * 1000, second) for second in range(10_000)])
+    with OpenQuery(harness.plan("select v from n"), harness, harness.connection, Path("udf")) as query:
+        batches = query.batches(100)
+        assert next(batches).num_rows == 100
+    assert harness.query("select count(*) from n") == [(10_000,)]
+
+
 @pytest.mark.parametrize("taken", [0, 1])
 def test_a_cancelled_query_ends(taken: int) -> None:
     """Whether it has begun or not, a cancelled query gives no more rows; cancelling one that is over does nothing."""

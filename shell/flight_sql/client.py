@@ -12,13 +12,13 @@ import pyarrow as pa
 from penstock.common.errors import NotSupportedError, UnauthenticatedError, UnavailableError
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.flight_sql import messages
+from penstock.shell.flight_sql.endpoint import address, method
 from penstock.shell.flight_sql.failures import error_of
 from penstock.shell.flight_sql.frames import batches_of, frames
 from penstock.shell.flight_sql.messages import make, pack, read
 from penstock.shell.flight_sql.types import result_columns
 from penstock.sql.parser import parse_table_name
 
-METHOD = "/arrow.flight.protocol.FlightService/"
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0
 _FRAME_BYTES = 8 << 20
@@ -35,7 +35,7 @@ class RemoteEngine:
 
     def __init__(self, host: str, port: int, login: _Login | None, roots: bytes | None, time_zone: str) -> None:
         """`login`: user and password. `roots`: certificates to trust, PEM; without them there is no TLS."""
-        self._address = f"{host}:{port}"
+        self._address = address(host, port)
         self._login = login
         self._time_zone = time_zone
         self._token: str | None = None
@@ -100,7 +100,7 @@ class RemoteEngine:
 
     def _new_token(self, user: str, password: str) -> str:
         basic = base64.b64encode(f"{user}:{password}".encode()).decode()
-        call = self._channel.stream_stream(METHOD + "Handshake")(
+        call = self._channel.stream_stream(method("Handshake"))(
             iter([make("HandshakeRequest").SerializeToString()]), metadata=[("authorization", f"Basic {basic}")],
             timeout=_CONNECT_TIMEOUT_S)
         try:
@@ -139,18 +139,18 @@ class RemoteEngine:
                        options=[make("IngestOption", key=messages.FIRST_ROW, value=str(first_row))])
         descriptor = make("FlightDescriptor", type=messages.DESCRIPTOR_OF_COMMAND, cmd=pack(command))
         requests = frames(rows.schema, rows.to_batches(), _FRAME_BYTES, descriptor)
-        answers = self._outcome(self._channel.stream_stream(METHOD + "DoPut")(requests, metadata=self._headers()))
+        answers = self._outcome(self._channel.stream_stream(method("DoPut"))(requests, metadata=self._headers()))
         [answer] = answers
         return Result(affected=read("DoPutUpdateResult", read("PutResult", answer).app_metadata).record_count)
 
-    def _call(self, method: str, request: bytes) -> bytes:
+    def _call(self, name: str, request: bytes) -> bytes:
         try:
-            return bytes(self._channel.unary_unary(METHOD + method)(request, metadata=self._headers()))
+            return bytes(self._channel.unary_unary(method(name))(request, metadata=self._headers()))
         except grpc.RpcError as error:
             raise error_of(error, self._address) from error
 
-    def _stream(self, method: str, request: bytes, timeout_s: float | None = None) -> Iterator[bytes]:
-        return self._outcome(self._channel.unary_stream(METHOD + method)(
+    def _stream(self, name: str, request: bytes, timeout_s: float | None = None) -> Iterator[bytes]:
+        return self._outcome(self._channel.unary_stream(method(name))(
             request, metadata=self._headers(), timeout=timeout_s))
 
     def _outcome(self, answers: Iterable[bytes]) -> Iterator[bytes]:

@@ -17,13 +17,13 @@ from penstock.common.logging import logger
 from penstock.mnode.logins import Logins, read_basic
 from penstock.mnode.roles import Identity
 from penstock.shell.flight_sql import messages
+from penstock.shell.flight_sql.endpoint import SERVICE, address
 from penstock.shell.flight_sql.failures import DETAILS, code_of, encode, text_of
 from penstock.shell.flight_sql.messages import make, read
 from penstock.shell.flight_sql.service import ACTIONS, FlightSql
 from penstock.shell.flight_sql.sessions import Sessions
 
 _log = logger(__name__)
-_SERVICE = "arrow.flight.protocol.FlightService"
 _AUTHORIZATION = "authorization"
 _CLOSE_GRACE_S = 2.0
 _KEEPALIVE_MS = 60_000
@@ -57,13 +57,13 @@ class FlightSqlServer:
                      # The calls of clients whose machine is gone must not last.
                      ("grpc.keepalive_time_ms", _KEEPALIVE_MS), ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS)])
         self._server.add_generic_rpc_handlers((_Calls(flight_sql, logins, sessions).handlers(),))
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
             if certificate is None:
-                self.port = self._server.add_insecure_port(address)
+                self.port = self._server.add_insecure_port(address(host, port))
             else:
                 chain, key = certificate
-                self.port = self._server.add_secure_port(address, grpc.ssl_server_credentials([(key, chain)]))
+                self.port = self._server.add_secure_port(
+                    address(host, port), grpc.ssl_server_credentials([(key, chain)]))
         except RuntimeError as error:
             raise UnavailableError(f"port {port} of {host} can't be opened",
                                    hint="another engine or program has it; choose another flightPort") from error
@@ -86,7 +86,7 @@ class _Calls:
 
     def handlers(self) -> Any:
         """Returns the methods as gRPC wants them."""
-        return grpc.method_handlers_generic_handler(_SERVICE, {
+        return grpc.method_handlers_generic_handler(SERVICE, {
             "Handshake": grpc.stream_stream_rpc_method_handler(_guarded_stream(self._handshake)),
             "GetFlightInfo": grpc.unary_unary_rpc_method_handler(_guarded(self._get_flight_info)),
             "GetSchema": grpc.unary_unary_rpc_method_handler(_guarded(self._get_schema)),
