@@ -25,7 +25,7 @@ from penstock.common.errors import (
 )
 from penstock.common.fs import shortage
 from penstock.common.passwords import PasswordHash
-from penstock.common.placement import Cut, owner
+from penstock.common.placement import Cut, owner, place
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
@@ -133,7 +133,8 @@ class _Namespace:
 
 def stable_vgroup(database: Database, table: str) -> int:
     """Returns the vgroup that a table of this name is placed on: the same on every machine, until vgroups are split."""
-    return database.vgroup_ids[owner(f"{database.name}.{table}", database.shares)]
+    name, shares = f"{database.name}.{table}", database.cut_shares
+    return database.vgroup_ids[owner(name, shares) if shares else place(name, len(database.vgroup_ids))]
 
 
 def physical_name(name: str, taken: Iterable[str]) -> str:

@@ -13,16 +13,15 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.errors import InvalidStatementError, NotFoundError
+from penstock.common.errors import InvalidStatementError, NotFoundError, UnavailableError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog import CatalogFile
-from penstock.mnode.cuts import check_cuts
 from penstock.mnode.lookup import did_you_mean
 from penstock.mnode.scan import tag_array
 from penstock.mnode.storage import vgroups_of
 from penstock.sql.cuts import Cut
-from penstock.sql.schema import ChildTable, Column, Table
+from penstock.sql.schema import ChildTable, Column, Database, Table
 from penstock.sql.types import DataType, Kind
 from penstock.vnode.keys import Index
 from penstock.vnode.outside import OutsideVnode
@@ -80,13 +79,10 @@ class OutsideTable:
             return list(catalog.children(self.table.storage_uid))
 
     def cut(self) -> Cut:
-        """Returns the cut of now."""
-        return tuple((vgroup_id, self._vnode(vgroup_id).acknowledged_version())
-                     for vgroup_id in self._database.vgroup_ids)
-
-    def check(self, first: Cut, last: Cut) -> None:
-        """Raises InvalidStatementError unless both are cuts of the database, in this order."""
-        check_cuts(self._database.vgroup_ids, first, last)
+        """Returns the cut of now. Raises NotFoundError if the table was dropped meanwhile."""
+        with closing(self._catalog()) as catalog:
+            database = self._still_there(catalog)
+        return tuple((vgroup_id, self._vnode(vgroup_id).acknowledged_version()) for vgroup_id in database.vgroup_ids)
 
     def rows(
         self, vgroup_id: int, names: Sequence[str], as_of: int | None = None, bounds: Bounds | None = None
@@ -98,12 +94,13 @@ class OutsideTable:
             self.table.storage_uid, [column.physical for column in self._stored(names)], as_of=as_of,
             tuids=None if tuids is None else pa.array(tuids, pa.uint64()),
             first_ts=wanted.first_ts, last_ts=wanted.last_ts)
-        return self._named(batches, names)
+        return self._named(vgroup_id, batches, names)
 
     def written(self, vgroup_id: int, names: Sequence[str], first: int, last: int) -> Iterator[pa.Table]:
         """Yields the columns `names` of the rows that a vnode wrote behind version `first` up to `last`; see there."""
         stored = [column.physical for column in self._stored(names)]
-        return self._named(self._vnode(vgroup_id).written(self.table.storage_uid, stored, first, last), names)
+        return self._named(
+            vgroup_id, self._vnode(vgroup_id).written(self.table.storage_uid, stored, first, last), names)
 
     def version_behind(self, vgroup_id: int, first: int, last: int, rows: int) -> int:
         """Returns how far to read from version `first` for about `rows` rows, at most to `last`; see OutsideVnode."""
@@ -118,18 +115,33 @@ class OutsideTable:
     def _stored(self, names: Sequence[str]) -> list[Column]:
         return [column for column in self.table.columns if column.name in names]
 
-    def _named(self, batches: Iterator[pa.RecordBatch], names: Sequence[str]) -> Iterator[pa.Table]:
+    def _named(
+        self, vgroup_id: int, batches: Iterator[pa.RecordBatch], names: Sequence[str]
+    ) -> Iterator[pa.Table]:
         known = {name for name, _ in self.columns}
         unknown = next((name for name in names if name not in known), None)
         if unknown is not None:
             raise InvalidStatementError(f"table {self.table.name} has no column {unknown}",
                                         hint=did_you_mean(unknown, known))
         with closing(self._catalog()) as catalog:
-            labels = _Labels(catalog, self.table)
+            labels = _Labels(catalog, self.table, vgroup_id)
             for batch in batches:
                 found = labels.of(batch)
                 if found is not None:
                     yield pa.table([found.column(name) for name in names], names=list(names))
+            if self._still_there(catalog).vgroup_ids != self._database.vgroup_ids:
+                raise UnavailableError(f"the vgroups of database {self._database.name} were split while it was read",
+                                       hint="read it again")
+
+    def _still_there(self, catalog: CatalogFile) -> Database:
+        """Returns the database as it is now. Raises NotFoundError if it or the table was dropped."""
+        table, name = self.table, self._database.name
+        database = catalog.database(name)
+        there = any(other.uid == table.storage_uid for other in catalog.tables(name)) and (
+            table.kind != "child" or catalog.child(table.storage_uid, table.uid) is not None)
+        if database is None or not there:
+            raise NotFoundError(f"table {name}.{table.name} was dropped")
+        return database
 
 
 class _Labels:
@@ -138,13 +150,14 @@ class _Labels:
     Child tables are asked for when their first row comes: the catalog knows them before the log has rows of theirs.
     """
 
-    def __init__(self, catalog: CatalogFile, table: Table) -> None:
+    def __init__(self, catalog: CatalogFile, table: Table, vgroup_id: int) -> None:
         self._catalog = catalog
         self._table = table
+        self._vgroup_id = vgroup_id
         self._children: dict[int, ChildTable | None] = {}
 
     def of(self, batch: pa.RecordBatch) -> pa.Table | None:
-        """Returns the rows of child tables that still exist, None if there are none."""
+        """Returns the rows of child tables that live in the vnode, not of dropped and moved ones; None if none do."""
         table = self._table
         if table.kind == "normal":
             return pa.table(self._columns(batch))
@@ -164,7 +177,8 @@ class _Labels:
 
     def _child(self, uid: int) -> ChildTable | None:
         if uid not in self._children:
-            self._children[uid] = self._catalog.child(self._table.storage_uid, uid)
+            child = self._catalog.child(self._table.storage_uid, uid)
+            self._children[uid] = child if child is not None and child.vgroup_id == self._vgroup_id else None
         return self._children[uid]
 
     def _columns(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:

@@ -14,8 +14,7 @@ from queue import SimpleQueue
 from penstock import __version__
 from penstock.common.config import Config
 from penstock.common.errors import StorageError
-from penstock.common.tls import tls_of
-from penstock.mnode.logins import check_host
+from penstock.mnode.logins import tls_for_clients
 from penstock.mnode.registry import EngineLease, open_engine
 from penstock.mnode.roles import Identity
 from penstock.shell.dbapi import Connection
@@ -50,8 +49,7 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
 def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSqlServer:
     """Returns a server of Flight SQL for an engine. Raises ConfigError or UnavailableError."""
     engine = lease.engine
-    check_host(config.host, engine.catalog)
-    tls = tls_of(config)
+    tls = tls_for_clients(config, engine.catalog)
 
     def connect(identity: Identity) -> Connection:
         return Connection(open_engine(data, config), config.timezone, identity)

@@ -31,6 +31,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from pyspark.sql.types import StructType
 
 from penstock.common.errors import InvalidStatementError, UnavailableError
+from penstock.mnode.cuts import check_cuts
 from penstock.mnode.outside import TBNAME, Bounds, OutsideTable
 from penstock.sql.cuts import Cut, cut_text, parse_cut
 from penstock.sql.schema import ChildTable, Table
@@ -118,7 +119,7 @@ class _BatchReader(DataSourceReader):
     def partitions(self) -> Sequence[InputPartition]:
         versions: dict[int, int | None] = dict.fromkeys(self._table.vgroup_ids)
         if self._cut is not None:
-            self._table.check(self._cut, self._table.cut())
+            _check(self._cut, self._table.cut())
             versions = {vgroup_id: version for vgroup_id, version in self._cut if vgroup_id in versions}
         tuids = None
         if self._wanted.labels:
@@ -216,7 +217,7 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._starting_cut == "latest":
             return _offset(now)
         first = parse_cut(self._starting_cut)
-        self._table.check(first, now)
+        _check(first, now)
         return _offset(first)
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -227,7 +228,12 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         first, last = _cut(start), self._target or self._table.cut()
-        self._check(first, last)
+        try:
+            _check(first, last)
+        except InvalidStatementError as error:
+            raise UnavailableError(
+                f"the query was at '{cut_text(first)}' and can't go on from there: {error}",
+                hint="after SPLIT VGROUP, or in another directory, begin with a new checkpointLocation") from error
         if not isinstance(limit, ReadMaxRows):
             return _offset(last)
         behind = dict(first)
@@ -251,14 +257,9 @@ class _StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         rows = self._table.written(partition.vgroup_id, self._schema.fieldNames(), partition.first, partition.last)
         return _fitted(rows, self._schema)
 
-    def _check(self, first: Cut, last: Cut) -> None:
-        """Raises an error that says why a query can't go on from where it was."""
-        try:
-            self._table.check(first, last)
-        except InvalidStatementError as error:
-            raise UnavailableError(
-                f"the query was at '{cut_text(first)}', which the data directory doesn't have: {error}",
-                hint="for another or a restored directory begin with a new checkpointLocation") from error
+def _check(first: Cut, now: Cut) -> None:
+    """Raises InvalidStatementError unless `first` is a cut of the database whose cut is `now`, and no later one."""
+    check_cuts(tuple(vgroup_id for vgroup_id, _ in now), first, now)
 
 
 def _offset(cut: Any) -> dict[str, int]:

@@ -225,7 +225,8 @@ def _state(name: str) -> Text:
 
 
 def _verdict_style(stream: Row) -> str:
-    return "red" if "bottleneck" in (stream["verdict"] or "") or stream["state"] in ("STALLED", "FAILED") else ""
+    bad = "bottleneck" in (stream["verdict"] or "") or stream["state"] in ("STALLED", "FAILED", "WAITING")
+    return "red" if bad else ""
 
 
 def _bar(share: float, style: str) -> Text:

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from penstock.common.clock import Clock
 from penstock.common.paths import DataPaths
 from penstock.wal.log import Access
 from penstock.wal.segment import NO_END, End
 
 _PIECE = 4 << 20
+_REST_S = 0.005
+"""Between an answer and the next question about a log's end, which takes the dnode from its other work each time."""
 _NO_VERSION = -1
 
 
@@ -56,15 +59,16 @@ Ask = Callable[[LogRequest], pa.Table]
 class RemoteLogs:
     """The logs of one dnode, for all streams of a worker; thread-safe."""
 
-    def __init__(self, ask: Ask, paths: DataPaths) -> None:
+    def __init__(self, ask: Ask, paths: DataPaths, clock: Clock) -> None:
         """`paths` are the dnode's, by which errors name what is wrong there."""
         self._ask = ask
         self._paths = paths
+        self._clock = clock
         self._ends: dict[int, End] = {}
         self._lock = threading.Lock()
 
     def log(self, vgroup_id: int) -> RemoteLog:
-        return RemoteLog(self, self._ask, self._paths, vgroup_id)
+        return RemoteLog(self, self._ask, self._paths, self._clock, vgroup_id)
 
     def end(self, vgroup_id: int) -> End:
         """Returns the newest end that anybody has heard of."""
@@ -82,19 +86,27 @@ class RemoteLog:
 
     access: Access = "network"
 
-    def __init__(self, logs: RemoteLogs, ask: Ask, paths: DataPaths, vgroup_id: int) -> None:
+    def __init__(self, logs: RemoteLogs, ask: Ask, paths: DataPaths, clock: Clock, vgroup_id: int) -> None:
         self.path = paths.wal(vgroup_id)
         self._logs = logs
         self._ask = ask
+        self._clock = clock
         self._vgroup_id = vgroup_id
         self._asked = False
+        self._rested_at = clock.monotonic()
 
     def end(self) -> End:
         if not self._asked:
-            self.wait(_NO_VERSION, 0.0)
+            self._ask_end(_NO_VERSION, 0.0)
         return self._logs.end(self._vgroup_id)
 
     def wait(self, version: int, timeout_s: float) -> bool:
+        self._clock.wait(threading.Event(), max(0.0, self._rested_at - self._clock.monotonic()))
+        waited = self._ask_end(version, timeout_s)
+        self._rested_at = self._clock.monotonic() + _REST_S
+        return waited
+
+    def _ask_end(self, version: int, timeout_s: float) -> bool:
         answer = self._ask(EndRequest(self._vgroup_id, version, timeout_s)).to_pylist()
         self._asked = True
         if not answer:

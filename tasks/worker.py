@@ -105,7 +105,7 @@ class Worker:
         self._dnode = DnodeClient(spec.dnode_address, spec.secret)
         self._scratch = scratch
         self._logs = (None if reaches_files(self._paths, fs, spec.secret)
-                      else RemoteLogs(self._dnode.ask_log, self._paths))
+                      else RemoteLogs(self._dnode.ask_log, self._paths, clock))
         self._state_cache = StateCache(spec.state_cache_bytes)
         self._notifier = WalNotifier(clock, spec.wal_poll_interval_s)
         self._streams: dict[int, _HostedStream] = {}

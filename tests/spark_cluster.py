@@ -22,7 +22,7 @@ import psutil
 import pyspark
 from waiting import wait_until
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 _SPARK = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 

@@ -7,7 +7,8 @@
 - `["schema", options]`: its columns with their types; `["windows", options]`: its answer to the query of the stream
 - `["partitions", options, condition]`: how many partitions the batch source reads
 - `["stream", options]`: starts a query that counts and sums per window and child table, in `argv[1]`
-- `["done"]`: what the query has found once nothing is left to read; `["batches"]`: how many batches it has committed
+- `["done"]`: what the query has found once nothing is left to read; `["batches"]`: how many batches it has committed;
+  both start it again if it has failed
 - `["available", options]`: rows per batch of a query that ends with what there is
 
 Prints `ready` first.
@@ -39,6 +40,7 @@ class Program:
             .config("spark.log.level", "ERROR").getOrCreate())
         penstock.spark.register(self._spark)
         self._query: Any = None
+        self._options: dict[str, str] = {}
 
     def read(self, options: dict[str, str], columns: list[str], condition: str = "true") -> list[list[Any]]:
         rows = self._source(options).where(condition)
@@ -54,6 +56,7 @@ class Program:
         return int(self._source(options).where(condition).rdd.getNumPartitions())
 
     def stream(self, options: dict[str, str]) -> None:
+        self._options = options
         rows = self._spark.readStream.format("penstock").options(**options).load()
         results, checkpoints = str(self._folder / "results"), str(self._folder / "checkpoints")
 
@@ -64,13 +67,19 @@ class Program:
                        .option("checkpointLocation", checkpoints).start())
 
     def done(self) -> list[list[Any]]:
+        self._start_again()
         self._query.processAllAvailable()
         return _lists(self._spark.read.parquet(str(self._folder / "results")))
 
     def windows(self, options: dict[str, str]) -> list[list[Any]]:
         return _lists(_windows(self._source(options)))
 
+    def _start_again(self) -> None:
+        if self._query is not None and self._query.exception() is not None:
+            self.stream(self._options)
+
     def batches(self) -> int:
+        self._start_again()
         return len(list((self._folder / "checkpoints" / "commits").glob("[0-9]*")))
 
     def available(self, options: dict[str, str]) -> list[int]:

@@ -120,6 +120,30 @@ def test_what_was_written_comes_once(
         found(table.written(vgroup_id, names, 0, last[vgroup_id] + 100))
 
 
+def test_tables_that_were_moved_or_dropped(tmp_path: Path, engine: StatementEngine) -> None:
+    """Rows that moved to another vnode come once, from there; who began before the move is told, as of a drop."""
+    data = tmp_path / "data"
+    insert(engine, 0, 20)
+    before = OutsideTable(data, "d", "m")
+    assert everything(before) == expected(range(20))
+    engine.run("ALTER DATABASE d VGROUPS 4")
+    insert(engine, 20, 10)
+    after = OutsideTable(data, "d", "m")
+    names = [name for name, _ in after.columns]
+    cut = dict(after.cut())
+    assert cut == dict(before.cut())
+    assert len(cut) == 4
+    assert everything(after) == expected(range(30))
+    written = [found(after.written(vgroup_id, names, 0, version)) for vgroup_id, version in cut.items()]
+    assert sorted(row for rows in written for row in rows) == expected(range(30))
+    with pytest.raises(UnavailableError, match="were split"):
+        everything(before)
+    engine.run("DROP TABLE d.m")
+    for use in (after.cut, lambda: everything(after)):
+        with pytest.raises(NotFoundError, match=r"d\.m was dropped|has no table"):
+            use()
+
+
 def test_names_that_do_not_exist_are_named(tmp_path: Path, engine: StatementEngine) -> None:
     """The directory, the database, the table and the column, with what may be meant."""
     data = tmp_path / "data"
