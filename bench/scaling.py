@@ -21,12 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Executor, Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
 
-from bench.queries import Q1, Q2, Query
+from bench.queries import Q1, Q2
 from bench.rows import Shape
 from bench.setup import create_tables
 from penstock import __version__
@@ -41,6 +41,8 @@ from penstock.mnode.sandbox import Sandbox
 from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
 from penstock.tasks import control
 from penstock.tasks.build import TaskEdges, queue_counts, task_edges
+from penstock.tasks.executors import Executor as SparkExecutor
+from penstock.tasks.executors import Executors
 from penstock.tasks.messages import StartCheckpoint, TaskCheckpoint, TaskStatus
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.wire import decode, encode
@@ -53,6 +55,7 @@ SIZES = ((10, 10), (100, 10), (1000, 10), (10, 100), (100, 100), (1000, 100))
 #: process by Spark, the building of a stream's tasks, the writing of a task's state.
 WAY, HELP, PROCESS, BUILD, STATE = (0.0002, 0.001), (0.001, 0.01), (0.5, 2.0), (0.05, 0.2), (0.01, 0.1)
 _PATIENCE_S = 3600.0
+_EXECUTOR = SparkExecutor("driver", "simulated", 1_000_000, 0)
 
 
 class World:
@@ -92,7 +95,7 @@ class Worker:
     """The mnode's line to a worker, and the worker behind it."""
 
     def __init__(self, mnode: Mnode, spec: WorkerSpec, index: int) -> None:
-        self.group, self.index, self.pid = spec.group, index, 1000 + index
+        self.group, self.index, self.pid, self.here = spec.group, index, 1000 + index, False
         self.exchange_address = f"10.0.{index // 250}.{index % 250}:40000"
         self.gone = False
         self._mnode = mnode
@@ -156,6 +159,9 @@ class Group:
             worker = Worker(self.mnode, self.spec, index)
             self.workers.append(worker)
             self.mnode.world.later(PROCESS, lambda worker=worker: self.mnode.entrance.on_hello(worker))  # type: ignore[misc]
+
+    def places(self) -> dict[int, str]:
+        return {worker.index: _EXECUTOR.id for worker in self.workers}
 
     def cancel(self) -> None:
         for worker in self.workers:
@@ -319,17 +325,22 @@ class Mnode:
     def is_ready(self) -> bool:
         return True
 
+    def executors(self) -> Executors:
+        return Executors((_EXECUTOR,), elastic=False)
+
+    def scale(self, executors: int, released: Sequence[str]) -> None:
+        """There is room for all."""
+
 
 def models(streams: int, tables_per_vnode: int) -> list[StreamDeployment]:
     """Returns `streams` deployments over two vnodes, by turns of a query per table and of one per tag."""
     shape = Shape(tables=2 * tables_per_vnode, rows=2 * tables_per_vnode)
-    queries: Sequence[Query] = (Q1, Q2)
     with Sandbox("UTC", 1_800_000_000_000) as sandbox:
         create_tables(lambda text: sandbox.engine.execute(text, sandbox.session), shape, 2)
-        for number in range(streams):
-            query = queries[number % len(queries)]
-            sandbox.engine.execute(query.stream(f"s{number}", f"out{number}", "WINDOW_CLOSE"), sandbox.session)
-        return [running.deployment for running in sandbox.streams.local_streams().values()]
+        for query in (Q1, Q2):
+            sandbox.engine.execute(query.stream(query.name, f"out_{query.name}", "WINDOW_CLOSE"), sandbox.session)
+        made = [running.deployment for running in sandbox.streams.local_streams().values()]
+    return [replace(made[number % 2], stream_id=1_000 + number, name=f"s{number}") for number in range(streams)]
 
 
 def measurements(

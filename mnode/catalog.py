@@ -25,7 +25,7 @@ from penstock.common.errors import (
 )
 from penstock.common.fs import shortage
 from penstock.common.passwords import PasswordHash
-from penstock.common.placement import Cut, owner
+from penstock.common.placement import Cut, owner, place
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
@@ -133,7 +133,8 @@ class _Namespace:
 
 def stable_vgroup(database: Database, table: str) -> int:
     """Returns the vgroup that a table of this name is placed on: the same on every machine, until vgroups are split."""
-    return database.vgroup_ids[owner(f"{database.name}.{table}", database.shares)]
+    name, shares = f"{database.name}.{table}", database.cut_shares
+    return database.vgroup_ids[owner(name, shares) if shares else place(name, len(database.vgroup_ids))]
 
 
 def physical_name(name: str, taken: Iterable[str]) -> str:
@@ -897,10 +898,14 @@ class _Read:
                 else:
                     yield key, opened
 
-    def items(self, store: bytes) -> Iterator[tuple[bytes, Any]]:
+    def items(self, store: bytes, prefix: bytes = b"") -> Iterator[tuple[bytes, Any]]:
+        """Yields the entries whose keys begin with `prefix`, in the order of their keys."""
         with self._transaction.cursor(db=self._stores[store]) as cursor:
-            for key, value in cursor:
-                yield key, self._open(store, key, value)
+            if cursor.set_range(prefix):
+                for key, value in cursor:
+                    if not key.startswith(prefix):
+                        return
+                    yield key, self._open(store, key, value)
 
     def _open(self, store: bytes, key: bytes, value: bytes) -> Any:
         try:
@@ -908,6 +913,67 @@ class _Read:
         except ValueError as error:
             raise CorruptionError(
                 f"the catalog {self._path} is damaged: {store.decode()} {key.hex()}: {error}") from error
+
+
+class CatalogFile:
+    """The catalog as another process than the engine's reads it: what is asked for, as it is then.
+
+    One thread at a time, and one in a process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises NotFoundError if there is none, StorageError if it can't be opened."""
+        if not path.is_dir():
+            raise NotFoundError(f"{path.parent} is not a data directory")
+        self._path = path
+        try:
+            self._env = lmdb.open(str(path), readonly=True, max_dbs=len(_STORES), subdir=True)
+            self._stores = {name: self._env.open_db(name, create=False) for name in (_DATABASES, _TABLES, _CHILDREN)}
+        except lmdb.Error as error:
+            raise StorageError(f"the catalog {path} cannot be opened: {error}",
+                               hint="who reads it must be allowed to write its lock.mdb") from error
+
+    def close(self) -> None:
+        self._env.close()
+
+    def database(self, name: str) -> Database | None:
+        with self._env.begin() as transaction:
+            value = self._read(transaction).get(_DATABASES, name.encode())
+        return None if value is None else codec.database_from_json(value)
+
+    def table(self, database: str, name: str) -> Table | None:
+        """Returns a super, normal or child table."""
+        supers = {}
+        for table in self.tables(database):
+            if table.name == name:
+                return table
+            supers[table.uid] = table
+        for uid, parent in supers.items():
+            child = next((child for child in self.children(uid) if child.name == name), None)
+            if child is not None:
+                return child_as_table(parent, child)
+        return None
+
+    def tables(self, database: str) -> list[Table]:
+        """Returns the super and the normal tables of a database."""
+        with self._env.begin() as transaction:
+            found = [codec.table_from_json(value)[0] for _, value in self._read(transaction).items(_TABLES)]
+        return [table for table in found if table.database == database and table.replaces is None]
+
+    def children(self, super_uid: int) -> Iterator[ChildTable]:
+        """Yields the child tables of a super table."""
+        with self._env.begin() as transaction:
+            for key, value in self._read(transaction).items(_CHILDREN, codec.key(super_uid)):
+                yield codec.child_from_json(key, value)[1]
+
+    def child(self, super_uid: int, uid: int) -> ChildTable | None:
+        key = codec.key(super_uid, uid)
+        with self._env.begin() as transaction:
+            value = self._read(transaction).get(_CHILDREN, key)
+        return None if value is None else codec.child_from_json(key, value)[1]
+
+    def _read(self, transaction: Any) -> _Read:
+        return _Read(transaction, self._stores, self._path)
 
 
 def child_as_table(parent: Table, child: ChildTable) -> Table:

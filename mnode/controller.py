@@ -67,6 +67,8 @@ _STOP_TIMEOUT_S = 30.0
 _EVENTS_KEPT = 1000
 _ABANDONED_KEPT = 5
 _SILENCE_CHECK_S = 0.5
+_FIRST_COUNT_S = 0.1
+"""How often it is looked whether Spark is there and tells its executors."""
 _MEASURE_LEAST_S = 0.5
 """A look at all processes takes milliseconds: more often than so it is not worth it, however fast heartbeats come."""
 
@@ -451,9 +453,10 @@ class StreamController:
     def _free_slots(self) -> Iterator[WorkerInfo]:
         """Yields a line for each executor that has free slots."""
         for executor in () if self._executors is None else self._executors.all:
-            if executor.busy < executor.slots:
-                yield WorkerInfo(None, None, None, "FREE", executor=executor.id, host=executor.host,
-                                 slots=executor.slots - executor.busy)
+            hosted = sum(list(places.values()).count(executor.id) for places in self._places.values())
+            free = executor.slots - max(executor.busy, hosted)
+            if free > 0:
+                yield WorkerInfo(None, None, None, "FREE", executor=executor.id, host=executor.host, slots=free)
 
     def _nice(self, user_code: bool) -> int:
         """Returns how much lower the priority of a group's processes is."""
@@ -611,7 +614,7 @@ class StreamController:
         scalable = self._executors is not None and self._executors.elastic and self._executors.all
         if self._counted_at is None or not (self._machine.groups or scalable):
             return None
-        return self._counted_at + self._settings.executors_interval_s
+        return self._counted_at + (_FIRST_COUNT_S if self._executors is None else self._settings.executors_interval_s)
 
     def _count_executors(self, handles: Mapping[str, Handle]) -> None:
         """Asks Spark for its executors, and where the workers of these groups are, in a helper thread."""
@@ -630,19 +633,26 @@ class StreamController:
         now = self._counted_at = self._clock.monotonic()
         if executors is None:
             return
-        known = None if self._executors is None else self._executors.slots
-        self._executors = executors
         for group in self._machine.groups:
             found = places.get(group.name, {})
             if group.slots and len(found) == group.workers:
                 self._places[group.name] = found
-        if executors.slots != known:
-            self._handle(groups.SlotsKnown(executors.slots))
+        remaining = self._note_executors(executors)
         missing = self._machine.missing_slots(*(group for group in self._machine.groups if group.lacks_slots))
-        starting = any(group.state is GroupState.STARTING for group in self._machine.groups)
-        scale = self._keeper.decide(executors, missing, starting, now)
+        placed = all(group.name in self._places for group in self._machine.groups)
+        hosting = {id_ for places in self._places.values() for id_ in places.values()}
+        scale = self._keeper.decide(remaining, hosting, missing, placed, now)
         if scale is not None:
+            self._note_executors(remaining)
             self._helpers.submit(self._scale, scale)
+
+    def _note_executors(self, found: Executors) -> Executors:
+        """Takes notice of those executors that aren't being given back, and returns them."""
+        known = None if self._executors is None else self._executors.slots
+        self._executors = self._keeper.remaining(found)
+        if self._executors.slots != known:
+            self._handle(groups.SlotsKnown(self._executors.slots))
+        return self._executors
 
     def _scale(self, scale: Scale) -> None:
         _log.info("Spark is asked for %d executors%s", scale.executors,
@@ -650,8 +660,9 @@ class StreamController:
         try:
             self._runtime.scale(scale.executors, scale.released)
         except Exception:  # noqa: BLE001
-            # What is still missing, or still idle, at the next count is asked for again.
-            _log.exception("Spark's executors could not be asked for")
+            # The next count decides anew.
+            _log.exception("Spark could not be asked for executors")
+            self._post(lambda: self._keeper.failed(scale))
 
     def _holdings(self) -> Iterator[Holding]:
         """Yields what each stream that isn't paused holds in the memory of each worker."""

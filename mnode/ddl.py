@@ -28,12 +28,12 @@ from penstock.mnode.lookup import (
     require_column,
     require_database,
     require_table,
+    require_user_database,
     table_missing,
 )
 from penstock.mnode.options import change_options, resolve_options
 from penstock.mnode.session import Result, SessionState
 from penstock.mnode.storage import Storage, oldest_allowed, vgroups_of
-from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.mnode.tag_values import read_tags
 from penstock.sql.schema import Column, Database, Session, Table, TagValue
 from penstock.sql.statements import (
@@ -125,14 +125,14 @@ class Ddl:
         return Result()
 
     def alter_database(self, statement: AlterDatabase) -> Result:
-        database = self._user_database(statement.name)
+        database = require_user_database(statement.name, self._catalog)
         self._catalog.alter_database(database.name, change_options(database.options, statement.options))
         return Result()
 
     def drop_database(self, statement: DropDatabase, session: SessionState) -> Result:
         if statement.if_exists and self._catalog.database(statement.name) is None:
             return Result()
-        database = self._user_database(statement.name)
+        database = require_user_database(statement.name, self._catalog)
         inside = []
         for stream in self._catalog.streams():
             source, target = self._stream_tables(stream)
@@ -158,12 +158,12 @@ class Ddl:
         return Result()
 
     def flush_database(self, statement: FlushDatabase) -> Result:
-        self._storage.flush(self._user_database(statement.name))
+        self._storage.flush(require_user_database(statement.name, self._catalog))
         return Result()
 
     def trim_database(self, statement: TrimDatabase) -> Result:
         """Deletes the rows that are older than KEEP."""
-        database = self._user_database(statement.name)
+        database = require_user_database(statement.name, self._catalog)
         oldest = oldest_allowed(database, self._clock.now_ms())
         for table in (*self._catalog.tables(database.name, "super"), *self._catalog.tables(database.name, "normal")):
             self._storage.delete(database, table, None, -(2**63), oldest - 1)
@@ -532,14 +532,9 @@ class Ddl:
                 raise InUseError(f"column {column.name} of {table.name} is read by stream {stream.name}",
                                  hint=f"DROP STREAM {stream.name} first")
 
-    def _user_database(self, name: str) -> Database:
-        if name in SYSTEM_DATABASES:
-            raise InvalidStatementError(f"{name} is a system database")
-        return require_database(name, self._catalog)
-
     def _writable_database(self, name: Name, session: Session) -> Database:
         database = database_of(name, session, self._catalog)
-        return self._user_database(database.name)
+        return require_user_database(database.name, self._catalog)
 
 
 def require_super(table: Table, name: Name) -> None:

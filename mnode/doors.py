@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.common.config import Config
-from penstock.common.tls import tls_of
 from penstock.mnode.http_door import HttpDoor, Page
-from penstock.mnode.logins import UsersView, check_host
+from penstock.mnode.logins import UsersView, tls_for_clients
 from penstock.mnode.overview import Overview
 from penstock.mnode.rest import Rest
 
@@ -29,9 +28,8 @@ def open_doors(config: Config, look: Callable[[], Overview], rest: Rest, users: 
         for port, pages in wanted.items():
             doors.append(HttpDoor(config.host, port, pages))
         if config.http_port:
-            check_host(config.host, users)
             doors.append(HttpDoor(
-                config.host, config.http_port, rest.places(), tls=tls_of(config),
+                config.host, config.http_port, rest.places(), tls=tls_for_clients(config, users),
                 any_name=lambda: bool(users.users())))
     except BaseException:
         for door in doors:

@@ -165,7 +165,7 @@ class Engine:
         self._ddl_lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
-        #: what writes passes it; it is closed while tables change their vnodes
+        #: what writes, or copies rows, passes it; it is closed while tables change their vnodes
         self._gate = Gate()
         self.activity = Activity(self.clock)
         with ExitStack() as undo:
@@ -295,11 +295,6 @@ class Engine:
                 if self._controller_factory is not None:
                     raise NotSupportedError("nothing is to be measured here: streams rest between statements")
                 return self._streams.analyze(statement)
-            case DryRunStream():
-                from penstock.mnode.dry_run import DryRun
-
-                return DryRun(self.catalog, self.storage, self._streams.plan,
-                              functions_directory(self.config, self.paths)).run(statement, session)
             case UseDatabase():
                 return self._ddl.use_database(statement, state)
             case FlushDatabase():
@@ -314,6 +309,11 @@ class Engine:
             match statement:
                 case Insert():
                     return self._ingest.insert(statement, text, session)
+                case DryRunStream():
+                    from penstock.mnode.dry_run import DryRun
+
+                    return DryRun(self.catalog, self.storage, self._streams.plan,
+                                  functions_directory(self.config, self.paths)).run(statement, session)
                 case CheckpointStream():
                     return self._lifecycle.checkpoint(statement)
                 case StopStream():

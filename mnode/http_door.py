@@ -229,7 +229,10 @@ def _handler(
         def _read_body(self, headers: Mapping[str, str], size_max: int) -> bytes:
             if self._waits_for_go:
                 super().handle_expect_100()
-            body = read_body(self.rfile, headers, size_max)
+            try:
+                body = read_body(self.rfile, headers, size_max)
+            except OSError as error:
+                raise RequestError(HTTPStatus.REQUEST_TIMEOUT, f"the body didn't come: {error}") from error
             self._unread = False
             return body
 

@@ -13,9 +13,11 @@ from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from penstock.common.clock import Clock
+from penstock.common.config import Config
 from penstock.common.errors import ConfigError, UnauthenticatedError
 from penstock.common.logging import logger
 from penstock.common.passwords import SALT_BYTES, PasswordHash
+from penstock.common.tls import Tls, tls_of
 from penstock.mnode.catalog import UserRecord
 from penstock.mnode.roles import OWNER, Identity
 
@@ -144,6 +146,15 @@ def check_host(host: str, users: UsersView) -> None:
     if not users.users() and not is_loopback(host):
         raise ConfigError(f"there are no users, so the server must not listen on {host}, where others reach it",
                           hint="CREATE USER admin PASS '...' ROLE admin, or listen on 127.0.0.1")
+
+
+def tls_for_clients(config: Config, users: UsersView) -> Tls | None:
+    """Returns the TLS that a server for clients speaks on `host`, or None. Raises ConfigError; see `check_host`."""
+    check_host(config.host, users)
+    tls = tls_of(config)
+    if tls is None and not is_loopback(config.host):
+        _log.warning("passwords and rows cross the network in clear: tlsCertificate and tlsKey are not set")
+    return tls
 
 
 def is_loopback(host: str) -> bool:

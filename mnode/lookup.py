@@ -7,6 +7,7 @@ from collections.abc import Iterable
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.mnode.catalog import Catalog
+from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.literals import position
 from penstock.sql.schema import Column, Database, Session, Table
 from penstock.sql.statements import Name
@@ -42,6 +43,13 @@ def require_database(name: str, catalog: Catalog, at: Position | None = None) ->
         raise NotFoundError(f"database {name} does not exist", code=DATABASE_MISSING, position=at,
                             hint=did_you_mean(name, catalog.database_names()))
     return database
+
+
+def require_user_database(name: str, catalog: Catalog) -> Database:
+    """Returns the database; `NotFoundError` with a hint if there is none, `InvalidStatementError` for system ones."""
+    if name in SYSTEM_DATABASES:
+        raise InvalidStatementError(f"{name} is a system database")
+    return require_database(name, catalog)
 
 
 def require_table(name: Name, session: Session, catalog: Catalog, text: str = "") -> Table:

@@ -23,12 +23,13 @@ from penstock.common.paths import DataPaths
 from penstock.common.placement import Cut, cut_one, cut_to
 from penstock.mnode.catalog import Catalog, Regrouping, StreamRecord
 from penstock.mnode.gate import Gate
-from penstock.mnode.lookup import require_database
+from penstock.mnode.lookup import require_database, require_user_database
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
 from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
+from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
 from penstock.sql.statements import AlterDatabase, SplitVgroup
 from penstock.tasks.environment import RowsRequest, SpanRequest
@@ -81,41 +82,60 @@ class Splitting:
 
     def split(self, statement: SplitVgroup) -> Result:
         """Gives half of a vgroup's tables to a new vgroup."""
-        with self._gate.closed():
+
+        def wanted() -> tuple[Database, Cut]:
             for database in self._catalog.databases():
                 if statement.vgroup_id in database.vgroup_ids:
-                    which = database.vgroup_ids.index(statement.vgroup_id)
-                    self._regroup(database, cut_one(database.shares, which))
-                    return Result()
-        raise NotFoundError(f"there is no vgroup {statement.vgroup_id}", hint="SHOW VGROUPS lists them")
+                    return database, cut_one(database.shares, database.vgroup_ids.index(statement.vgroup_id))
+            raise NotFoundError(f"there is no vgroup {statement.vgroup_id}", hint="SHOW VGROUPS lists them")
+
+        return self._execute(wanted)
 
     def alter(self, statement: AlterDatabase) -> Result:
         """Gives a database more vgroups, by splitting the largest ones."""
-        wanted = dict(statement.options)["VGROUPS"]
+        vgroups = dict(statement.options)["VGROUPS"]
         if len(statement.options) > 1:
             raise InvalidStatementError("VGROUPS is changed by a statement of its own", code=_INVALID_OPTION)
-        if not isinstance(wanted, int):
-            raise InvalidStatementError("VGROUPS must be a number", code=_INVALID_OPTION)
-        with self._gate.closed():
-            database = require_database(statement.name, self._catalog)
+        assert isinstance(vgroups, int)  # the parser takes nothing else
+
+        def wanted() -> tuple[Database, Cut]:
+            database = require_user_database(statement.name, self._catalog)
             count = len(database.vgroup_ids)
-            if wanted < count:
+            if vgroups < count:
                 raise InvalidStatementError(
                     f"database {database.name} has {count} vgroups, and can't be given fewer", code=_INVALID_OPTION,
                     hint="create another database and copy the tables")
-            if wanted > count:
-                self._regroup(database, cut_to(database.shares, wanted))
-        return Result()
+            if vgroups > MAX_VGROUPS:
+                raise InvalidStatementError(f"a database has at most {MAX_VGROUPS} vgroups", code=_INVALID_OPTION)
+            return database, cut_to(database.shares, vgroups)
+
+        return self._execute(wanted)
 
     def close(self) -> None:
         """Lets what waits for streams give up."""
         self._closing.set()
 
-    # --- inside, with the gate closed -----------------------------------------------------------------------------
+    # --- inside ---------------------------------------------------------------------------------------------------
+
+    def _execute(self, wanted: Callable[[], tuple[Database, Cut]]) -> Result:
+        """Does what is `wanted`, which is asked for again once nothing changes any more."""
+        database, cut = wanted()
+        if len(cut.shares) == len(database.vgroup_ids):
+            return Result()
+        reading, _ = self._touched(database)
+        for stream in reading:
+            self._check_divisible(stream)
+        # What is there by now is read before anybody has to wait; what comes meanwhile isn't much.
+        written = self._storage.acknowledged(database.vgroup_ids)
+        for stream in reading:
+            self._await_read(stream, written)
+        with self._gate.closed():
+            database, cut = wanted()
+            if len(cut.shares) > len(database.vgroup_ids):
+                self._regroup(database, cut)
+        return Result()
 
     def _regroup(self, database: Database, cut: Cut) -> None:
-        if len(cut.shares) > MAX_VGROUPS:
-            raise InvalidStatementError(f"a database has at most {MAX_VGROUPS} vgroups", code=_INVALID_OPTION)
         reading, writing = self._touched(database)
         for stream in reading:
             self._check_divisible(stream)
@@ -123,7 +143,6 @@ class Splitting:
         try:
             for stream in _upstream_first(reading):
                 ended.append(stream)
-                self._tell(f"waits until stream {stream.name} has read all rows")
                 self._await_read(stream)
                 self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=True)
             for stream in writing:
@@ -165,14 +184,16 @@ class Splitting:
             raise InUseError(f"stream {stream.name} can't go on over more vnodes: {problem}",
                              hint="drop it, and create it again with FILL_HISTORY 1")
 
-    def _await_read(self, stream: StreamRecord) -> None:
-        """Waits until the stream has read what is written; nothing is written any more but by streams behind it."""
+    def _await_read(self, stream: StreamRecord, written: StreamCut | None = None) -> None:
+        """Waits until the stream has read what was written, or what is: then only streams behind it write any more."""
+        self._tell(f"waits until stream {stream.name} has read all rows")
         deadline = self._clock.monotonic() + _READ_TIMEOUT_S
         while True:
             reached = self._streams.progress(stream)
-            if reached is not None and all(
-                    reached[vgroup_id] >= version for vgroup_id, version in self._storage.acknowledged(reached)):
-                return
+            if reached is not None:
+                behind = written or self._storage.acknowledged(reached)
+                if all(reached.get(vgroup_id, 0) >= version for vgroup_id, version in behind):
+                    return
             if self._clock.monotonic() >= deadline or self._closing.is_set():
                 raise UnavailableError(f"stream {stream.name} has not read all rows within {_READ_TIMEOUT_S:g} s",
                                        hint="SHOW STREAMS says what holds it up; try again when it has caught up")

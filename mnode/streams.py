@@ -518,7 +518,7 @@ class Streams:
     def end_at_checkpoint(self, stream: StreamRecord, timeout_s: float, *, required: bool) -> None:
         """Ends a stream's tasks right behind a checkpoint: its source tasks rest, so nothing is read after its cut.
 
-        If there can be no checkpoint and one is `required`, the stream runs on and UnavailableError tells why.
+        If there can be no checkpoint and one is `required`, the stream runs on and the error tells why.
         """
         controller = self._controller
         if controller is None or not self.runs(stream):
@@ -529,7 +529,7 @@ class Streams:
             controller.pause(stream.id)
             self._await_sources(controller, stream.id, paused=True)
             controller.checkpoint_now(stream.id, timeout_s)
-        except UnavailableError as error:
+        except PenstockError as error:
             if required:
                 if stream.wanted != "paused":
                     controller.resume(stream.id)

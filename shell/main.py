@@ -149,6 +149,8 @@ def _password(options: argparse.Namespace) -> str | None:
     if options.user is None:
         return None
     if options.password_file is None:
+        if not sys.stdin.isatty():
+            raise ConfigError("there is no terminal to ask for the password", hint="name a file with --password-file")
         return getpass.getpass(f"Password of {options.user}: ")
     try:
         return Path(options.password_file).expanduser().read_text("utf-8").partition("\n")[0]

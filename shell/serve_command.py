@@ -6,16 +6,15 @@ import argparse
 import os
 import signal
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 
 from penstock import __version__
 from penstock.common.config import Config
 from penstock.common.errors import StorageError
-from penstock.common.tls import tls_of
-from penstock.mnode.logins import check_host
+from penstock.mnode.logins import tls_for_clients
 from penstock.mnode.registry import EngineLease, open_engine
 from penstock.mnode.roles import Identity
 from penstock.shell.dbapi import Connection
@@ -36,9 +35,11 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
         undo.callback(server.close)
         if options.pid_file is not None:
             last.enter_context(_pid_file(Path(options.pid_file).expanduser()))
-        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}, process {os.getpid()}")
+        http = f", HTTP on {config.host}:{config.http_port}" if config.http_port else ""
+        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}, "
+             f"process {os.getpid()}")
         notify(READY)
-        stop.wait()
+        stop.get()
         notify(STOPPING)
         _say("closing: streams write a last checkpoint")
     _say("closed")
@@ -48,8 +49,7 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
 def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSqlServer:
     """Returns a server of Flight SQL for an engine. Raises ConfigError or UnavailableError."""
     engine = lease.engine
-    check_host(config.host, engine.catalog)
-    tls = tls_of(config)
+    tls = tls_for_clients(config, engine.catalog)
 
     def connect(identity: Identity) -> Connection:
         return Connection(open_engine(data, config), config.timezone, identity)
@@ -60,11 +60,11 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
         Bounds(config.flight_message_max, config.flight_calls_max), tls.pem() if tls is not None else None)
 
 
-def _stop_signals() -> threading.Event:
-    """Returns what SIGTERM and SIGINT set, however often they come."""
-    stop = threading.Event()
+def _stop_signals() -> SimpleQueue[int]:
+    """Returns what SIGTERM and SIGINT are put into. Its methods may be interrupted by themselves, unlike an Event's."""
+    stop: SimpleQueue[int] = SimpleQueue()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+        signal.signal(number, lambda caught, frame: stop.put(caught))
     return stop
 
 

@@ -118,13 +118,13 @@ class SparkRuntime:
             for one in summaries if one.maxTasks() and not (elastic and one.id() == "driver")), elastic)
 
     def scale(self, executors: int, released: Sequence[str]) -> None:
-        """Asks the cluster for so many executors in all, and ends those that are `released`."""
+        """Ends the executors that are `released`, and asks the cluster for so many in all."""
         context = self.context()
         spark, tools = context._jsc.sc(), context._jvm.PythonUtils
-        # Without a number Spark would take the end of one for the wish to have none.
-        spark.requestTotalExecutors(executors + len(released), 0, tools.toScalaMap({}))
+        # In this order: else Spark counts those that end among those that it shall have, and starts others for them.
         if released:
             spark.killExecutors(tools.toSeq(list(released)))
+        spark.requestTotalExecutors(executors, 0, tools.toScalaMap({}))
 
     def stop(self) -> None:
         """Stops Spark and all its processes; for the end of the process."""
@@ -224,8 +224,12 @@ class GroupHandle:
         reason: str | None = None
         try:
             context = self._runtime.context()
+            found = self._runtime.executors()
             if self._cancelled.is_set():
                 reason = "cancelled"
+            elif found is not None and found.slots < self._workers:
+                # Spark would wait for more for a minute, and such a job can't be cancelled.
+                reason = f"Spark has {found.slots} slots, {self._workers} are needed"
             else:
                 self._run_job(context)
         except Exception as error:  # noqa: BLE001

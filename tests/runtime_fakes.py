@@ -197,7 +197,9 @@ class FakeTask:
             self.store.close()
 
 
-def build_fakes(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
+def build_fakes(
+    deployment: StreamDeployment, index: int, environment: TaskEnvironment, kind: type[FakeTask] = FakeTask
+) -> list[FakeTask]:
     """Builds source, agg and sink of worker `index`: every source feeds every agg, every agg feeds every sink."""
     places = range(len(deployment.vgroup_ids))
 
@@ -211,9 +213,9 @@ def build_fakes(deployment: StreamDeployment, index: int, environment: TaskEnvir
         return ChannelQueue(deployment.settings.queue_bytes, channels, environment.wake)
 
     return [
-        FakeTask(task("source"), deployment, environment, queue([task("source")]), queue(all_of("agg"))),
-        FakeTask(task("agg"), deployment, environment, queue(all_of("source")), queue(all_of("sink"))),
-        FakeTask(task("sink"), deployment, environment, queue(all_of("agg")), None),
+        kind(task("source"), deployment, environment, queue([task("source")]), queue(all_of("agg"))),
+        kind(task("agg"), deployment, environment, queue(all_of("source")), queue(all_of("sink"))),
+        kind(task("sink"), deployment, environment, queue(all_of("agg")), None),
     ]
 
 

@@ -38,7 +38,7 @@ class Served:
             env=clean_environment(**environment))
         assert self.process.stdout is not None
         self.greeting = self.process.stdout.readline()
-        found = re.search(r"Flight SQL on [\w.:]+:(\d+), process (\d+)", self.greeting)
+        found = re.search(r"Flight SQL on [\w.:]+:(\d+),.* process (\d+)", self.greeting)
         if found is None:
             self.process.kill()
             raise AssertionError(self.greeting + self.process.communicate()[1])

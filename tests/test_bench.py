@@ -21,6 +21,7 @@ from bench.profiling import profile
 from bench.queries import QUERIES, Query
 from bench.report import BEGIN, END, replaced, report
 from bench.rows import FIRST_MS, LATE_MAX, Shape, all_rows, arrivals
+from bench.scaling import measurements as scaling
 from bench.soak import Sample, phases, summary
 
 MS = 1_000_000
@@ -257,3 +258,15 @@ def test_a_soak_counts_what_was_above_its_bound_and_how_often_the_source_rested(
 def test_ratios_of_neighbours_are_hostile_by_tame() -> None:
     """Above 1 means that a hostile stream made the others slower."""
     assert ratios({"p50": 2.0, "p99": 10.0}, {"p50": 3.0, "p99": 5.0}) == {"p50": 1.5, "p99": 0.5}
+
+
+def test_the_coordinator_s_cost_is_simulated_from_start_to_failover(tmp_path: Path) -> None:
+    """A worker costs three messages per stream to start and one per heartbeat; it gets no tables but its own."""
+    found = {(line["measure"], line["vnodes"]): line for line in scaling(
+        [(2, 2), (4, 2)], tmp_path, streams_per_worker=2, tables_per_vnode=200, seed=1)}
+    things = ("start", "heartbeat", "checkpoint", "failover")
+    assert [*found] == [(thing, vnodes) for vnodes in (2, 4) for thing in things]
+    for vnodes in (2, 4):
+        assert found["start", vnodes]["messages"] == found["failover", vnodes]["messages"] == 3 * 2 * vnodes
+        assert found["heartbeat", vnodes]["messages"] == vnodes
+    assert found["start", 4]["sent_bytes"] < 2.5 * found["start", 2]["sent_bytes"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 from waiting import wait_until
 
@@ -19,9 +20,14 @@ _TIMEOUT_S = 120.0
 
 def test_executors_come_and_go_with_what_they_host(tmp_path: Path) -> None:
     """Two executors of two slots: both are given back after the last stream, and one comes for the next."""
+    # Spark's master puts a folder of its own beside Spark's files.
+    home = tmp_path / "spark"
+    home.mkdir()
+    for place in Path(pyspark.__file__).parent.iterdir():
+        (home / place.name).symlink_to(place)
     # A process has one Spark, and the tests' own is a local one.
-    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=300,
-                          env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+    done = subprocess.run([sys.executable, __file__, str(tmp_path)], capture_output=True, text=True, timeout=600, env={
+        **os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "SPARK_HOME": str(home)})
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stdout.splitlines() == ["two executors", "none", "waits", "runs on one"]
 

@@ -144,8 +144,7 @@ def test_rates_that_change_while_an_attempt_is_prepared_hold(tmp_path: Path) -> 
 
     def build(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[FakeTask]:
         assert deployment.settings.rates == TaskSettings().rates
-        return [Listening(task.id, deployment, environment, task.input, task.output)
-                for task in build_fakes(deployment, index, environment)]
+        return build_fakes(deployment, index, environment, Listening)
 
     def children() -> tuple[bytes, ...]:
         asked.set()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +22,16 @@ from served_here import ServedHere
 from waiting import wait_until
 
 from penstock.common.clock import ManualClock
-from penstock.common.errors import InvalidStatementError, InvalidValueError
+from penstock.common.errors import CancelledError, InvalidStatementError, InvalidValueError
 from penstock.mnode.roles import Identity
 from penstock.shell.flight_sql import messages
 from penstock.shell.flight_sql.client import METHOD
 from penstock.shell.flight_sql.frames import batches_of, frames, schema_of
 from penstock.shell.flight_sql.messages import make, pack, read, unpack
+from penstock.shell.flight_sql.server import whole
 from penstock.shell.flight_sql.service import ACTIONS
 from penstock.shell.flight_sql.sessions import Sessions
+from penstock.shell.literals import parameter_rows
 
 CALLS_MAX = 4
 PASSWORD = "correct horse"
@@ -96,6 +100,22 @@ def test_arrow_data_survives_frames(column: pa.Array, bytes_max: int) -> None:
     assert pa.Table.from_batches(list(batches), schema).equals(pa.Table.from_batches([batch, batch]))
 
 
+def test_frames_are_made_as_they_are_taken() -> None:
+    """Nothing is read ahead of a client that takes its time."""
+    batch = pa.record_batch({"n": [1, 2, 3]})
+    made: list[int] = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for number in range(10):
+            made.append(number)
+            yield batch
+
+    taken = frames(batch.schema, batches(), 1 << 20)
+    for frame in range(4):
+        next(taken)
+        assert len(made) == frame
+
+
 @given(st.data())
 def test_damaged_arrow_data_is_refused_or_sound(data: st.DataObject) -> None:
     """Whatever a byte is changed to, data is refused or valid: nobody computes with offsets into nowhere."""
@@ -122,7 +142,7 @@ def test_arrows_own_client(here: ServedHere) -> None:
         assert table.to_pylist() == [{"one": 1, "text": "x"}]
         assert client.get_schema(flight.FlightDescriptor.for_command(query_command("SHOW DATABASES")), options
                                  ).schema.names[0] == "name"
-        assert {action.type for action in client.list_actions(options)} == set(ACTIONS)
+        assert {each.type for each in client.list_actions(options)} == set(ACTIONS)
 
 
 def test_prepared_statements(here: ServedHere) -> None:
@@ -146,9 +166,81 @@ def test_prepared_statements(here: ServedHere) -> None:
         writer.close()
         [endpoint] = client.get_flight_info(command, options).endpoints
         assert client.do_get(endpoint.ticket, options).read_all().column(0).to_pylist() == [7]
+        writer, _ = client.do_put(command, pa.schema([("0", pa.int64())]), options)
+        writer.write_batch(pa.record_batch([pa.array([7, 8])], names=["0"]))
+        with pytest.raises(NotImplementedError, match="one row of parameters"):
+            writer.close()
         act("ClosePreparedStatement", make("ActionClosePreparedStatementRequest", prepared_statement_handle=handle))
         with pytest.raises(KeyError, match="no such prepared statement"):
             client.get_flight_info(command, options)
+
+
+def rows_of(here: ServedHere, command: Any) -> list[dict[str, Any]]:
+    """Returns the rows that answer a command, fetched as clients do it."""
+    with here.channel() as channel:
+        info = read("FlightInfo", channel.unary_unary(METHOD + "GetFlightInfo")(descriptor(pack(command))))
+        ticket = info.endpoint[0].ticket.SerializeToString()
+        schema, batches = batches_of(channel.unary_stream(METHOD + "DoGet")(ticket))
+        assert schema == schema_of(info.schema)
+        rows: list[dict[str, Any]] = pa.Table.from_batches(batches, schema).to_pylist()
+        return rows
+
+
+def test_metadata(here: ServedHere) -> None:
+    """Patterns and types choose tables; child tables must be asked for; keys are those of the tables."""
+    with here.own() as own:
+        for statement in ("CREATE DATABASE a_b", "CREATE DATABASE axb", "CREATE TABLE axb.n (ts TIMESTAMP, v INT)",
+                          "CREATE STABLE a_b.s (ts TIMESTAMP, k INT PRIMARY KEY) TAGS (t INT)",
+                          "CREATE TABLE a_b.c1 USING a_b.s TAGS (1)", "CREATE TABLE a_b.c2 USING a_b.s TAGS (2)"):
+            own.execute(statement)
+
+    def names(**wanted: Any) -> list[str]:
+        return [row["table_name"] for row in rows_of(here, make("CommandGetTables", **wanted))]
+
+    def databases(**wanted: Any) -> list[str]:
+        return [row["db_schema_name"] for row in rows_of(here, make("CommandGetDbSchemas", **wanted))]
+
+    assert databases() == ["a_b", "axb", "information_schema", "performance_schema"]
+    assert databases(db_schema_filter_pattern="a_b") == ["a_b", "axb"]
+    assert databases(db_schema_filter_pattern="a\\_b") == ["a_b"]
+    assert databases(catalog="") == databases()
+    assert databases(catalog="other") == []
+    assert rows_of(here, make("CommandGetCatalogs")) == []
+    assert names(db_schema_filter_pattern="a%") == ["s", "n"]
+    assert names(db_schema_filter_pattern="a%", table_types=["CHILD TABLE", "TABLE"]) == ["c1", "c2", "n"]
+    assert names(table_name_filter_pattern="c_") == ["c1", "c2"]
+    assert "ins_tables" in names(table_types=["SYSTEM TABLE"])
+    keys = rows_of(here, make("CommandGetPrimaryKeys", table="c1"))
+    assert [(row["db_schema_name"], row["column_name"], row["key_sequence"]) for row in keys] == [
+        ("a_b", "ts", 1), ("a_b", "k", 2)]
+    assert rows_of(here, make("CommandGetPrimaryKeys", table="c1", db_schema="axb")) == []
+    for command in ("CommandGetExportedKeys", "CommandGetImportedKeys"):
+        assert rows_of(here, make(command, table="s")) == []
+    known = {row["info_name"]: row["value"] for row in rows_of(here, make("CommandGetSqlInfo"))}
+    assert (known[0], known[3], known[8]) == ("Penstock", False, 0)
+    assert "INTERVAL" in known[508]
+    assert rows_of(here, make("CommandGetSqlInfo", info=[0, 9999])) == [{"info_name": 0, "value": "Penstock"}]
+
+
+def test_parameters_are_what_they_were(here: ServedHere) -> None:
+    """Values of all types become literals of these values; times with a zone keep their instant, to the nanosecond."""
+    moment = 1_714_557_600_123_456_789
+    batch = pa.record_batch([
+        pa.array([moment], pa.timestamp("ns")), pa.array([moment], pa.timestamp("ns", "Europe/Berlin")),
+        pa.array([None], pa.timestamp("s")), pa.array([Decimal("1.50")]), pa.array(["it's ?"]), pa.array([b"\x01"]),
+        pa.array([True]), pa.array(["x"]).dictionary_encode()], names=list("abcdefgh"))
+    [row] = parameter_rows(batch)
+    assert row == ("2024-05-01 10:00:00.123456789", "2024-05-01 10:00:00.123456789+00:00", None, Decimal("1.50"),
+                   "it's ?", b"\x01", True, "x")
+    with here.own() as own:
+        own.execute("CREATE DATABASE d PRECISION 'ns'")
+        own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+        own.execute("INSERT INTO d.t VALUES (?, 1)", row[1:2])
+        own.set_time_zone("Asia/Tokyo")
+        own.execute("INSERT INTO d.t VALUES (?, 2)", row[:1])
+        own.set_time_zone("UTC")
+        assert [str(value) for value in own.execute("SELECT ts FROM d.t ORDER BY ts").fetch_arrow().column(0)] == [
+            "2024-05-01 01:00:00.123456789", "2024-05-01 10:00:00.123456789"]
 
 
 # --- what goes wrong -----------------------------------------------------------------------------------------
@@ -202,6 +294,71 @@ def test_malformed_messages(here: ServedHere, call: Callable[[ServedHere], objec
         assert own.execute("SELECT v FROM d.t").fetchall() == [(1,)]
 
 
+def action(name: str, body: bytes) -> bytes:
+    return bytes(make("Action", type=name, body=body).SerializeToString())
+
+
+def valid_calls() -> list[tuple[str, list[bytes]]]:
+    """Returns calls that a client may make, by method."""
+    prepare = pack(make("ActionCreatePreparedStatementRequest", query="SELECT * FROM d.t WHERE v > ?"))
+    close = pack(make("ActionClosePreparedStatementRequest", prepared_statement_handle=b"12345678"))
+    option = make("SessionOption", key="schema", value=make("SessionOptionValue", string_value="d"))
+    commands = [make("CommandStatementQuery", query="SELECT ts, v FROM d.t"), make("CommandGetSqlInfo", info=[1, 500]),
+                make("CommandGetTables", db_schema_filter_pattern="%", include_schema=True),
+                make("CommandGetPrimaryKeys", table="t", db_schema="d"),
+                make("CommandPreparedStatementQuery", prepared_statement_handle=b"12345678")]
+    ticket = make("TicketStatementQuery", statement_handle=b"q12345678SELECT v FROM d.t")
+    return [
+        *(("GetFlightInfo", [descriptor(pack(command))]) for command in commands),
+        *(("GetSchema", [descriptor(pack(command))]) for command in commands),
+        ("DoGet", [make("Ticket", ticket=pack(ticket)).SerializeToString()]),
+        ("DoPut", good_ingest()), ("DoPut", good_ingest()[:1]),
+        ("DoAction", [action("CreatePreparedStatement", prepare)]),
+        ("DoAction", [action("ClosePreparedStatement", close)]),
+        ("DoAction", [action("SetSessionOptions", make(
+            "SetSessionOptionsRequest", session_options=[option]).SerializeToString())]),
+        ("DoAction", [action("CancelFlightInfo", make("CancelFlightInfoRequest", info=make(
+            "FlightInfo", endpoint=[make("FlightEndpoint", ticket=make("Ticket", ticket=pack(ticket)))])
+        ).SerializeToString())]),
+    ]
+
+
+@pytest.fixture(scope="module")
+def fuzzed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[grpc.Channel]:
+    """A channel to a server with a table, for many calls."""
+    with ServedHere(tmp_path_factory.mktemp("fuzzed") / "data") as server, server.channel() as channel:
+        with server.own() as own:
+            own.execute("CREATE DATABASE d VGROUPS 1")
+            own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+        yield channel
+
+
+@given(st.sampled_from(valid_calls()), st.data())
+def test_damaged_calls(fuzzed: grpc.Channel, call: tuple[str, list[bytes]], data: st.DataObject) -> None:
+    """Whatever becomes of a message on its way, the answer is one to a mistake of the client's, or a good one."""
+    method, requests = call[0], [bytearray(request) for request in call[1]]
+    message = data.draw(st.sampled_from(requests))
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(message)))
+        message[start:start + data.draw(st.integers(0, 4))] = data.draw(st.binary(max_size=4))
+    answers = fuzzed.stream_stream(METHOD + method)(map(bytes, requests), timeout=60)
+    with suppress(grpc.RpcError):
+        list(answers)
+    assert answers.code() in (grpc.StatusCode.OK, grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND,
+                              grpc.StatusCode.UNIMPLEMENTED, grpc.StatusCode.ALREADY_EXISTS), answers.details()
+
+
+def test_bytes_that_are_not_even_grpc(here: ServedHere) -> None:
+    """Who speaks another protocol is hung up on."""
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 100):
+        with socket.create_connection(("127.0.0.1", here.port), timeout=30) as connection:
+            connection.sendall(noise)
+            while connection.recv(4096):
+                pass
+    with here.connect() as con:
+        assert con.execute("SELECT 1").fetchall() == [(1,)]
+
+
 def test_oversize_messages(here: ServedHere) -> None:
     """A message above the bound is refused before it is read, with both sizes."""
     with pytest.raises(grpc.RpcError) as caught:
@@ -240,6 +397,21 @@ def code_of(here: ServedHere) -> Any:
     return None
 
 
+class GoneContext:
+    """The context of a call whose client has gone."""
+
+    def is_active(self) -> bool:
+        return False
+
+
+def test_rows_of_a_client_that_is_gone_are_not_the_end() -> None:
+    """A stream that breaks off isn't taken for a whole one."""
+    requests = whole(iter([b"one"]), GoneContext())
+    assert next(requests) == b"one"
+    with pytest.raises(CancelledError):
+        next(requests)
+
+
 def test_expired_tokens(here: ServedHere) -> None:
     """A token that is too old is refused; our own client logs in again and is where it was."""
     with here.own() as own:
@@ -270,14 +442,13 @@ def test_a_cancelled_query(here: ServedHere) -> None:
         do_action = channel.unary_stream(METHOD + "DoAction")
         info = read("FlightInfo", channel.unary_unary(METHOD + "GetFlightInfo")(
             descriptor(query_command("SELECT ts, v FROM d.t"))))
-        action = make("Action", type="CancelFlightInfo", body=make(
-            "CancelFlightInfoRequest", info=info).SerializeToString()).SerializeToString()
+        cancel = action("CancelFlightInfo", make("CancelFlightInfoRequest", info=info).SerializeToString())
         with pytest.raises(grpc.RpcError, match="doesn't run"):
-            list(do_action(action))
+            list(do_action(cancel))
         rows = channel.unary_stream(METHOD + "DoGet")(info.endpoint[0].ticket.SerializeToString())
         next(rows)
         next(rows)
-        [answer] = do_action(action)
+        [answer] = do_action(cancel)
         assert read("CancelFlightInfoResult", read("Result", answer).body).status == messages.CANCELLED
         with pytest.raises(grpc.RpcError) as caught:
             list(rows)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import duckdb
 import pyarrow as pa
 import pytest
 from query_harness import Harness
 
-from penstock.common.errors import InternalError, PenstockError
-from penstock.mnode.query import run_query, typed
+from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError
+from penstock.mnode.query import OpenQuery, run_query, typed
 from penstock.planner.plan import BatchPlan, PlanNode, ResultColumn
 from penstock.sql.types import BIGINT, INT, NULL, DataType, Kind, timestamp
 
@@ -43,6 +45,42 @@ def test_errors_of_duckdb_are_translated(sql: str) -> None:
     """No DuckDB error gets out."""
     with pytest.raises(PenstockError):
         run_query(plan(sql, ResultColumn("x", INT)), Harness(), duckdb.connect())
+
+
+def opened(sql: str, *columns: ResultColumn) -> OpenQuery:
+    return OpenQuery(plan(sql, *columns), Harness(), duckdb.connect(), Path("udf"))
+
+
+def test_rows_come_batch_by_batch() -> None:
+    """Batches have the plan's names and types, and no more rows than was asked for."""
+    with opened("SELECT range AS o0 FROM range(5000)", ResultColumn("n", INT)) as query:
+        batches = list(query.batches(2048))
+    assert max(batch.num_rows for batch in batches) <= 2048
+    assert pa.Table.from_batches(batches).to_pydict() == {"n": list(range(5000))}
+    assert batches[0].schema == pa.schema([("n", pa.int32())])
+
+
+def test_errors_between_batches_are_translated() -> None:
+    """A value that only a later batch stumbles over is told as any other one."""
+    sql = "SELECT CASE WHEN range > 900000 THEN CAST('x' AS INT) ELSE 1 END AS o0 FROM range(1000000)"
+    with opened(sql.replace("'x'", "'x' || range"), ResultColumn("n", INT)) as query:
+        batches = query.batches(2048)
+        next(batches)
+        with pytest.raises(InvalidValueError, match="Could not convert string 'x9"):
+            list(batches)
+
+
+@pytest.mark.parametrize("taken", [0, 1])
+def test_a_cancelled_query_ends(taken: int) -> None:
+    """Whether it has begun or not, a cancelled query gives no more rows; cancelling one that is over does nothing."""
+    with opened("SELECT range AS o0 FROM range(100000000)", ResultColumn("n", INT)) as query:
+        batches = query.batches(2048)
+        for _ in range(taken):
+            next(batches)
+        query.cancel()
+        with pytest.raises(CancelledError):
+            next(batches)
+    query.cancel()
 
 
 def test_constant_tables_are_gone_after_the_query() -> None:

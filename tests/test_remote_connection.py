@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from certificates import NO_OPENSSL, OPENSSL, make_certificate
 from served_here import ServedHere
 
 import penstock
 from penstock.common import errors
+from penstock.common.clock import SystemClock
 from penstock.shell import dbapi
+from penstock.shell.top import OwnEngine
 
 NOW_US = 1_700_000_000_000_000
 CREATE = (
@@ -80,6 +84,21 @@ def test_statements_of_a_session(pair: tuple[Any, Any]) -> None:
     assert remote.session.database is None
 
 
+def test_time_zones(pair: tuple[Any, Any]) -> None:
+    """The zone of a connection holds for what it writes and reads; an unknown one is refused and changes nothing."""
+    _, remote = pair
+    for connection in pair:
+        connection.set_time_zone("Asia/Tokyo")
+        with pytest.raises(dbapi.DataError, match="no time zone Nowhere"):
+            connection.set_time_zone("Nowhere")
+    remote.execute("CREATE DATABASE d")
+    remote.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+    remote.execute("INSERT INTO d.t VALUES ('2024-05-01 09:00:00', 1)")
+    remote.set_time_zone("UTC")
+    times = [connection.execute("SELECT ts FROM d.t").fetchone()[0] for connection in pair]
+    assert times == [datetime(2024, 5, 1, 9), datetime(2024, 5, 1)]
+
+
 def test_errors_are_the_same(pair: tuple[Any, Any]) -> None:
     """An error comes in its own class, with its code, hint and position."""
     own, remote = pair
@@ -121,6 +140,30 @@ def test_what_a_server_does_not_offer(pair: tuple[Any, Any]) -> None:
         remote.ingest_lines("m v=1 1", database="d")
     with pytest.raises(errors.NotSupportedError, match="in this process"):
         remote.time_window("d")
+
+
+def test_top_looks_at_a_server(pair: tuple[Any, Any]) -> None:
+    """`.top` shows the streams of a server."""
+    own, remote = pair
+    remote.execute("CREATE DATABASE d VGROUPS 1")
+    remote.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+    remote.execute("CREATE STREAM s INTO d.r AS SELECT _wstart AS ts, sum(v) AS total FROM d.t INTERVAL(1m)")
+    looks = [OwnEngine(connection, SystemClock()).look() for connection in (own, remote)]
+    assert [[stream["stream_name"] for stream in look["streams"]] for look in looks] == [["s"], ["s"]]
+
+
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
+def test_tls(tmp_path: Path) -> None:
+    """With a certificate the server speaks TLS alone, to clients that trust it."""
+    certificate, key = make_certificate(tmp_path)
+    settings = {"tlsCertificate": str(certificate), "tlsKey": str(key)}
+    with ServedHere(tmp_path / "data", settings) as here:
+        with penstock.connect(host="localhost", port=here.port, tls_roots=str(certificate)) as remote:
+            assert remote.execute("SELECT 1").fetchall() == [(1,)]
+        with pytest.raises(errors.UnavailableError):
+            penstock.connect(host="localhost", port=here.port)
+        with pytest.raises(errors.NotFoundError, match=r"nowhere\.pem"):
+            penstock.connect(host="localhost", port=here.port, tls_roots=str(tmp_path / "nowhere.pem"))
 
 
 def test_nobody_answers() -> None:

@@ -6,6 +6,8 @@ import base64
 import gzip
 import http.client
 import json
+import re
+import shlex
 import shutil
 import socket
 import ssl
@@ -17,16 +19,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import NO_OPENSSL, OPENSSL, make_certificate
 from embedded import Embedded
 from tests.test_ui import free_ports
+from waiting import wait_until
 
 from penstock.common.errors import ConfigError
+from penstock.mnode import http_door
 from penstock.mnode.http_door import HttpDoor
 from penstock.mnode.rest import Rest
 
 SIZE_MAX = 100_000
 LINE = b"meters,location=a current=10.3 1648791213000000000\n"
-OPENSSL = shutil.which("openssl")
+CURL = shutil.which("curl")
+ROOT = Path(__file__).parent.parent
 
 
 @dataclass(frozen=True)
@@ -277,6 +283,42 @@ def test_many_connections_at_once(client: Client) -> None:
     assert client.sql("SELECT count(*) FROM d.meters").body["data"] == [[400]]
 
 
+def test_who_comes_late_or_too_much_is_sent_away(db: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A body that doesn't come gives 408; beyond the bound connections are closed, until another one ends."""
+    monkeypatch.setattr(http_door, "_TIMEOUT_S", 0.5)
+    places = Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places()
+    slow = HttpDoor("127.0.0.1", 0, places)
+    with socket.create_connection(("127.0.0.1", slow.port), timeout=30) as connection:
+        connection.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\nSEL")
+        assert connection.recv(65536).split()[1] == b"408"
+    slow.close()
+    monkeypatch.setattr(http_door, "_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(http_door, "_CONNECTIONS_MAX", 2)
+    door = HttpDoor("127.0.0.1", 0, places)
+    ping = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", door.port), timeout=30) as first:
+        first.sendall(ping)
+        assert first.recv(65536).split()[1] == b"204"
+        with socket.create_connection(("127.0.0.1", door.port), timeout=30) as second:
+            second.sendall(ping)
+            assert second.recv(65536).split()[1] == b"204"
+            assert closed_at_once(door.port)
+        first.sendall(ping)
+        assert first.recv(65536).split()[1] == b"204"
+        wait_until(lambda: not closed_at_once(door.port))
+    door.close()
+
+
+def closed_at_once(port: int) -> bool:
+    """Tells whether a new connection gets no answer."""
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
+        try:
+            connection.sendall(b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            return connection.recv(65536) == b""
+        except ConnectionError:
+            return True
+
+
 # --- who asks --------------------------------------------------------------------------------------------------------
 
 
@@ -330,6 +372,18 @@ def test_secrets_in_requests_are_not_logged(db: Embedded, client: Client) -> Non
     assert "Xylophone" not in log
 
 
+@pytest.mark.skipif(CURL is None, reason="curl isn't there")
+def test_the_page_shows_what_curl_prints(db: Embedded, client: Client) -> None:
+    """The commands of docs/server.md do what it says."""
+    section = (ROOT / "docs" / "server.md").read_text().partition("## Over HTTP")[2].partition("\n## ")[0]
+    commands = re.findall(r"^    (curl .*)$", section, re.MULTILINE)
+    (printed,) = re.findall(r"^    (\{.*\})$", section, re.MULTILINE)
+    db.all("CREATE USER ada PASS 'correct-horse' ROLE admin", "CREATE DATABASE power KEEP 36500")
+    said = [subprocess.run([*shlex.split(command.replace(":6041", f":{client.port}")), "-sS"], check=True,
+                           capture_output=True, text=True, timeout=60).stdout for command in commands]
+    assert said == ["", f"{printed}\n"]
+
+
 # --- the engine's own door -------------------------------------------------------------------------------------------
 
 
@@ -361,16 +415,14 @@ def test_without_users_no_other_interface_is_opened(tmp_path: Path) -> None:
     assert Client(port).sql("SELECT 1").status == 401
     assert Client(port, basic("ada", "correct horse")).sql("SELECT 1").status == 200
     embedded.close()
+    log = "".join(path.read_text() for path in (tmp_path / "data" / "log").iterdir())
+    assert log.count("in clear") == 1
 
 
-@pytest.mark.skipif(OPENSSL is None, reason="openssl isn't there to make a certificate")
+@pytest.mark.skipif(OPENSSL is None, reason=NO_OPENSSL)
 def test_tls(tmp_path: Path) -> None:
     """With a certificate only TLS is spoken; clients that don't, or that wait, keep nobody from it."""
-    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
-    subprocess.run(
-        [str(OPENSSL), "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost", "-keyout", str(key), "-out", str(certificate)],
-        check=True, capture_output=True, timeout=60)
+    certificate, key = make_certificate(tmp_path)
     (port,) = free_ports(1)
     with pytest.raises(ConfigError, match="belong together"):
         Embedded(tmp_path / "data", {"httpPort": port, "tlsCertificate": str(certificate)})

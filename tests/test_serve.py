@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -9,9 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from serve_kit import Served, clean_environment, command, served
+from serve_kit import ROOT, Served, clean_environment, command, served
 
 import penstock
+from penstock.shell.main import _parser, _run_serve
 
 TIMEOUT_S = 60
 
@@ -27,6 +29,17 @@ def shell(server: Served, *words: str, stdin: str = "") -> subprocess.CompletedP
     return subprocess.run(
         command(Path("none"), {}, "--host", "127.0.0.1", "--port", str(server.port), *words), input=stdin,
         capture_output=True, text=True, check=False, timeout=TIMEOUT_S, env=clean_environment())
+
+
+def test_example_unit() -> None:
+    """The command of systemd's example unit is one that penstock takes."""
+    unit = (ROOT / "conf" / "systemd" / "penstock.service").read_text()
+    [line] = re.findall(r"^ExecStart=(.*)$", unit, flags=re.MULTILINE)
+    program, *words = line.split()
+    assert Path(program).name == "penstock"
+    options = _parser().parse_args(words)
+    assert options.run is _run_serve
+    assert options.data == "/var/lib/penstock"
 
 
 def test_service_manager_is_told(tmp_path: Path) -> None:
@@ -79,7 +92,9 @@ def test_last_checkpoint(tmp_path: Path) -> None:
         while not con.execute("SELECT total FROM d.sums").fetchall():
             pass  # the first window, a moment after Spark has started
         assert con.execute("SHOW CHECKPOINTS").fetchall() == []
-        assert server.end()[0] == 0
+        code, _, errors = server.end()
+        assert code == 0
+        assert "gRPC" not in errors
     with penstock.connect(str(data), {"disableStream": True}) as own:
         [checkpoint] = own.execute(
             "SELECT stream_name, state FROM information_schema.ins_stream_checkpoints").fetchall()
@@ -137,10 +152,12 @@ def test_shell_logs_in(tmp_path: Path) -> None:
         answer = shell(server, *login, str(right), "--csv", "-c", "SHOW USERS")
         assert answer.returncode == 0, answer.stderr
         assert "boss" in answer.stdout
-        for words in ([*login, str(wrong)], []):
+        for words, code, complaint in [
+            ([*login, str(wrong)], 1, "0x0357"), ([], 1, "0x0357"), (login[:2], 2, "--password-file"),
+        ]:
             refused = shell(server, *words, "-c", "SELECT 1")
-            assert refused.returncode == 1
-            assert "0x0357" in refused.stderr
+            assert refused.returncode == code
+            assert complaint in refused.stderr
     gone = shell(server, "-c", "SELECT 1")
     assert gone.returncode == 1
     assert "is `penstock serve` running there?" in gone.stderr

@@ -11,14 +11,20 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sandboxes import T0, TestBed
 
+from penstock.common.clock import SystemClock
 from penstock.common.errors import (
     InUseError,
     InvalidStatementError,
     NotFoundError,
     PenstockError,
+    StorageError,
     UnavailableError,
 )
+from penstock.common.fs import OsFs
 from penstock.mnode import catalog, records
+from penstock.mnode.fsck import Fsck
+from penstock.mnode.storage import Storage
+from penstock.tasks.repartition import Repartition
 from penstock.vnode import manifest
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.views import open_duckdb
@@ -265,6 +271,94 @@ def test_streams_on_streams_and_into_other_databases_go_on() -> None:
         assert bed.rows("SELECT count(*) FROM d.inward") == [(3,)]
         assert bed.rows("SELECT count(*) FROM information_schema.ins_stream_tasks WHERE stream_name = 'per_table'") == [
             (3 * 5,)]
+
+
+def test_streams_by_arrival_and_by_the_clock_go_on() -> None:
+    """What counts by when it came is divided without being read again: rows count once."""
+    with make(1) as bed:
+        bed.all("CREATE STREAM arrived TRIGGER AT_ONCE TIME INGESTION INTO arrived TAGS (g INT) AS "
+                "SELECT _wstart ts, count(*) n FROM meters PARTITION BY g INTERVAL(1m)",
+                "CREATE STREAM forced TRIGGER FORCE_WINDOW_CLOSE INTO forced TAGS (nm VARCHAR(20)) AS "
+                "SELECT _wstart ts, count(*) n FROM meters PARTITION BY tbname nm INTERVAL(1m)")
+        for _ in range(3):
+            now = bed.clock.now_ms()
+            bed.execute("INSERT INTO " + " ".join(
+                f"t{n} VALUES ({now + k}, 1)" for n in range(TABLES) for k in (0, 1)))
+            bed.execute(f"ALTER DATABASE d VGROUPS {len(bed.rows('SHOW VGROUPS')) + 1}")
+            bed.advance(60)
+        assert bed.rows("SELECT sum(n) FROM arrived") == [(3 * 2 * TABLES,)]
+        assert bed.rows("SELECT nm, sum(n) FROM forced GROUP BY nm ORDER BY nm") == [
+            (f"t{n}", 6) for n in range(TABLES)]
+
+
+def test_dead_letters_are_replayed_where_their_tables_are() -> None:
+    """Rows that came too late before a split count when they are replayed behind it, in the vnode that has them now."""
+    with make(1) as bed:
+        bed.execute("CREATE STREAM s LATE DLQ dead INTO o TAGS (nm VARCHAR(20)) AS SELECT _wstart ts, count(*) n "
+                    "FROM meters PARTITION BY tbname nm INTERVAL(10s)")
+        insert(bed, [(n, second, 1) for second in (0, 30) for n in range(TABLES)])
+        insert(bed, [(n, 1, 1) for n in range(TABLES)])
+        assert bed.rows("SELECT count(*) FROM dead") == [(TABLES,)]
+        bed.execute("ALTER DATABASE d VGROUPS 3")
+        insert(bed, [(n, 2, 1) for n in range(TABLES)])
+        assert bed.rows("SELECT count(*) FROM dead") == [(2 * TABLES,)]
+        bed.execute("REPLAY DLQ dead")
+        assert bed.rows("SELECT nm, n FROM o WHERE ts = 1700000000000 ORDER BY nm") == [
+            (f"t{n}", 3) for n in range(TABLES)]
+
+
+def test_a_stream_with_history_goes_on() -> None:
+    """What FILL_HISTORY has read is state as any other."""
+    with make(2) as bed:
+        insert(bed, ROWS[:30])
+        bed.all(create("per_table", f"{OPTIONS} FILL_HISTORY 1"), create("per_site", f"{OPTIONS} FILL_HISTORY 1"))
+        play(bed, [("grow", 1), ("insert", ROWS[20:]), ("delete", (1, 0, 40)), ("split", 0), ("insert", ROWS[:10])],
+             "per_table", "per_site")
+
+
+def test_a_split_says_how_far_it_is_and_leaves_a_sound_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SHOW QUERIES has the progress while it runs; fsck finds nothing behind it."""
+    shown = []
+    with make(1, "per_table", directory=tmp_path) as bed:
+        insert(bed, ROWS)
+        found = Storage.found
+
+        def watched(*arguments: Any) -> int:
+            running = bed.engine.system_tables.read("performance_schema", "perf_queries")
+            shown.extend(running.column("progress").to_pylist())
+            return found(*arguments)
+
+        monkeypatch.setattr(Storage, "found", watched)
+        bed.execute("ALTER DATABASE d VGROUPS 3")
+    assert len(shown) == 2
+    assert "1 of 2" in shown[0]
+    assert "tables into vnode 4, 2 of 2" in shown[1]
+    report = Fsck(tmp_path, OsFs(), SystemClock(), lambda what, size: None, repair=False).run()
+    assert report.damages == []
+
+
+def test_a_split_that_fails_leaves_everything_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that refuses, at any call: the streams go on, and the statement can be given again."""
+    with make(1, "per_table", "per_site") as bed:
+        insert(bed, ROWS[:30])
+        before = vgroups(bed)
+        for owner, name in ((Storage, "found"), (Repartition, "run"), (records.CommitRecords, "write")):
+            with monkeypatch.context() as patch:
+                def refuse(*_: Any, **__: Any) -> None:
+                    raise StorageError("the disk is full")
+
+                patch.setattr(owner, name, refuse)
+                with pytest.raises(StorageError):
+                    bed.execute("SPLIT VGROUP 2")
+            assert vgroups(bed) == before
+            assert [path.name for path in (bed.engine.paths.root / "vnode").iterdir()] == ["2"]
+            insert(bed, ROWS[10:20])
+            check(bed, "per_table", "per_site")
+        bed.execute("SPLIT VGROUP 2")
+        insert(bed, ROWS[30:])
+        check(bed, "per_table", "per_site")
 
 
 # --- refusals -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,9 @@ from hypothesis import strategies as st
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
-from penstock.vnode.vnode import SnapshotTooOldError, Vnode, VnodeOptions
+from penstock.vnode.outside import OutsideVnode
+from penstock.vnode.snapshot import SnapshotTooOldError
+from penstock.vnode.vnode import Vnode, VnodeOptions
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, RowsRecord
@@ -90,8 +92,10 @@ def duckdb_rows(relation: Any) -> pa.Table:
 
 
 def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]) -> None:
-    """Compares both ways of reading with the model, now and as of every version that must be readable."""
+    """Compares all ways of reading with the model, now and as of every version that must be readable."""
     last = vnode.acknowledged_version
+    outside = OutsideVnode(vnode.directory, 1, OsFs())
+    assert outside.acknowledged_version() == last
     for version in range(last if pin is None else max(pin, 1), last + 1):
         expected = {key: row for key, row in model.at.get(version, {}).items()
                     if ("tuids" not in arguments or key[0] in arguments["tuids"].to_pylist())
@@ -99,6 +103,7 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
         snapshot = vnode.snapshot(TABLE, as_of=version)
         rows = snapshot.to_arrow(**arguments)
         assert as_rows(rows, model.key_columns) == expected
+        assert outside.snapshot(TABLE, as_of=version).to_arrow(**arguments).equals(rows)
         if version == last:
             found = duckdb_rows(snapshot.relation(**arguments))
             assert as_rows(found, model.key_columns) == expected
@@ -193,6 +198,7 @@ def run_history(root: Path, ops: list[Any], key_columns: int, unit: str, argumen
         check(vnode, model, pin, given_arguments)
     vnode.verify()
     check_log(directory, model)
+    check_written(directory, model, vnode.acknowledged_version)
     vnode.close()
 
 
@@ -218,6 +224,23 @@ def check_log(directory: Path, model: Model) -> None:
                                  and record.first_ts <= key[1] <= record.last_ts)}
     assert state == model.rows
     reader.close()
+
+
+def check_written(directory: Path, model: Model, last: int) -> None:
+    """Checks that what was written since the beginning, in one go or in small stretches, has all rows of now."""
+    outside = OutsideVnode(directory, 1, OsFs())
+    for rows_at_once in (10**6, 2):
+        state: dict[Key, dict[str, Any]] = {}
+        reached = 0
+        while reached < last:
+            end = outside.version_behind(TABLE, reached, last, rows_at_once)
+            assert reached < end <= last
+            for batch in outside.written(TABLE, ["ts", "a", "b"] + ["k"] * (model.key_columns == 2), reached, end):
+                columns = ["_tuid", "ts", *(["k"] if model.key_columns == 2 else []), "a", "b"]
+                state |= as_rows(pa.Table.from_batches([batch]).select(columns), model.key_columns)
+            reached = end
+        assert {key: row for key, row in state.items() if key in model.rows} == {
+            key: {"a": row["a"], "b": row["b"]} for key, row in model.rows.items()}
 
 
 def test_a_snapshot_older_than_what_was_collapsed_is_refused(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def lock_data_directory(paths: DataPaths) -> DirectoryLock:
         file.close()
         raise DataDirectoryInUseError(
             f"the data directory {paths.root} is in use by the engine with process id {holder}",
-            hint="connect to that engine, or stop it first") from error
+            hint="connect to it with penstock --host if it is penstock serve, or stop it first") from error
     file.truncate(0)
     file.write(b"%d\n" % os.getpid())
     file.flush()

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.errors import InvalidStatementError
+from penstock.common.errors import InvalidStatementError, PenstockError
 from penstock.vnode.keys import TS_MAX, TS_MIN, U64
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, as_table
 from penstock.vnode.parts import PartCache
 from penstock.vnode.source import Chunk, Selection, gather, resolve
-from penstock.vnode.table import PartHandle
+from penstock.vnode.table import PartHandle, TableState
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.record import TUID_COLUMN
 
@@ -45,6 +45,12 @@ class TimeSpan:
     rows: int
 
 
+class SnapshotTooOldError(PenstockError):
+    """A reader asked for a version whose replaced rows were collapsed already; it should have set a pin."""
+
+    actor = "developer"
+
+
 class Snapshot:
     """All rows of one table as of one version. Immutable; its files stay readable while it lives."""
 
@@ -61,6 +67,17 @@ class Snapshot:
         self._tombstones = tombstones if index is not None else [t for t in tombstones if t.hides_for(version)]
         self._index = index
         self._cache = cache
+
+    @classmethod
+    def of(cls, table: TableState, vgroup_id: int, version: int, cache: PartCache) -> Snapshot:
+        """Returns the rows of a vnode's table as of a version. Raises SnapshotTooOldError."""
+        if version < table.floor:
+            raise SnapshotTooOldError(f"table {table.uid} of vnode {vgroup_id} can be read as of version "
+                                      f"{table.floor} or later, not {version}")
+        current = next((t.version for t in reversed(table.tombstones) if not t.dropped), 0) <= version
+        return cls(table_uid=table.uid, schema=table.schema, key_columns=table.key_columns, version=version,
+                   runs=table.runs(), parts=table.parts, tombstones=table.tombstones,
+                   index=table.tombstone_index if current else None, cache=cache)
 
     @property
     def row_count_estimate(self) -> int:

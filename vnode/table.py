@@ -12,13 +12,13 @@ import pyarrow as pa
 
 from penstock.vnode.ingest import Prepared
 from penstock.vnode.keys import TS_MIN, U64, Bools, Index, run_stops
-from penstock.vnode.manifest import LastTimes, PartInfo
+from penstock.vnode.manifest import LastTimes, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
 from penstock.vnode.newest import NewestTimes
 from penstock.vnode.parts import PartCache
 from penstock.vnode.source import Chunk, Found, find_newest, stored_values
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
-from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, RowsRecord, with_key_columns
+from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, with_key_columns
 
 APPEND, LATE, UPDATE = 0, 1, 2
 _RECENT_TOMBSTONES = 256
@@ -79,6 +79,22 @@ class TableState:
         self._index: TombstoneIndex | None = None
         self._base: tuple[int, TombstoneIndex] | None = None  # over so many of the oldest tombstones
         self.set_schema(schema, key_columns)
+
+    @classmethod
+    def stored(cls, entry: TableManifest, folder: Path) -> TableState:
+        """Returns a table as the MANIFEST has it, its parts in `folder`; without newest times and deletes."""
+        table = cls(entry.table_uid, entry.schema, entry.key_columns)
+        table.parts = tuple(PartHandle(part, folder / part.name) for part in entry.parts)
+        table.floor = entry.floor
+        table.last_times = entry.last_times
+        return table
+
+    def replay(self, record: RowsRecord | DeleteRecord) -> None:
+        """Does again what a record of the log says."""
+        if isinstance(record, RowsRecord):
+            self.append(*stored_form(record), record.batch.nbytes)
+        else:
+            self.delete(Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
 
     def set_schema(self, schema: pa.Schema, key_columns: int) -> None:
         """Sets the columns that writes are completed to."""

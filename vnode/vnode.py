@@ -42,7 +42,7 @@ from penstock.vnode.parts import (
 )
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.source import cut, gather, resolve
-from penstock.vnode.table import PartHandle, TableState, stored_form
+from penstock.vnode.table import PartHandle, TableState
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex, file_schema, to_table
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
@@ -101,12 +101,6 @@ class VnodeStats:
     flushes: int
     compactions: int
     pins: dict[str, int]
-
-
-class SnapshotTooOldError(PenstockError):
-    """A reader asked for a version whose replaced rows were collapsed already; it should have set a pin."""
-
-    actor = "developer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,10 +253,7 @@ class Vnode:
         """Rebuilds all tables from the MANIFEST and the log behind it."""
         self._tables = {}
         for entry in manifest.tables.values():
-            table = TableState(entry.table_uid, entry.schema, entry.key_columns)
-            table.parts = tuple(PartHandle(part, self._part_path(entry.table_uid, part.name)) for part in entry.parts)
-            table.floor = entry.floor
-            table.last_times = entry.last_times
+            table = TableState.stored(entry, self._parts(entry.table_uid))
             self._load_newest(table)
             for tombstone in entry.tombstones:
                 table.delete(tombstone)
@@ -271,11 +262,9 @@ class Vnode:
         try:
             while records := reader.read():
                 for record in records:
-                    if isinstance(record, RowsRecord):
-                        self._replay_rows(record)
-                    elif isinstance(record, DeleteRecord) and record.table_uid in self._tables:
-                        self._tables[record.table_uid].delete(
-                            Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
+                    # A table that isn't there was dropped later.
+                    if isinstance(record, RowsRecord | DeleteRecord) and record.table_uid in self._tables:
+                        self._tables[record.table_uid].replay(record)
         finally:
             reader.close()
 
@@ -298,12 +287,6 @@ class Vnode:
             if part.info.max_version > known:
                 for group in self._cache.row_groups(part.path, part.info, None, TS_MIN, TS_MAX):
                     table.newest.stored(*newest_times(group.tuid, group.ts))
-
-    def _replay_rows(self, record: RowsRecord) -> None:
-        table = self._tables.get(record.table_uid)
-        if table is None:
-            return  # the table was dropped later
-        table.append(*stored_form(record), record.batch.nbytes)
 
     def _ready(self) -> None:
         """Raises unless writes are possible; goes back to the acknowledged state after a refused write."""
@@ -601,13 +584,7 @@ class Vnode:
             if version > newest:
                 raise InvalidValueError(f"version {version} of vnode {self._options.vgroup_id} is not acknowledged; "
                                         f"the newest is {newest}")
-            if version < table.floor:
-                raise SnapshotTooOldError(f"table {table_uid} of vnode {self._options.vgroup_id} can be read as of "
-                                          f"version {table.floor} or later, not {version}")
-            current = next((t.version for t in reversed(table.tombstones) if not t.dropped), 0) <= version
-            return Snapshot(table_uid=table_uid, schema=table.schema, key_columns=table.key_columns, version=version,
-                            runs=table.runs(), parts=table.parts, tombstones=table.tombstones,
-                            index=table.tombstone_index if current else None, cache=self._cache)
+            return Snapshot.of(table, self._options.vgroup_id, version, self._cache)
 
     @property
     def oldest_version(self) -> int:
@@ -645,8 +622,11 @@ class Vnode:
 
     # Store
 
+    def _parts(self, table_uid: int) -> Path:
+        return self._store / "parts" / str(table_uid)
+
     def _part_path(self, table_uid: int, name: str) -> Path:
-        return self._store / "parts" / str(table_uid) / name
+        return self._parts(table_uid) / name
 
     def _new_name(self) -> str:
         name = f"{self._next_file:012d}.parquet"

@@ -1,1 +1,7 @@
 """Arrow Flight SQL, both ends: the server of `penstock serve`, and the client of our own shell and connections."""
+
+import os
+
+# An engine forks only to start other programs: gRPC needn't be ready for more, and complains where it can't be. It
+# reads this when it is loaded.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")

@@ -26,6 +26,7 @@ _log = logger(__name__)
 _SERVICE = "arrow.flight.protocol.FlightService"
 _AUTHORIZATION = "authorization"
 _CLOSE_GRACE_S = 2.0
+_KEEPALIVE_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,9 @@ class FlightSqlServer:
             ThreadPoolExecutor(bounds.calls, thread_name_prefix="flight-sql"), maximum_concurrent_rpcs=bounds.calls,
             options=[("grpc.max_receive_message_length", bounds.message_bytes), ("grpc.max_send_message_length", -1),
                      # Two servers must not share a port without knowing of each other.
-                     ("grpc.so_reuseport", 0)])
+                     ("grpc.so_reuseport", 0),
+                     # The calls of clients whose machine is gone must not last.
+                     ("grpc.keepalive_time_ms", _KEEPALIVE_MS), ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS)])
         self._server.add_generic_rpc_handlers((_Calls(flight_sql, logins, sessions).handlers(),))
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         try:
@@ -118,7 +121,7 @@ class _Calls:
 
     def _do_put(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         with self._session(context) as session:
-            for result in self._flight_sql.put(session, _whole(requests, context)):
+            for result in self._flight_sql.put(session, whole(requests, context)):
                 yield result.SerializeToString()
 
     def _do_action(self, request: bytes, context: Any) -> Iterator[bytes]:
@@ -156,7 +159,7 @@ def _header(context: Any) -> str | None:
     return next((value for key, value in context.invocation_metadata() if key == _AUTHORIZATION), None)
 
 
-def _whole(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
+def whole(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
     """Yields a client's messages; raises CancelledError where they end because the client is gone."""
     try:
         yield from requests

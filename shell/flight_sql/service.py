@@ -150,8 +150,7 @@ class FlightSql:
                 affected = self._ingest(session, command, chain([first], requests))
             case "CommandPreparedStatementUpdate":
                 text = session.prepared(command.prepared_statement_handle).text
-                pieces = _parameters(chain([first], requests))
-                texts = (each for rows in pieces for each in bind_rows(text, rows)) if count_marks(text) else [text]
+                texts = _bound(text, chain([first], requests)) if count_marks(text) else [text]
                 affected = sum(self._update(session, _read(each)) for each in texts)
             case "CommandPreparedStatementQuery":
                 prepared = session.prepared(command.prepared_statement_handle)
@@ -267,7 +266,9 @@ class FlightSql:
         """Returns what columns a statement has, or None if it has none or they are only known afterwards."""
         if statement.query is not None:
             return arrow_schema(self._engine.query_columns(statement.query, session.connection.session))
-        if isinstance(statement.parsed, Show | Describe | Explain):  # running these harms nothing
+        parsed = statement.parsed
+        if isinstance(parsed, Show | Describe) or (isinstance(parsed, Explain) and not parsed.analyze):
+            # These cost little, and change nothing.
             return arrow_schema(self._execute(session, statement).columns)
         return None
 
@@ -317,11 +318,17 @@ def _parameters(requests: Iterable[bytes]) -> Iterator[list[Row]]:
     return map(parameter_rows, batches)
 
 
+def _bound(text: str, requests: Iterable[bytes]) -> Iterator[str]:
+    """Yields the statements that execute a prepared one with each row of parameters."""
+    for rows in _parameters(requests):
+        yield from bind_rows(text, rows)
+
+
 def _one_row(pieces: Iterable[list[Row]]) -> Row:
     rows = list(islice(chain.from_iterable(pieces), 2))
-    if len(rows) != 1:
-        raise NotSupportedError("a query takes one row of parameters")
-    return rows[0]
+    if len(rows) > 1:
+        raise NotSupportedError("a statement that is executed as a query takes one row of parameters")
+    return rows[0] if rows else ()
 
 
 def _refuse_transaction(command: Any) -> None:
