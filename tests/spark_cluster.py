@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import gettempdir
 
 import psutil
 import pyspark
@@ -32,7 +33,8 @@ def unshare() -> tuple[str, ...]:
     """Returns the command that runs another in a mount namespace; empty where that isn't allowed."""
     command = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--map-root-user", "--mount")
     try:
-        tried = subprocess.run([*command, "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, check=False)
+        mount = ("mount", "-t", "tmpfs", "none", gettempdir())
+        tried = subprocess.run([*command, *mount], capture_output=True, check=False)
     except OSError:
         return ()
     return command if tried.returncode == 0 else ()
@@ -53,7 +55,8 @@ LOOPBACK = Machine("127.0.0.1")
 def two_networks() -> Iterator[list[Machine]]:
     """Gives two machines that have a network each, joined by a cable; none where such a thing can't be made."""
     name = f"penstock-{os.getpid()}"
-    near, far, cable = "10.254.77.1", "10.254.77.2", f"ps{os.getpid()}"
+    network, cable = f"10.254.{os.getpid() % 256}", f"ps{os.getpid()}"
+    near, far = f"{network}.1", f"{network}.2"
     steps = [f"ip netns add {name}", f"ip link add {cable}a type veth peer name {cable}b netns {name}",
              f"ip addr add {near}/30 dev {cable}a", f"ip link set {cable}a up",
              f"ip -n {name} addr add {far}/30 dev {cable}b", f"ip -n {name} link set {cable}b up",
