@@ -24,6 +24,8 @@ import pyspark
 from waiting import wait_until
 
 PATIENCE_S = 120.0
+#: For a Java that lives for seconds: five of them start here, and compiling well is most of what that costs.
+JAVA_IN_A_HURRY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SPARK = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 
@@ -73,7 +75,8 @@ def two_networks() -> Iterator[list[Machine]]:
 def bare_environment() -> dict[str, str]:
     """Returns an environment in which Python finds installed packages only."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK", "PENSTOCK"))}
-    return kept | {"SPARK_HOME": str(_SPARK), "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable}
+    return kept | {"SPARK_HOME": str(_SPARK), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_IN_A_HURRY,
+                   "PYSPARK_PYTHON": sys.executable}
 
 
 def installed_package() -> Path | None:
