@@ -16,6 +16,23 @@ ROOT = Path(__file__).parent.parent
 ENDED_S = 60.0
 #: Nothing of what makes a server slow or what other tests may need: any free port, a zone that is the same everywhere.
 SETTINGS: dict[str, Any] = {"timezone": "UTC", "flightPort": 0, "walSegmentSize": "1MiB", "memtableSize": "1MiB"}
+SLOW_FUNCTION = '''
+"""A function that takes its time with each block of rows."""
+
+import threading
+
+
+def slow(values):
+    threading.Event().wait(0.5)
+    return values
+'''
+CREATE_SLOW_FUNCTION = "CREATE FUNCTION slow(DOUBLE) RETURNS DOUBLE LANGUAGE PYTHON AS 'slowly:slow'"
+
+
+def add_slow_function(data: Path) -> None:
+    """Puts the module of CREATE_SLOW_FUNCTION into a data directory."""
+    (data / "udf").mkdir(exist_ok=True)
+    (data / "udf" / "slowly.py").write_text(SLOW_FUNCTION)
 
 
 def command(data: Path, settings: Mapping[str, Any], *words: str) -> list[str]:

@@ -18,6 +18,7 @@ import pytest
 from embedded import NOW_MS
 from hypothesis import given
 from hypothesis import strategies as st
+from serve_kit import CREATE_SLOW_FUNCTION, add_slow_function
 from served_here import ServedHere
 from waiting import wait_until
 
@@ -440,19 +441,20 @@ def test_expired_tokens(here: ServedHere) -> None:
 def test_a_cancelled_query(here: ServedHere) -> None:
     """CancelFlightInfo ends a query that another call is fetching; one that doesn't run is not found."""
     with here.own() as own:
-        own.execute("CREATE DATABASE d VGROUPS 1")
-        own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
+        add_slow_function(here.data)
+        for statement in ("CREATE DATABASE d VGROUPS 1", "CREATE TABLE d.t (ts TIMESTAMP, v DOUBLE)",
+                          CREATE_SLOW_FUNCTION):
+            own.execute(statement)
         times = pa.array(range(NOW_MS, NOW_MS + 500_000), pa.timestamp("ms"))
-        own.cursor().insert_arrow("d.t", pa.table({"ts": times, "v": pa.array(range(500_000), pa.int32())}))
+        own.cursor().insert_arrow("d.t", pa.table({"ts": times, "v": [1.0] * 500_000}))
     with here.channel() as channel:
         do_action = channel.unary_stream(path_of("DoAction"))
         info = read("FlightInfo", channel.unary_unary(path_of("GetFlightInfo"))(
-            descriptor(query_command("SELECT ts, v FROM d.t"))))
+            descriptor(query_command("SELECT max(slow(v)) FROM d.t"))))
         cancel = action("CancelFlightInfo", make("CancelFlightInfoRequest", info=info).SerializeToString())
         with pytest.raises(grpc.RpcError, match="doesn't run"):
             list(do_action(cancel))
         rows = channel.unary_stream(path_of("DoGet"))(info.endpoint[0].ticket.SerializeToString())
-        next(rows)
         next(rows)
         [answer] = do_action(cancel)
         assert read("CancelFlightInfoResult", read("Result", answer).body).status == messages.CANCELLED

@@ -13,31 +13,20 @@ import adbc_driver_flightsql.dbapi
 import pyarrow as pa
 import pytest
 from adbc_driver_manager import ProgrammingError
-from serve_kit import Served, served
+from serve_kit import CREATE_SLOW_FUNCTION, Served, add_slow_function, served
 from waiting import wait_until
 
 import penstock
 
 CONNECTIONS = 200
 T0 = 1_700_000_000_000
-SLOW_FUNCTION = '''
-"""A function that takes its time with each block of rows."""
-
-import threading
-
-
-def slow(values):
-    threading.Event().wait(0.5)
-    return values
-'''
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     data = tmp_path_factory.mktemp("serve") / "data"
     with served(data) as running:
-        (data / "udf").mkdir(exist_ok=True)
-        (data / "udf" / "slowly.py").write_text(SLOW_FUNCTION)
+        add_slow_function(data)
         yield running
 
 
@@ -153,7 +142,7 @@ def test_results_are_streamed(con: Any) -> None:
 def test_cancel(con: Any, server: Served) -> None:
     """A query whose client gives up ends at once, and the engine goes on."""
     do(con, "CREATE DATABASE endless VGROUPS 1",
-       "CREATE FUNCTION slow(DOUBLE) RETURNS DOUBLE LANGUAGE PYTHON AS 'slowly:slow'")
+       CREATE_SLOW_FUNCTION)
     rows = pa.table({"ts": pa.array(range(T0, T0 + 500_000), pa.timestamp("ms")), "v": [1.0] * 500_000})
     with con.cursor() as cursor:
         cursor.adbc_ingest("t", rows, mode="create", db_schema_name="endless")
@@ -168,7 +157,8 @@ def test_cancel(con: Any, server: Served) -> None:
 
     def running() -> list[str]:
         with penstock.connect(host="127.0.0.1", port=server.port, config={"timezone": "UTC"}) as other:
-            return [row[-1] for row in other.execute("SHOW QUERIES").fetchall() if "slow(v)" in row[-1]]
+            texts = other.execute("SELECT sql FROM performance_schema.perf_queries").fetchall()
+            return [text for (text,) in texts if "slow(v)" in text]
 
     with con.cursor() as cursor:
         reader = threading.Thread(target=read, args=[cursor])
