@@ -42,6 +42,9 @@ CONF_DIRECTORY = Path(__file__).resolve().parent.parent / "conf"
 _MEMORY_LEAST = 64 * MIB
 ENVIRONMENT_PREFIX = "PENSTOCK_"
 SPARK_PREFIX = "spark."
+LOOPBACK = "127.0.0.1"
+_MASTER, _DRIVER_HOST = "spark.master", "spark.driver.host"
+_EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +165,14 @@ class Config:
         known = [(key.name, format_value(key, getattr(self, name))) for name, key in keys().items()]
         return known + sorted(self.spark.items())
 
+    @property
+    def worker_host(self) -> str:
+        """Where the engine, and its Spark, listen for workers: on loopback if those are this machine's."""
+        return self.spark.get(_DRIVER_HOST) or (LOOPBACK if is_local(self.spark[_MASTER]) else self.host)
+
     def spark_properties(self) -> dict[str, str]:
-        """Returns Spark's properties: `host`, conf/spark-defaults.conf, then the [spark] table on top."""
-        own = {"spark.driver.host": self.host, "spark.driver.bindAddress": self.host}
+        """Returns Spark's properties: `worker_host`, conf/spark-defaults.conf, then the [spark] table on top."""
+        own = {_DRIVER_HOST: self.worker_host, "spark.driver.bindAddress": self.worker_host}
         lines = (CONF_DIRECTORY / "spark-defaults.conf").read_text("utf-8").splitlines()
         pairs = (line.split(None, 1) for line in lines if line.strip() and not line.startswith("#"))
         return own | {name: value.strip() for name, value in pairs} | dict(self.spark)
@@ -242,7 +250,7 @@ class _Loader:
                 self._set(name, value, str(path))
 
     def read_environment(self, environment: Mapping[str, str]) -> None:
-        by_variable = {environment_variable(name): name for name in [*self._fields, "spark.master"]}
+        by_variable = {environment_variable(name): name for name in [*self._fields, _MASTER]}
         for variable in sorted(environment):
             if not variable.startswith(ENVIRONMENT_PREFIX):
                 continue
@@ -257,6 +265,7 @@ class _Loader:
 
     def finish(self, environment: Mapping[str, str]) -> Config:
         self._check_relations()
+        self._check_worker_host()
         if self._errors:
             count = len(self._errors)
             heading = "bad configuration" if count == 1 else f"bad configuration, {count} mistakes"
@@ -288,7 +297,7 @@ class _Loader:
         if name.startswith(SPARK_PREFIX):
             self._spark[name] = str(value).lower() if isinstance(value, bool) else str(value)
         elif name not in self._fields:
-            guess = _did_you_mean(name, [*self._fields, "spark.master"])
+            guess = _did_you_mean(name, [*self._fields, _MASTER])
             self._errors.append(f"{origin}: no key {name}{guess}")
         else:
             attribute = self._fields[name]
@@ -296,6 +305,13 @@ class _Loader:
                 self._values[attribute] = read_value(keys()[attribute], value)
             except ValueError as error:
                 self._errors.append(f"{origin}: {name} = {value!r}: {error}")
+
+    def _check_worker_host(self) -> None:
+        """Checks that workers on other machines are told an address to call."""
+        host = self._spark.get(_DRIVER_HOST) or self._values.get("host")
+        master = self._spark.get(_MASTER, "local")
+        if host in _EVERY_ADDRESS and not is_local(master):
+            self._errors.append(f"host = {host!r}: workers of {master} need one address to call; set spark.driver.host")
 
     def _check_relations(self) -> None:
         """Checks bounds that depend on each other; each pair with the reason why it must hold."""

@@ -13,7 +13,7 @@ import json
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -172,8 +172,8 @@ class Backups:
                     self._offered.discard(stream_id)
                 self._back_up(stream_id)
 
-    def restore(self, stream_id: int) -> bool:
-        """Puts the newest whole copy in the place of a stream's state; returns whether there was one.
+    def restore(self, stream_id: int, vgroup_ids: Sequence[int]) -> bool:
+        """Puts the newest whole copy over these vnodes in the place of a stream's state; returns whether there was one.
 
         No task of the stream may run.
         """
@@ -181,7 +181,7 @@ class Backups:
             return False
         try:
             for checkpoint_id in self._copies(self._store, stream_id):
-                if self._restore(self._store, stream_id, checkpoint_id):
+                if self._restore(self._store, stream_id, checkpoint_id, vgroup_ids):
                     self._tell(stream_id, f"its state is taken from the backup of checkpoint {checkpoint_id}")
                     return True
         except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
@@ -286,7 +286,9 @@ class Backups:
         except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
             _log.warning("the backups of the dropped stream %s stay: %s", name, _text_of(error))
 
-    def _restore(self, store: BackupStore, stream_id: int, checkpoint_id: int) -> bool:
+    def _restore(
+        self, store: BackupStore, stream_id: int, checkpoint_id: int, vgroup_ids: Sequence[int]
+    ) -> bool:
         name = f"{stream_id:x}/{checkpoint_id}"
         if _MANIFEST not in store.names(name):
             _log.info("backup %s is not complete and is passed over", name)
@@ -295,6 +297,10 @@ class Backups:
         with tempfile.TemporaryDirectory(prefix="restore-", dir=self._paths.scratch) as temporary:
             try:
                 manifest = _Manifest.decode(store.read(f"{name}/{_MANIFEST}"), f"backup {name}")
+                if not manifest.record.is_over(vgroup_ids):
+                    self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is from before vgroups were split "
+                                          "and is passed over")
+                    return False
                 for file in manifest.files:
                     local = Path(temporary) / file.task / "data.mdb"
                     local.parent.mkdir()

@@ -144,7 +144,7 @@ class ControllerSettings:
             udf_nice=config.udf_nice,
             log_level=config.log_level,
             log_format=config.log_format,
-            host=config.host,
+            host=config.worker_host,
         )
 
 

@@ -489,7 +489,7 @@ class Engine:
             return self._controller_factory(self, self._streams.checkpointed)
         mark_place(self.paths, self.fs, self._secret)
         self._service = DnodeService(
-            self._secret, self.results.write_results, self._answer, self._states.keep, self.config.host)
+            self._secret, self.results.write_results, self._answer, self._states.keep, self.config.worker_host)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,

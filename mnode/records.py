@@ -77,6 +77,10 @@ class CommitRecord:
         known = [task.rows for task in self.tasks if task.rows is not None]
         return sum(known) if known else None
 
+    def is_over(self, vgroup_ids: Iterable[int]) -> bool:
+        """Tells whether these are the vnodes that the stream read: it can't go on over others from here."""
+        return {vgroup_id for vgroup_id, _ in self.versions} == set(vgroup_ids)
+
     def encode(self) -> bytes:
         """Returns the record as text with its checksum in front."""
         body = {

@@ -230,7 +230,7 @@ class Splitting:
         """Divides the state of a stream that was ended; returns the record that makes it valid."""
         started_ms, started = self._clock.now_ms(), self._clock.monotonic()
         record = self._records.newest(stream.id)
-        if record is None or {vgroup_id for vgroup_id, _ in record.versions} != set(known.vgroup_ids):
+        if record is None or not record.is_over(known.vgroup_ids):
             raise UnavailableError(f"stream {stream.name} has no checkpoint")
         if record.unwritten:
             raise UnavailableError(f"stream {stream.name} has results that it could not write yet",

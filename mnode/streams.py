@@ -566,9 +566,9 @@ class Streams:
 
     def _forget_misfits(self, stream: StreamRecord, plan: StreamPlan) -> None:
         """Forgets checkpoints over other vnodes than there are: from before a split, or of one that failed."""
-        vgroup_ids = set(require_database(plan.source_database, self._catalog).vgroup_ids)
-        misfits = [one.checkpoint_id for one in self._records.all(stream.id) if one.record is not None
-                   and {vgroup_id for vgroup_id, _ in one.record.versions} != vgroup_ids]
+        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        misfits = [one.checkpoint_id for one in self._records.all(stream.id)
+                   if one.record is not None and not one.record.is_over(vgroup_ids)]
         if misfits:
             self._records.remove(stream.id, misfits)
 
@@ -787,7 +787,7 @@ class Streams:
             queues=queue_counts(task_edges(plan, stream.id, len(database.vgroup_ids)), len(database.vgroup_ids)),
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
-            recover=lambda: self._backups.restore(stream.id),
+            recover=lambda: self._backups.restore(stream.id, database.vgroup_ids),
             last_checkpoint_id=stream.last_checkpoint_id,
             functions=plan.function_names,
         ))

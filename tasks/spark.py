@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import penstock
-from penstock.common.config import is_local
+from penstock.common.config import LOOPBACK, is_local
 from penstock.common.errors import UnavailableError
 from penstock.common.logging import logger
 from penstock.common.responsiveness import leave_out_what_stays
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _log = logger(__name__)
 
-LOOPBACK = "127.0.0.1"
 DEFAULT_MASTER = "local[64]"
 APPLICATION_NAME = "penstock"
 

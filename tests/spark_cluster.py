@@ -17,12 +17,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from tempfile import gettempdir
 
 import psutil
 import pyspark
 from waiting import wait_until
 
 PATIENCE_S = 120.0
+#: For a Java that lives for seconds: five of them start here, and compiling well is most of what that costs.
+JAVA_IN_A_HURRY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _SPARK = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 
@@ -32,7 +35,8 @@ def unshare() -> tuple[str, ...]:
     """Returns the command that runs another in a mount namespace; empty where that isn't allowed."""
     command = ("unshare", "--mount") if os.geteuid() == 0 else ("unshare", "--map-root-user", "--mount")
     try:
-        tried = subprocess.run([*command, "sh", "-c", "mount -t tmpfs none /mnt"], capture_output=True, check=False)
+        mount = ("mount", "-t", "tmpfs", "none", gettempdir())
+        tried = subprocess.run([*command, *mount], capture_output=True, check=False)
     except OSError:
         return ()
     return command if tried.returncode == 0 else ()
@@ -53,7 +57,8 @@ LOOPBACK = Machine("127.0.0.1")
 def two_networks() -> Iterator[list[Machine]]:
     """Gives two machines that have a network each, joined by a cable; none where such a thing can't be made."""
     name = f"penstock-{os.getpid()}"
-    near, far, cable = "10.254.77.1", "10.254.77.2", f"ps{os.getpid()}"
+    network, cable = f"10.254.{os.getpid() % 256}", f"ps{os.getpid()}"
+    near, far = f"{network}.1", f"{network}.2"
     steps = [f"ip netns add {name}", f"ip link add {cable}a type veth peer name {cable}b netns {name}",
              f"ip addr add {near}/30 dev {cable}a", f"ip link set {cable}a up",
              f"ip -n {name} addr add {far}/30 dev {cable}b", f"ip -n {name} link set {cable}b up",
@@ -70,7 +75,8 @@ def two_networks() -> Iterator[list[Machine]]:
 def bare_environment() -> dict[str, str]:
     """Returns an environment in which Python finds installed packages only."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "SPARK", "PENSTOCK"))}
-    return kept | {"SPARK_HOME": str(_SPARK), "SPARK_DAEMON_MEMORY": "256m", "PYSPARK_PYTHON": sys.executable}
+    return kept | {"SPARK_HOME": str(_SPARK), "SPARK_DAEMON_MEMORY": "256m", "SPARK_DAEMON_JAVA_OPTS": JAVA_IN_A_HURRY,
+                   "PYSPARK_PYTHON": sys.executable}
 
 
 def installed_package() -> Path | None:

@@ -17,6 +17,7 @@ from penstock.mnode import backups
 from penstock.mnode.backup_store import DirectoryStore, open_backup_store
 from penstock.tasks.state_copy import copy_states
 from penstock.tasks.state_store import StateStore
+from penstock.wal.reader import WalGapError
 
 QUERY = "SELECT _wstart ts, count(*) n, sum(v) total FROM d.meters INTERVAL(10s)"
 
@@ -95,6 +96,30 @@ def test_a_stream_goes_on_from_a_backup_where_its_state_is_gone(tmp_path: Path) 
         bed.kill()
         assert is_right(bed)
         assert [row[1] for row in bed.rows("SHOW CHECKPOINTS") if row[2] == "COMMITTED"] == [5, 6]
+
+
+def test_a_backup_from_before_vgroups_were_split_is_not_taken(tmp_path: Path) -> None:
+    """Its state is of other tasks; one that was made since is taken, and is right."""
+    backup = tmp_path / "backup"
+    with make(tmp_path / "data", backup) as bed:
+        insert(bed, 1, 13)
+        bed.execute("CHECKPOINT STREAM s")
+        assert copies(backup) == ["1"]
+        bed.execute("ALTER DATABASE d VGROUPS 3")
+        insert(bed, 24)
+        assert is_right(bed)
+        old, new = copies(backup)
+    shutil.copytree(tmp_path / "data", tmp_path / "lost")
+    shutil.rmtree(tmp_path / "lost" / "streams")
+    shutil.copytree(backup, tmp_path / "stale")
+    shutil.rmtree(next((tmp_path / "stale").iterdir()) / new)
+    with open_bed(tmp_path / "lost", tmp_path / "stale") as bed:
+        with pytest.raises(WalGapError):  # it would have to begin anew, and the new logs don't reach back so far
+            bed.run()
+        assert any("from before vgroups were split" in event for event in events(bed))
+        assert not any("its state is taken" in event for event in events(bed))
+    assert int(old) == 1
+    assert_restored(tmp_path, backup, int(new))
 
 
 @pytest.mark.parametrize("damage", ["no manifest", "cut manifest", "missing file", "flipped byte"])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.answers import WrongAnswerError, check, expected
+from bench.coordinator import measurements as coordinator_costs
 from bench.figures import closed_latencies, closing_rows, percentiles, row_latencies
 from bench.jobs import PARTS, Options
 from bench.latency import with_vnodes
@@ -21,7 +22,6 @@ from bench.profiling import profile
 from bench.queries import QUERIES, Query
 from bench.report import BEGIN, END, replaced, report
 from bench.rows import FIRST_MS, LATE_MAX, Shape, all_rows, arrivals
-from bench.scaling import measurements as scaling
 from bench.soak import Sample, phases, summary
 
 MS = 1_000_000
@@ -262,7 +262,7 @@ def test_ratios_of_neighbours_are_hostile_by_tame() -> None:
 
 def test_the_coordinator_s_cost_is_simulated_from_start_to_failover(tmp_path: Path) -> None:
     """A worker costs three messages per stream to start and one per heartbeat; it gets no tables but its own."""
-    found = {(line["measure"], line["vnodes"]): line for line in scaling(
+    found = {(line["measure"], line["vnodes"]): line for line in coordinator_costs(
         [(2, 2), (4, 2)], tmp_path, streams_per_worker=2, tables_per_vnode=200, seed=1)}
     things = ("start", "heartbeat", "checkpoint", "failover")
     assert [*found] == [(thing, vnodes) for vnodes in (2, 4) for thing in things]

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 from conftest import TEST_CONFIG
-from spark_cluster import LOOPBACK, SparkCluster, bare_environment, installed_package, two_networks, unshare
+from spark_cluster import (
+    JAVA_IN_A_HURRY,
+    LOOPBACK,
+    SparkCluster,
+    bare_environment,
+    installed_package,
+    two_networks,
+    unshare,
+)
 from statement_engine import StatementEngine
 from waiting import wait_until
 
@@ -58,6 +66,8 @@ class Engine(StatementEngine):
     def __init__(self, data: Path, cluster: SparkCluster) -> None:
         super().__init__(data, TEST_CONFIG | {
             "host": cluster.host, "spark.master": cluster.url, "spark.executor.memory": "512m",
+            "spark.executor.extraJavaOptions": JAVA_IN_A_HURRY, "spark.driver.extraJavaOptions": JAVA_IN_A_HURRY,
+            "spark.ui.enabled": False,
             # No group is placed before both machines are there.
             "spark.cores.max": 2 * VNODES, "spark.scheduler.minRegisteredResourcesRatio": 1,
             "checkpointInterval": "300ms", "restartDelayMax": "1s"})

@@ -145,12 +145,16 @@ def test_spark_keys_pass_through(tmp_path: Path) -> None:
     assert properties["spark.scheduler.barrier.maxConcurrentTasksCheck.interval"] == "1s"
 
 
-def test_spark_listens_where_the_engine_does() -> None:
-    """`host` is Spark's address too, unless the [spark] table says otherwise."""
-    properties = load_config({"host": "10.0.0.7"}, environment={}).spark_properties()
-    assert {properties["spark.driver.host"], properties["spark.driver.bindAddress"]} == {"10.0.0.7"}
-    own = load_config({"host": "10.0.0.7", "spark.driver.host": "engine.example"}, environment={}).spark_properties()
-    assert own["spark.driver.host"] == "engine.example"
+def test_where_the_engine_listens_for_workers() -> None:
+    """On loopback for those of this machine; else on `host`, or where the [spark] table says that Spark does."""
+    cluster = {"spark.master": "spark://10.0.0.9:7077", "host": "10.0.0.7"}
+    for settings, host in (({"host": "0.0.0.0"}, "127.0.0.1"), (cluster, "10.0.0.7"),
+                           (cluster | {"host": "::", "spark.driver.host": "10.0.0.8"}, "10.0.0.8")):
+        config = load_config(settings, environment={})
+        properties = config.spark_properties()
+        assert {config.worker_host, properties["spark.driver.host"], properties["spark.driver.bindAddress"]} == {host}
+    with pytest.raises(ConfigError, match=r"workers of spark://10.0.0.9:7077 need one address to call"):
+        load_config(cluster | {"host": "0.0.0.0"}, environment={})
 
 
 def test_missing_and_malformed_files_are_named(tmp_path: Path) -> None:

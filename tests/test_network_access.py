@@ -152,3 +152,14 @@ def test_state_that_came_over_the_network_is_backed_up_and_restored(bed: Bed) ->
     bed.insert(33)
     bed.wait_equal()
     assert len([event for event in bed.events() if "its state is taken from the backup" in event]) == len(STREAMS)
+
+
+def test_streams_go_on_over_more_vnodes(bed: Bed) -> None:
+    """Their state is divided in the engine's own files; workers elsewhere, more of them now, go on from that."""
+    bed.insert(1, 3, 12)
+    bed.wait_equal()
+    bed.execute("ALTER DATABASE d VGROUPS 3")
+    bed.insert(14, 2, 33)
+    bed.wait_equal()
+    wait_until(lambda: bed.access() == {"network"})
+    assert len(bed.runtime.groups[-1].connections) == 3

@@ -53,6 +53,7 @@ def test_streams_go_on_over_more_workers_while_rows_come(tmp_path: Path) -> None
                 own.execute("INSERT INTO " + " ".join(
                     f"d.t{n} VALUES ({T0 + (number - 15 * (n == number % 8)) * 400}, {number})" for n in range(8)))
                 written.append(number)
+            own.close()
 
         writer = threading.Thread(target=write)
         writer.start()

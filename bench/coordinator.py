@@ -1,4 +1,4 @@
-"""What many vnodes and streams cost the coordinator: `python -m bench.scaling`; a JSON line per size.
+"""What many vnodes and streams cost the coordinator: `python -m bench.coordinator`; a JSON line per size.
 
 The coordinator is the real one, with its messages as they cross processes and its commit records as files. In the place
 of Spark, sockets and workers stands a simulation in one thread, with a clock of its own and seeded delays: a worker
@@ -372,14 +372,14 @@ def measurements(
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints a JSON line per size and thing measured."""
     parser = argparse.ArgumentParser(
-        prog="python -m bench.scaling", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+        prog="python -m bench.coordinator", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", default=",".join(f"{v}x{s}" for v, s in SIZES), help="VNODESxSTREAMS,...")
     parser.add_argument("--streams-per-worker", type=int, default=100)
     parser.add_argument("--tables-per-vnode", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args(arguments)
     sizes = [(int(vnodes), int(streams)) for vnodes, streams in (size.split("x") for size in options.sizes.split(","))]
-    with tempfile.TemporaryDirectory(prefix="penstock-scaling-") as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-coordinator-") as folder:
         for line in measurements(sizes, Path(folder), options.streams_per_worker, options.tables_per_vnode,
                                  options.seed):
             sys.stdout.write(json.dumps(line) + "\n")
