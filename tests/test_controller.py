@@ -191,7 +191,7 @@ def test_workers_are_listed_with_their_places(engine: Engine) -> None:
         engine.results.wait_rows(stream_id, 40)
     wait_until(lambda: all(worker.host == "here" for worker in engine.controller.workers()))
     *workers, free = engine.controller.workers()
-    assert [(worker.group, worker.index, worker.vgroup_id, worker.state, worker.streams) for worker in workers] == [
+    assert [(worker.group, worker.index, worker.node_id, worker.state, worker.streams) for worker in workers] == [
         ("db-1.1", 0, 2, "RUNNING", ("s1", "s2")), ("db-1.1", 1, 3, "RUNNING", ("s1", "s2")),
         ("db-2.1", 0, 2, "RUNNING", ("s3",)), ("db-2.1", 1, 3, "RUNNING", ("s3",))]
     assert all(worker.pid and worker.address and worker.heard_ms for worker in workers)

@@ -41,6 +41,7 @@ from penstock.mnode.groups import (
     WorkerJoined,
     WorkerLost,
 )
+from penstock.tasks.nodes import Nodes
 
 SETTINGS = GroupSettings(
     streams_per_worker=2,
@@ -51,7 +52,7 @@ SETTINGS = GroupSettings(
     restart_delay_min_s=1,
     restart_delay_max_s=30,
 )
-VNODES = (2, 3)
+VNODES = Nodes((2, 3))
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_streams_of_a_database_share_a_group_up_to_the_limit(machine: GroupMachi
     add(machine, 1)
     assert add(machine, 2) == []
     assert add(machine, 3) == [SubmitGroup("db-2.1", "db", VNODES)]
-    assert machine.handle(AddStream(4, "other", (7,)), 0.0) == [SubmitGroup("other-3.1", "other", (7,))]
+    assert machine.handle(AddStream(4, "other", Nodes((7,))), 0.0) == [SubmitGroup("other-3.1", "other", Nodes((7,)))]
     assert join(machine, "db-1.1") == [PrepareStream(1, 1), PrepareStream(2, 1)]
 
 
@@ -248,7 +249,7 @@ def test_a_group_waits_until_there_are_slots_for_it(machine: GroupMachine) -> No
     """It says how many it lacks, and starts once another group has left; a stream beside those that run needs none."""
     assert machine.handle(SlotsKnown(3), 0.0) == []
     running(machine, 1)
-    assert machine.handle(AddStream(2, "other", (7, 8)), 2.0) == []
+    assert machine.handle(AddStream(2, "other", Nodes((7, 8))), 2.0) == []
     waiting = state_of(machine, 2).group
     assert (waiting.lacks_slots, machine.missing_slots(waiting)) == (True, 1)
     assert machine.waits_for(waiting) == "1 slot is missing: its worker group needs 2, 1 of Spark's 3 are free"
@@ -256,7 +257,7 @@ def test_a_group_waits_until_there_are_slots_for_it(machine: GroupMachine) -> No
     assert machine.next_deadline() is None
     assert machine.handle(Tick(), 500.0) == []
     machine.handle(WorkerLost("db-1.1", 0, "killed"), 500.0)
-    assert machine.handle(JobEnded("db-1.1", "killed"), 501.0) == [SubmitGroup("other-2.1", "other", (7, 8))]
+    assert machine.handle(JobEnded("db-1.1", "killed"), 501.0) == [SubmitGroup("other-2.1", "other", Nodes((7, 8)))]
     assert not waiting.lacks_slots
     assert machine.handle(Tick(), 510.0) == []
     assert state_of(machine, 1).group.lacks_slots
@@ -361,10 +362,10 @@ class GroupHistories(RuleBasedStateMachine):
 
     def perform(self, instruction: Instruction) -> None:
         match instruction:
-            case SubmitGroup(group, _, vgroup_ids, _):
+            case SubmitGroup(group, _, nodes, _):
                 assert group not in self.jobs
                 self.jobs.add(group)
-                self.pending += [WorkerJoined(group, index) for index in range(len(vgroup_ids))]
+                self.pending += [WorkerJoined(group, index) for index in range(nodes.workers)]
             case ShutdownGroup(group) | CancelGroup(group):
                 assert group in self.jobs
                 self.pending.append(JobEnded(group, None))
