@@ -34,7 +34,8 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     vnodes = len(nodes.vgroup_ids)
     edges = task_edges(plan, 0, vnodes)
     lines = render_tree(plan.tree)
-    lines.append(f"Tasks: {len(edges)} on {vnodes} vnodes, {_exchange(plan, edges)}")
+    on = f"{vnodes} vnodes and {len(nodes.snode_ids)} snodes" if nodes.snode_ids else f"{vnodes} vnodes"
+    lines.append(f"Tasks: {len(edges)} on {on}, {_exchange(plan, edges)}")
     for edge in edges:
         target = f" -> {', '.join(_name(task) for task in edge.downstream)}" if edge.downstream else ""
         node = nodes.node_of(nodes.worker_of(edge.task))

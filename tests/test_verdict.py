@@ -140,6 +140,19 @@ def test_tasks_of_one_vnode_share_a_thread() -> None:
     assert told(report("source", busy=0.4), report("agg", busy=0.55)).kind == "idle"
 
 
+def test_tasks_on_an_snode_share_its_thread_and_no_other() -> None:
+    """Agg tasks there are told so; with a vnode they have no more in common than a number."""
+    names = Names("s1", Nodes((2, 3), (1012,)))
+    apart = [report("source", busy=0.5, lag=5), report("agg", 0, busy=0.5)]
+    assert verdict(RUNNING, apart, names).kind == "healthy"
+    full = verdict(RUNNING, [*apart, report("agg", 1, busy=0.45, input_bytes=9)], names)
+    assert full.text == "agg s1/v2 on snode 1012 is the bottleneck: busy 50% of the time"
+    sources = [report("source", 0, lag=4, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.9),
+               report("source", 1, lag=3000, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.9)]
+    assert verdict(RUNNING, [*sources, report("agg", 1, busy=0.96)], names).kind == "busy"
+    assert told(*sources, report("agg", 1, busy=0.96)).kind == "vnode"
+
+
 def test_a_circle_of_waiting_tasks_ends() -> None:
     """Reports are of different moments, so two tasks may seem to wait for each other."""
     assert "bottleneck" in told(report("source", blocked_by="7-agg-0", blocked=None, busy=None),
