@@ -130,3 +130,15 @@ def test_streams_move_when_they_start_next(engine: Engine) -> None:
     assert engine.run(placement) == [(None,)]
     engine.insert()
     engine.until(engine.equal_batch)
+
+
+def test_more_vgroups_keep_agg_tasks_on_the_snode(engine: Engine) -> None:
+    """The state is divided among more agg tasks, which are where those before were."""
+    engine.create(1)
+    engine.insert()
+    engine.until(engine.equal_batch)
+    engine.run("ALTER DATABASE d VGROUPS 4")
+    assert engine.agg_nodes("by_site") == [("snode", engine.snodes[0])] * 4
+    assert engine.agg_nodes("overall") == [("snode", engine.snodes[0])]
+    engine.insert()
+    engine.until(engine.equal_batch)
