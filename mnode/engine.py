@@ -202,7 +202,7 @@ class Engine:
             self._streams.start_all()
             self._watch_replacements()
             rest = Rest(self, self.logins, config.timezone, config.request_size_max)
-            for door in open_doors(config, self.overview, rest, self.catalog):
+            for door in open_doors(config, self.overview, rest, self.logins, self.catalog):
                 undo.callback(door.close)
             self._undo = undo.pop_all()
 
