@@ -159,9 +159,9 @@ class RunningStream:
     `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
     have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
     `last_checkpoint_id` were used, also if they aren't on disk any more. `snode_ids`: where its agg tasks are, if they
-    aren't beside the source tasks. `pause_reason`: why it is paused, if not by
-    PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit. `queues`: how
-    many its tasks have on each worker, for the share in `queueBudget`. `functions`: the users' functions that it calls.
+    aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
+    state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
+    `queueBudget`. `functions`: the users' functions that it calls.
     """
 
     stream_id: int

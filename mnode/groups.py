@@ -3,8 +3,8 @@
 Pure: no clock, no threads, no Spark. The controller performs the instructions and reports what came of them. A group
 serves one source database; streams share it up to a limit, if their tasks are on the same vnodes and snodes. Those that
 call users' functions share only with each other: what such a function does to its process must not be felt by streams
-that call none. A failed worker costs its whole group:
-Spark ends the job, and each stream of it gets a new attempt in the group's next job.
+that call none. A failed worker costs its whole group: Spark ends the job, and each stream of it gets a new attempt in
+the group's next job.
 """
 
 from __future__ import annotations

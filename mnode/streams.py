@@ -709,17 +709,13 @@ class Streams:
         return () if plan is None or database is None else task_edges(plan, stream.id, len(database.vgroup_ids))
 
     def _names(self, stream: StreamRecord, snode_ids: tuple[int, ...]) -> Names:
-        return Names(stream.name, Nodes(self._vgroup_ids(stream), snode_ids))
+        plan = self._plans.get(stream.id)
+        source = None if plan is None else self._catalog.database(plan.source_database)
+        return Names(stream.name, Nodes(source.vgroup_ids if source is not None else (), snode_ids))
 
     def _placement(self, stream: StreamRecord, snode_ids: tuple[int, ...]) -> str:
         plan = self._plans.get(stream.id)
-        return "" if plan is None else placement(plan, Nodes(self._vgroup_ids(stream), snode_ids)) or ""
-
-    def _vgroup_ids(self, stream: StreamRecord) -> tuple[int, ...]:
-        """Returns the vgroups that a stream reads, none if it isn't planned."""
-        plan = self._plans.get(stream.id)
-        source = None if plan is None else self._catalog.database(plan.source_database)
-        return () if source is None else source.vgroup_ids
+        return "" if plan is None else placement(plan, snode_ids) or ""
 
     def _with_silent_tasks(
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]

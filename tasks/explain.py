@@ -56,7 +56,7 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     lines.append(f"State: {_state(plan)}")
     if state_limit:
         lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
-    apart = placement(plan, nodes)
+    apart = placement(plan, nodes.snode_ids)
     if apart is not None:
         lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
@@ -65,14 +65,14 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     return lines
 
 
-def placement(plan: StreamPlan, nodes: Nodes) -> str | None:
+def placement(plan: StreamPlan, snode_ids: Sequence[int]) -> str | None:
     """Returns why a stream is kept apart from others, and how; None if it isn't."""
     reasons: list[str] = []
     if plan.functions:
         called = ", ".join(plan.function_names)
         reasons.append(f"shared only with streams that call users' functions (udfNice), since it calls {called}")
-    if nodes.snode_ids:
-        on = ", ".join(map(str, nodes.snode_ids))
+    if snode_ids:
+        on = ", ".join(map(str, snode_ids))
         reasons.append(f"shared only with streams that have their agg tasks on the same snodes: {on}")
     return "; ".join(reasons) or None
 
