@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -276,9 +276,10 @@ class ThreadGroup:
 
 
 class ThreadRuntime:
-    """Runs worker groups as threads instead of on Spark."""
+    """Runs worker groups as threads instead of on Spark, for which the data directory is `data_directory` if given."""
 
-    def __init__(self) -> None:
+    def __init__(self, data_directory: str | None = None) -> None:
+        self.data_directory = data_directory
         self.groups: list[ThreadGroup] = []
         self.descriptions: list[str] = []
         self.specs: list[WorkerSpec] = []
@@ -288,6 +289,8 @@ class ThreadRuntime:
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
     ) -> ThreadGroup:
+        if self.data_directory is not None:
+            spec = replace(spec, data_directory=self.data_directory)
         self.descriptions.append(description)
         self.specs.append(spec)
         group = ThreadGroup(spec, workers, on_end)

@@ -132,6 +132,24 @@ def test_streams_move_when_they_start_next(engine: Engine) -> None:
     engine.until(engine.equal_batch)
 
 
+def test_state_goes_along_between_workers_that_reach_no_files(tmp_path: Path) -> None:
+    """The engine keeps the state by task: an agg task finds it from whichever machine it asks."""
+    engine = Engine(tmp_path / "data", checkpointInterval="1h", restartDelayMin="10ms")
+    engine.runtime.data_directory = str(tmp_path / "other")
+    try:
+        engine.create(0)
+        engine.insert()
+        engine.until(engine.equal_batch)
+        for change in ("CREATE SNODE ON DNODE 1", "DROP SNODE ON DNODE 1"):
+            engine.run(change, "STOP STREAM by_site", "START STREAM by_site")
+            engine.insert()
+            engine.until(engine.equal_batch)
+        assert set(engine.run("SELECT DISTINCT wal_access FROM information_schema.ins_stream_tasks "
+                              "WHERE level = 'source'")) == {("network",)}
+    finally:
+        engine.engine.close()
+
+
 def test_more_vgroups_keep_agg_tasks_on_the_snode(engine: Engine) -> None:
     """The state is divided among more agg tasks, which are where those before were."""
     engine.create(1)
