@@ -60,13 +60,32 @@ def join_sides(left: Relation, right: Relation) -> Sides:
 class TimeComparison:
     """`left time OPERATOR right time + shift`, in units of the precision.
 
-    `left` and `right` are the two expressions. `shift` is None if one of them is truncated.
+    `left` and `right` are the two expressions, `columns` the primary timestamps in them: joined rows have several.
+    `shift` is None if one of them is truncated.
     """
 
     operator: Operator
     left: exp.Expression
     right: exp.Expression
+    columns: tuple[RelColumn, RelColumn]
     shift: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRange:
+    """The least and the greatest of right time minus left time in units of the precision, None where nothing bounds it.
+
+    `left` and `right` are the primary timestamps in question.
+    """
+
+    left: RelColumn
+    right: RelColumn
+    start: int | None
+    end: int | None
+
+    @property
+    def is_bounded(self) -> bool:
+        return self.start is not None and self.end is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,17 +110,24 @@ class Conditions:
         return any(time.operator == "=" and time.shift is None for time in self.times)
 
     @property
-    def range(self) -> tuple[int | None, int | None]:
-        """The least and the greatest of right time minus left time, None where nothing bounds it."""
-        starts, ends = [], []
+    def ranges(self) -> tuple[TimeRange, ...]:
+        """What the comparisons of untruncated times say together, for each two timestamps."""
+        by_columns: dict[tuple[int, int], list[TimeComparison]] = {}
         for time in self.times:
-            if time.shift is None:
-                continue
-            if time.operator in ("=", "<", "<="):
-                starts.append(-time.shift + (time.operator == "<"))
-            if time.operator in ("=", ">", ">="):
-                ends.append(-time.shift - (time.operator == ">"))
-        return max(starts, default=None), min(ends, default=None)
+            by_columns.setdefault((id(time.columns[0]), id(time.columns[1])), []).append(time)
+        return tuple(_range(times) for times in by_columns.values())
+
+
+def _range(times: list[TimeComparison]) -> TimeRange:
+    starts, ends = [], []
+    for time in times:
+        if time.shift is None:
+            continue
+        if time.operator in ("=", "<", "<="):
+            starts.append(-time.shift + (time.operator == "<"))
+        if time.operator in ("=", ">", ">="):
+            ends.append(-time.shift - (time.operator == ">"))
+    return TimeRange(*times[0].columns, max(starts, default=None), min(ends, default=None))
 
 
 def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
@@ -173,14 +199,15 @@ def _comparison(operator: Operator, first: exp.Expression, second: exp.Expressio
     if one.side == "r":
         operator, first, second, one, two = MIRRORED[operator], second, first, two, one
     shift = None if one.shift is None or two.shift is None else two.shift - one.shift
-    return TimeComparison(operator, first, second, shift)
+    return TimeComparison(operator, first, second, (one.column, two.column), shift)
 
 
 @dataclass(frozen=True, slots=True)
 class _Time:
-    """The primary timestamp of a side, plus `shift`; None if it is truncated."""
+    """A primary timestamp of a side, plus `shift`; None if it is truncated."""
 
     side: Side
+    column: RelColumn
     shift: int | None
 
 
@@ -194,17 +221,17 @@ def _time(node: exp.Expression, sides: Sides, scope: RowScope) -> _Time | None:
         time = _time(shifted, sides, scope) if by is not None else None
         if time is None or by is None or time.shift is None:
             return time
-        return _Time(time.side, time.shift + (by if isinstance(node, exp.Add) else -by))
+        return _Time(time.side, time.column, time.shift + (by if isinstance(node, exp.Add) else -by))
     if isinstance(node, exp.Anonymous) and node.this == "timetruncate" and node.expressions:
         time = _time(node.expressions[0], sides, scope)
-        return _Time(time.side, None) if time is not None else None
+        return _Time(time.side, time.column, None) if time is not None else None
     column = scope.find(node)
     if column is None:
         return None
     side = sides.of(column)
     relation = sides.relation(side)
     times = [time for time, _ in relation.times] or ([relation.time] if relation.time is not None else [])
-    return _Time(side, 0) if any(column.origins[0] is time for time in times) else None
+    return _Time(side, column.origins[0], 0) if any(column.origins[0] is time for time in times) else None
 
 
 def _length(node: exp.Expression, precision: Precision) -> int | None:

@@ -8,9 +8,17 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError
-from penstock.planner.binder import Builder, Relation
+from penstock.planner.binder import Builder, Relation, RelColumn
 from penstock.planner.expressions import compile_condition
-from penstock.planner.join_conditions import Conditions, Side, Sides, conjuncts, join_sides, read_conditions
+from penstock.planner.join_conditions import (
+    Conditions,
+    Side,
+    Sides,
+    TimeRange,
+    conjuncts,
+    join_sides,
+    read_conditions,
+)
 from penstock.planner.scopes import RowScope
 from penstock.sql.literals import position
 from penstock.sql.statements import Duration, JoinSource
@@ -20,16 +28,14 @@ JOIN_ERROR = 0x26FF
 NOT_UNIQUE = 0x2663
 HOW_TO_JOIN = "write ON a.ts = b.ts, or ON a.ts BETWEEN b.ts - 5s AND b.ts + 5s"
 
-Range = tuple[int | None, int | None]
-
 
 @dataclass(frozen=True, slots=True)
 class Join:
     """A join of two relations, in which names mean what `scope` says.
 
     `on` is the SQL of ON. `conditions` are those of ON and of `elsewhere`: what WHERE says of both sides of an inner
-    join. `range`: the least and the greatest of right time minus left time in units of the precision, None where there
-    is none or times are truncated. `looked_up`: the side whose rows are found by equal values, without regard to time.
+    join. `range`: how far apart in time rows may be, None if nothing bounds it or times are truncated. `looked_up`: the
+    side whose rows are found by equal values, without regard to time.
     """
 
     source: JoinSource
@@ -39,7 +45,7 @@ class Join:
     on: str | None
     conditions: Conditions
     elsewhere: tuple[exp.Expression, ...] = ()
-    range: Range = (None, None)
+    range: TimeRange | None = None
     looked_up: Side | None = None
 
     @property
@@ -84,7 +90,8 @@ def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
         elsewhere = tuple(_about_both(conjuncts(where), join))
         conditions = read_conditions([*conjuncts(source.on), *elsewhere], sides, scope)
         join = replace(join, conditions=conditions, elsewhere=elsewhere)
-    return replace(join, range=join.conditions.range, looked_up=_looked_up(join))
+    bounded = next((found for found in join.conditions.ranges if found.is_bounded), None)
+    return replace(join, range=bounded, looked_up=_looked_up(join))
 
 
 def _error(source: JoinSource, message: str, hint: str | None, builder: Builder,
@@ -117,10 +124,9 @@ def _looked_up(join: Join) -> Side | None:
     Raises InvalidStatementError if neither is so.
     """
     source, conditions = join.source, join.conditions
-    start, end = conditions.range
-    if start is not None and end is not None and start > end:
+    if any(found.start > found.end for found in conditions.ranges if found.start is not None and found.end is not None):
         raise join.error("the range of time ends before it starts", "write a.ts BETWEEN b.ts - 5s AND b.ts + 5s")
-    if conditions.truncated or (start is not None and end is not None):
+    if conditions.truncated or any(found.is_bounded for found in conditions.ranges):
         return None
     if conditions.times:
         raise join.error("the join bounds the times of both tables in one direction only",
@@ -142,24 +148,26 @@ def _is_timeless(relation: Relation) -> bool:
     return relation.time is None or (relation.table is not None and relation.table.kind == "normal")
 
 
-def _check_times(join: Join) -> None:
-    if join.sides.left.time is None or join.sides.right.time is None:
+def _time_lines(join: Join) -> tuple[RelColumn, RelColumn]:
+    left, right = join.sides.left.time, join.sides.right.time
+    if left is None or right is None:
         raise join.error(f"both sides of {'an ASOF' if join.source.variant == 'asof' else 'a WINDOW'} join need a "
                          "time line")
+    return left, right
 
 
-def _asof_range(join: Join) -> Range:
-    _check_times(join)
+def _asof_range(join: Join) -> TimeRange:
+    left, right = _time_lines(join)
     if len(join.conditions.times) > 1:
         raise join.error("an ASOF join compares the primary timestamps only once",
                          "bound how far apart they may be in WHERE, or write a WINDOW JOIN")
     if join.conditions.times:
-        return join.conditions.range
-    return (None, 0) if join.driver == "l" else (0, None)
+        return join.conditions.ranges[0]
+    return TimeRange(left, right, None, 0) if join.driver == "l" else TimeRange(left, right, 0, None)
 
 
-def _window_range(join: Join) -> Range:
-    _check_times(join)
+def _window_range(join: Join) -> TimeRange:
+    left, right = _time_lines(join)
     assert join.source.window is not None
     if join.conditions.times:
         raise join.error("ON of a window join cannot compare the primary timestamps",
@@ -167,7 +175,7 @@ def _window_range(join: Join) -> Range:
     start, end = (_offset(offset, join) for offset in join.source.window)
     if start > end:
         raise join.error(f"WINDOW_OFFSET({join.source.window[0]}, {join.source.window[1]}) ends before it starts")
-    return (start, end) if join.driver == "l" else (-end, -start)
+    return TimeRange(left, right, start, end) if join.driver == "l" else TimeRange(left, right, -end, -start)
 
 
 def _offset(offset: Duration, join: Join) -> int:

@@ -20,6 +20,7 @@ from penstock.sql.types import INTEGERS
 ROW = '"#row"'
 POSITION = '"#position"'
 NEAREST = '"#nearest"'
+PIECE = '"#piece"'
 
 
 def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Expression | None,
@@ -38,10 +39,51 @@ def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
         return _filtering_join(join, by)
     # What WHERE says of both sides is said here, too: it must not wait until all pairs are numbered.
     condition = " AND ".join([join.on or "true", *(compile_condition(node, join.scope) for node in join.elsewhere)])
-    words = {"inner": "JOIN", "left": "LEFT JOIN", "right": "RIGHT JOIN", "full": "FULL JOIN"}[source.kind]
+    if source.kind == "full" and _has_pieces(join):
+        return _result(join, _full_join(join, condition), time=None, by=by)
+    words = {"inner": "JOIN", "left": "LEFT JOIN", "right": "LEFT JOIN", "full": "FULL JOIN"}[source.kind]
+    driver, (others, condition) = join.driver, _near(join, join.driver, condition)
+    driving = join.sides.relation(driver).name
     name = builder.step("joined", lambda: (
-        f"SELECT {_select(join.sides)} FROM {left.name} l {words} {right.name} r ON {condition}"))
+        f"SELECT {_select(join.sides)} FROM {driving} {driver} {words} {others} ON {condition}"))
     return _result(join, name, time=_main_time(join), by=by)
+
+
+def _has_pieces(join: Join) -> bool:
+    """Whether DuckDB, which hashes keys, would pair all rows of equal ones, however far apart in time they are."""
+    return bool(join.conditions.keys) and join.range is not None and join.range.is_bounded and all(
+        time.operator != "=" for time in join.conditions.times)
+
+
+def _near(join: Join, driver: Side, condition: str) -> tuple[str, str]:
+    """Returns the FROM item of the side that isn't driving, and the condition, where too many rows have equal keys.
+
+    Time is cut into pieces as long as the range of the join. A row of the other side stands in each piece in which
+    its partners may be, which are one or two; so pieces are equal, and hashed, like keys, and no pair is found twice.
+    """
+    other: Side = "l" if driver == "r" else "r"
+    name, found = join.sides.relation(other).name, join.range
+    if not _has_pieces(join) or found is None or found.start is None or found.end is None:
+        return f"{name} {other}", condition
+    length = max(found.end - found.start, 1)
+    if driver == "l":
+        driving, time, shifts = found.left, found.right, (-found.end, -found.start)
+    else:
+        driving, time, shifts = found.right, found.left, (found.start, found.end)
+    pieces = ", ".join(f"({time.use().sql}::HUGEINT + {shift}) // {length}" for shift in shifts)
+    item = f"(SELECT *, unnest(list_distinct([{pieces}])) AS {PIECE} FROM {name}) {other}"
+    return item, f"{driver}.{driving.use().sql}::HUGEINT // {length} = {other}.{PIECE} AND {condition}"
+
+
+def _full_join(join: Join, condition: str) -> str:
+    """Adds the steps of a full join of pieces of time, and returns the last: the left rows, then what is left over."""
+    sides, builder = join.sides, join.builder
+    others, paired = _near(join, "l", condition)
+    partners, lonely = _near(join, "r", condition)
+    return builder.step("joined", lambda: (
+        f"SELECT {_select(sides)} FROM {sides.left.name} l LEFT JOIN {others} ON {paired} UNION ALL "
+        f"SELECT {_select(sides, 'l')} FROM {sides.right.name} r "
+        f"WHERE NOT EXISTS (SELECT 1 FROM {partners} WHERE {lonely})"))
 
 
 def _main_time(join: Join) -> RelColumn | None:
@@ -105,12 +147,6 @@ def _numbered(name: str) -> str:
     return f"(SELECT *, row_number() OVER () AS {ROW} FROM {name})"
 
 
-def _tables(join: Join) -> tuple[str, str]:
-    """FROM items of the driving side, with numbered rows, and of the other side."""
-    sides, driver, other = join.sides, join.driver, join.other
-    return f"{_numbered(sides.relation(driver).name)} {driver}", f"{sides.relation(other).name} {other}"
-
-
 def _side_order(sides: Sides, side: Side, descending: bool = False) -> str:
     word = " DESC" if descending else ""
     return ", ".join(f"{side}.{column}{word}" for column in sides.relation(side).order) or "1"
@@ -118,15 +154,16 @@ def _side_order(sides: Sides, side: Side, descending: bool = False) -> str:
 
 def _filtering_join(join: Join, by: str) -> Relation:
     driver, other = join.driver, join.other
-    driving, others = _tables(join)
+    driving = f"{_numbered(join.sides.relation(driver).name)} {driver}"
+    others, condition = _near(join, driver, join.on or "true")
     if join.source.variant == "anti":
         name = join.builder.step("joined", lambda: (
             f"SELECT {_select(join.sides, other)} FROM {driving} WHERE NOT EXISTS "
-            f"(SELECT 1 FROM {others} WHERE {join.on})"))
+            f"(SELECT 1 FROM {others} WHERE {condition})"))
     else:
         first = f"row_number() OVER (PARTITION BY {driver}.{ROW} ORDER BY {_side_order(join.sides, other)}) = 1"
         name = join.builder.step("joined", lambda: (
-            f"SELECT {_select(join.sides)} FROM {driving} JOIN {others} ON {join.on} QUALIFY {first}"))
+            f"SELECT {_select(join.sides)} FROM {driving} JOIN {others} ON {condition} QUALIFY {first}"))
     return _result(join, name, time=join.sides.relation(driver).time, by=by, prune=False)
 
 
@@ -143,7 +180,8 @@ def _times(join: Join) -> tuple[RelColumn, RelColumn]:
 def _chosen(join: Join, condition: str, descending: bool, limit: int | None) -> str:
     """Adds the step of a join that keeps the first `limit` matches of each driving row, and rows without match."""
     driver, other = join.driver, join.other
-    driving, others = _tables(join)
+    driving = f"{_numbered(join.sides.relation(driver).name)} {driver}"
+    others, condition = _near(join, driver, condition)
     kept = ""
     if limit is not None:
         kept = (f" QUALIFY row_number() OVER (PARTITION BY {driver}.{ROW} ORDER BY "
@@ -232,8 +270,8 @@ def _has_one_row_per_instant(relation: Relation) -> bool:
 def _window_join(join: Join) -> Relation:
     driving, other = _times(join)
     left, right = (driving, other) if join.driver == "l" else (other, driving)
-    start, end = join.range
-    window = f"r.{right.sql} BETWEEN l.{left.sql} + {start} AND l.{left.sql} + {end}"
+    assert join.range is not None
+    window = f"r.{right.sql} BETWEEN l.{left.sql} + {join.range.start} AND l.{left.sql} + {join.range.end}"
     condition = window if join.on is None else f"{window} AND {join.on}"
     name = _chosen(join, condition, False, join.source.jlimit)
     return _result(join, name, time=driving, by=_method(bool(join.conditions.keys)), prune=False, driver=ROW)

@@ -78,7 +78,7 @@ def plan_stream_join(statement: CreateStream, source: JoinSource, catalog: Catal
             raise InvalidStreamError("a stream's join compares times as they are, not truncated",
                                      position=builder.position(time.left), hint="write a range of time with BETWEEN")
     meeting, reason = _meeting(join, catalog)
-    start, end = join.range
+    start, end = _bounds(join)
     limit = source.jlimit if source.jlimit is not None or source.variant != "asof" else 1
     return StreamJoin(
         source.kind, source.variant, _input(join, "l"), _input(join, "r"), start, end,
@@ -96,10 +96,14 @@ def _relation(source: Source, builder: Builder) -> Relation:
     return scan_table(table, source.alias, builder)
 
 
+def _bounds(join: Join) -> tuple[int | None, int | None]:
+    return (join.range.start, join.range.end) if join.range is not None else (None, None)
+
+
 def _input(join: Join, side: Side) -> JoinInput:
     relation = join.sides.relation(side)
     assert relation.table is not None
-    start, end = join.range
+    start, end = _bounds(join)
     kept = end if side == "l" else None if start is None else -start
     keys = tuple(text_of(key.left if side == "l" else key.right) for key in join.conditions.keys)
     driving = join.source.kind == "full" or (join.source.kind != "inner" and side == join.driver)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import duckdb
 import pytest
@@ -212,6 +214,23 @@ def test_joins_within_a_range_of_time(left: Keyed, right: Keyed, start: int, len
 
 
 @settings(max_examples=25, deadline=None)
+@given(SIDES, SIDES, SIDES)
+def test_ranges_from_a_time_of_joined_rows(one: Keyed, two: Keyed, three: Keyed) -> None:
+    """Joined rows have the times of both sides: a range may go from either, and is as long as it says for that one."""
+    harness = two_super_tables(one, two)
+    harness.create("u", {"n": INT, "k": INT})
+    last = {ts: (number, k) for number, (ts, _, k) in enumerate(three)}
+    harness.insert("u", [(ts, number, k) for ts, (number, k) in last.items()])
+    pairs = [(i, j) for i, (ts, _, k) in enumerate(one) for j, (other, _, other_k) in enumerate(two)
+             if k is not None and k == other_k and -4 <= other - ts <= 4]
+    expected = [(i, j, number) for i, j in pairs for ts, (number, k) in last.items()
+                if k is not None and k == one[i][2] and -1 <= ts - two[j][0] <= 1]
+    joined = "s join t on s.k = t.k and t.ts between s.ts - 4a and s.ts + 4a join u on u.k = s.k"
+    got = harness.query(f"select s.n, t.n, u.n from {joined} and u.ts between t.ts - 1a and t.ts + 1a")
+    assert same(got, expected)
+
+
+@settings(max_examples=25, deadline=None)
 @given(SIDES, st.lists(st.sampled_from([0, 1, 2, None]), max_size=6))
 def test_lookups(rows: Keyed, places: list[int | None]) -> None:
     """Rows meet all rows of a normal table that have their value, or the tags of the child table that has it."""
@@ -311,3 +330,29 @@ def test_explain_tells_how_pairs_are_found(source: str, by: str, found: str) -> 
     shown = str(connection.execute(f"EXPLAIN (FORMAT json) {plan.sql}").fetchall())
     joins = ("HASH_JOIN", "IE_JOIN", "ASOF_JOIN", "NESTED_LOOP_JOIN", "PIECEWISE_MERGE_JOIN", "CROSS_PRODUCT")
     assert [word for word in joins if word in shown] == [found]
+
+
+@pytest.mark.parametrize("source", [
+    *(f"a {kind} join b on a.g = b.g and a.ts between b.ts - 3s and b.ts + 4s"
+      for kind in ("", "left", "right", "full", "left semi", "right anti")),
+    *(f"a {kind} window join b on a.g = b.g window_offset(-3s, 4s)" for kind in ("left", "right")),
+])
+def test_rows_of_equal_keys_are_not_all_paired(source: str) -> None:
+    """Every hash join is also one of times: of rows with equal keys only those nearby are paired."""
+    plan = loaded([], []).plan(f"select a.v, b.v from {source}")
+    connection = duckdb.connect(config={"threads": 1})
+    for scan in plan.scans:
+        connection.execute(f"CREATE TABLE {scan.name} AS SELECT range * 1000 AS ts, range::INT AS v, 1 AS g, "
+                           "1::UBIGINT AS _tuid FROM range(3000)")
+    shown = json.loads(connection.execute(f"EXPLAIN (FORMAT json) {plan.sql}").fetchall()[0][1])
+    hashed = [conditions for conditions in hash_joins(shown[0]) if "#piece" in conditions]
+    assert hashed
+    assert all("g = g" in conditions for conditions in hashed)
+
+
+def hash_joins(node: dict[str, Any]) -> Iterator[str]:
+    """Yields the conditions of the hash joins of a plan of DuckDB's."""
+    if node["name"].strip() == "HASH_JOIN":
+        yield str(node["extra_info"]["Conditions"])
+    for child in node["children"]:
+        yield from hash_joins(child)
