@@ -44,6 +44,7 @@ from penstock.tasks.build import TaskEdges, queue_counts, task_edges
 from penstock.tasks.executors import Executor as SparkExecutor
 from penstock.tasks.executors import Executors
 from penstock.tasks.messages import StartCheckpoint, TaskCheckpoint, TaskStatus
+from penstock.tasks.nodes import Nodes
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.wire import decode, encode
 from penstock.tasks.worker import WorkerSpec
@@ -135,7 +136,8 @@ class Worker:
                 self.gone = True
 
     def _deployed(self, deployment: StreamDeployment) -> None:
-        tasks = [edge.task for edge in self._mnode.edges[deployment.stream_id] if edge.task.index == self.index]
+        tasks = [edge.task for edge in self._mnode.edges[deployment.stream_id]
+                 if deployment.nodes.worker_of(edge.task) == self.index]
         self._statuses[deployment.stream_id] = tuple(TaskStatus(task, "RUNNING") for task in tasks)
         self._say(control.Deployed(deployment.stream_id, deployment.attempt, tuple(tasks)))
 
@@ -229,7 +231,7 @@ class Mnode:
                 model.stream_id, model.name, "d", model.plan, vgroup_ids, (0,) * self._vnodes,
                 children=lambda children=children: children,  # type: ignore[misc]
                 next_attempt=lambda stream_id=model.stream_id: self._next_attempt(stream_id),  # type: ignore[misc]
-                queues=queue_counts(edges, self._vnodes), settings=model.settings))
+                queues=queue_counts(edges, Nodes(vgroup_ids)), settings=model.settings))
 
     def until_all_run(self) -> None:
         """Lets time pass until every stream runs."""

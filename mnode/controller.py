@@ -49,6 +49,7 @@ from penstock.tasks.messages import (
     TaskId,
     TaskStatus,
 )
+from penstock.tasks.nodes import Nodes
 from penstock.tasks.state_cache import DEFAULT_BYTES
 from penstock.tasks.task import StreamDeployment, TaskSettings
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
@@ -157,9 +158,10 @@ class RunningStream:
     every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
     `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
     have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
-    `last_checkpoint_id` were used, also if they aren't on disk any more. `pause_reason`: why it is paused, if not by
-    PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit. `queues`: how
-    many its tasks have on each worker, for the share in `queueBudget`. `functions`: the users' functions that it calls.
+    `last_checkpoint_id` were used, also if they aren't on disk any more. `snode_ids`: where its agg tasks are, if they
+    aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
+    state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
+    `queueBudget`. `functions`: the users' functions that it calls.
     """
 
     stream_id: int
@@ -180,6 +182,11 @@ class RunningStream:
     pause_reason: str = ""
     state_limit: int = 0
     functions: tuple[str, ...] = ()
+    snode_ids: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> Nodes:
+        return Nodes(self.vgroup_ids, self.snode_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +196,7 @@ class StreamReport:
 
     `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoints` are those
     that have no record: the one under way and those abandoned lately, oldest first; `damaged` are the ids of recorded
-    ones of which a task found its part damaged, with what it said.
+    ones of which a task found its part damaged, with what it said. `snode_ids`: those that its agg tasks are on.
     """
 
     stream_id: int
@@ -201,6 +208,7 @@ class StreamReport:
     restarts: int
     checkpoints: tuple[CheckpointInfo, ...] = ()
     damaged: Mapping[int, str] = field(default_factory=dict)
+    snode_ids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +445,7 @@ class StreamController:
         executor = self._places.get(group.name, {}).get(index)
         hosts = {} if self._executors is None else {executor.id: executor.host for executor in self._executors.all}
         info = WorkerInfo(
-            group.name, index, group.vgroup_ids[index], group.state.name,
+            group.name, index, group.nodes.node_of(index).id, group.state.name,
             self._machine.waits_for(group) if group.lacks_slots else group.reason, failures=group.failures,
             streams=tuple(self._entries[stream_id].stream.name for stream_id in sorted(group.streams)),
             executor=executor, host=None if executor is None else hosts.get(executor), slots=1 if group.slots else 0,
@@ -673,7 +681,8 @@ class StreamController:
             by_worker: dict[int, int] = {}
             for status in self._monitor.statuses_of(stream.stream_id):
                 held = status.state_memory + status.input_bytes + (status.output_bytes or 0)
-                by_worker[status.task.index] = by_worker.get(status.task.index, 0) + held
+                index = entry.stream.nodes.worker_of(status.task)
+                by_worker[index] = by_worker.get(index, 0) + held
             for index, nbytes in by_worker.items():
                 yield Holding(stream.stream_id, entry.stream.name, Place(stream.group.name, index), nbytes)
 
@@ -697,7 +706,7 @@ class StreamController:
             return
         self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
         self._handle(groups.AddStream(
-            stream.stream_id, stream.database, stream.vgroup_ids, user_code=bool(stream.functions)))
+            stream.stream_id, stream.database, stream.nodes, user_code=bool(stream.functions)))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
         entry = self._entries.get(stream_id)
@@ -791,6 +800,7 @@ class StreamController:
             stream.restarts,
             (*entry.abandoned, *self._under_way(stream.stream_id)),
             dict(entry.damaged),
+            entry.stream.snode_ids,
         )
 
     def _under_way(self, stream_id: int) -> list[CheckpointInfo]:
@@ -952,7 +962,7 @@ class StreamController:
 
     def _submit_group(self, instruction: groups.SubmitGroup) -> None:
         group = instruction.group
-        workers = len(instruction.vgroup_ids)
+        workers = instruction.nodes.workers
         spec = WorkerSpec(
             group,
             self._door.address,
@@ -1009,6 +1019,7 @@ class StreamController:
             children,
             stream.settings,
             entry.paused,
+            stream.snode_ids,
         )
         last_id = max([*ids, entry.last_checkpoint_id, stream.last_checkpoint_id])
         self._post(lambda: self._prepared(entry, preparation, deployment, record, last_id))

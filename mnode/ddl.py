@@ -466,7 +466,7 @@ class Ddl:
     # --- snodes ------------------------------------------------------------------------------------------------
 
     def create_snode(self, statement: CreateSnode) -> Result:
-        """Registers the snode; with one dnode it changes nothing about where tasks run."""
+        """Registers the snode; streams that start from now on place agg tasks on it (`tasks.build.nodes_of`)."""
         self._check_dnode(statement.dnode_id)
         self._catalog.create_snode(statement.dnode_id, self._clock.now_ms())
         return Result()

@@ -1,41 +1,71 @@
-"""The engine's HTTP ports: /metrics and a page with its data, on two or on one; SQL and line protocol on another."""
+"""The engine's HTTP ports: /metrics and a page with its data, on two or on one; SQL and line protocol on another.
+
+On all of them one has to log in as soon as there are users, and TLS is spoken where it is configured.
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 from penstock.common.config import Config
-from penstock.mnode.http_door import HttpDoor, Page
-from penstock.mnode.logins import UsersView, tls_for_clients
+from penstock.common.errors import UnauthenticatedError
+from penstock.mnode.http_door import Answer, HttpDoor, Page, Place, Request
+from penstock.mnode.logins import Logins, UsersView, tls_for_clients
 from penstock.mnode.overview import Overview
-from penstock.mnode.rest import Rest
+from penstock.mnode.rest import CHALLENGE, Rest
 
 _PAGE = Path(__file__).with_name("ui.html")
 OVERVIEW_PATH = "/api/overview"
 
 
-def open_doors(config: Config, look: Callable[[], Overview], rest: Rest, users: UsersView) -> list[HttpDoor]:
+def open_doors(
+    config: Config, look: Callable[[], Overview], rest: Rest, logins: Logins, users: UsersView
+) -> list[HttpDoor]:
     """Opens the ports that are configured. Raises UnavailableError and ConfigError; then none stays open."""
-    wanted: dict[int, dict[str, Page]] = {}
+    pages: dict[int, dict[str, Page]] = {}
     if config.metrics_port:
-        wanted.setdefault(config.metrics_port, {}).update(_metrics(look))
+        pages.setdefault(config.metrics_port, {}).update(_metrics(look))
     if config.ui_port:
-        wanted.setdefault(config.ui_port, {}).update(ui_pages(look))
+        pages.setdefault(config.ui_port, {}).update(ui_pages(look))
+    wanted: list[tuple[int, dict[str, Place]]] = [
+        (port, {path: _ForUsers(page, logins) for path, page in of_port.items()}) for port, of_port in pages.items()]
+    if config.http_port:
+        wanted.append((config.http_port, rest.places()))
+    if not wanted:
+        return []
+    tls = tls_for_clients(config, users)
     doors: list[HttpDoor] = []
     try:
-        for port, pages in wanted.items():
-            doors.append(HttpDoor(config.host, port, pages))
-        if config.http_port:
-            doors.append(HttpDoor(
-                config.host, config.http_port, rest.places(), tls=tls_for_clients(config, users),
-                any_name=lambda: bool(users.users())))
+        for port, places in wanted:
+            doors.append(HttpDoor(config.host, port, places, tls=tls, any_name=lambda: bool(users.users())))
     except BaseException:
         for door in doors:
             door.close()
         raise
     return doors
+
+
+@dataclass(frozen=True, slots=True)
+class _ForUsers:
+    """A page that every user may look at, and nobody else."""
+
+    page: Page
+    logins: Logins
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        return self.page.methods
+
+    def answer(self, request: Request) -> Answer:
+        try:
+            self.logins.authorize(request.headers.get("authorization"))
+        except UnauthenticatedError as error:
+            return Answer(HTTPStatus.UNAUTHORIZED, f"{error}\n".encode(), headers=CHALLENGE)
+        return self.page.answer(request)
 
 
 def ui_pages(look: Callable[[], Overview]) -> dict[str, Page]:

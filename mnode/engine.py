@@ -202,7 +202,7 @@ class Engine:
             self._streams.start_all()
             self._watch_replacements()
             rest = Rest(self, self.logins, config.timezone, config.request_size_max)
-            for door in open_doors(config, self.overview, rest, self.catalog):
+            for door in open_doors(config, self.overview, rest, self.logins, self.catalog):
                 undo.callback(door.close)
             self._undo = undo.pop_all()
 
@@ -465,9 +465,7 @@ class Engine:
         if isinstance(statement.statement, CreateStream):
             stream, replaced = self._streams.replacing(statement.statement)
             plan = self._streams.plan(stream, session, replaced)
-            source = self.catalog.database(plan.source_database)
-            assert source is not None
-            lines = explain_stream(plan, source.vgroup_ids, self._streams.state_limit(stream.options),
+            lines = explain_stream(plan, self._streams.nodes_of(plan), self._streams.state_limit(stream.options),
                                    cluster=not is_local(self.config.spark["spark.master"]))
             rates = rates_sql(stream.options)
             if rates:

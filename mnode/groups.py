@@ -1,9 +1,10 @@
 """Which streams run in which worker group, and what to do when either fails: events in, instructions out.
 
 Pure: no clock, no threads, no Spark. The controller performs the instructions and reports what came of them. A group
-serves one source database; streams share it up to a limit, those that call users' functions only with each other: what
-such a function does to its process must not be felt by streams that call none. A failed worker costs its whole group:
-Spark ends the job, and each stream of it gets a new attempt in the group's next job.
+serves one source database; streams share it up to a limit, if their tasks are on the same vnodes and snodes. Those that
+call users' functions share only with each other: what such a function does to its process must not be felt by streams
+that call none. A failed worker costs its whole group: Spark ends the job, and each stream of it gets a new attempt in
+the group's next job.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.common.errors import InternalError
+from penstock.tasks.nodes import Nodes
 
 _STORY_EVENTS_MAX = 20
 
@@ -35,11 +37,11 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class AddStream:
-    """A stream shall run. Its source database has the vnodes `vgroup_ids`; `user_code`: it calls users' functions."""
+    """A stream shall run, on these nodes. `user_code`: it calls users' functions."""
 
     stream_id: int
     database: str
-    vgroup_ids: tuple[int, ...]
+    nodes: Nodes
     user_code: bool = False
 
 
@@ -145,11 +147,11 @@ Event = (
 
 @dataclass(frozen=True, slots=True)
 class SubmitGroup:
-    """Start a job of one worker per vnode."""
+    """Start a job of one worker per node."""
 
     group: str
     database: str
-    vgroup_ids: tuple[int, ...]
+    nodes: Nodes
     user_code: bool = False
 
 
@@ -290,7 +292,7 @@ class Group:
 
     number: int
     database: str
-    vgroup_ids: tuple[int, ...]
+    nodes: Nodes
     user_code: bool
     since: float
     state: GroupState = GroupState.WAITING
@@ -311,7 +313,7 @@ class Group:
 
     @property
     def workers(self) -> int:
-        return len(self.vgroup_ids)
+        return self.nodes.workers
 
     @property
     def slots(self) -> int:
@@ -446,7 +448,7 @@ class GroupMachine:
         free = [
             group
             for group in self._groups.values()
-            if group.vgroup_ids == event.vgroup_ids
+            if group.nodes == event.nodes
             and group.database == event.database
             and group.user_code is event.user_code
             and group.state in order
@@ -454,7 +456,7 @@ class GroupMachine:
         ]
         if free:
             return min(free, key=lambda group: (order.index(group.state), group.number))
-        group = Group(self._next_number, event.database, event.vgroup_ids, event.user_code, now)
+        group = Group(self._next_number, event.database, event.nodes, event.user_code, now)
         self._groups[group.number] = group
         self._next_number += 1
         return group
@@ -567,7 +569,7 @@ class GroupMachine:
         group.joined.clear()
         group.cancelled = False
         self._move_group(group, GroupState.STARTING, group.reason, now)
-        return [SubmitGroup(group.name, group.database, group.vgroup_ids, group.user_code)]
+        return [SubmitGroup(group.name, group.database, group.nodes, group.user_code)]
 
     @property
     def free_slots(self) -> int | None:

@@ -121,7 +121,7 @@ class _Streams(Collector):
 
 
 def _labels(stream: str, task: Row) -> tuple[str, ...]:
-    return stream, task["task_id"], task["level"], str(task["node_id"])
+    return stream, task["task_id"], task["level"], str(task["node_id"]) if task["node_type"] == "vnode" else ""
 
 
 def _number(value: Any, divisor: int) -> float | None:

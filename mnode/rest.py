@@ -19,6 +19,7 @@ from penstock.sql.types import INT
 
 SQL, LOGIN = "/sql", "/login"
 WRITE, PING = ("/write", "/influxdb/v1/write"), ("/ping", "/influxdb/v1/ping")
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
 _JSON = "application/json"
 _NO_CODE = 0xFFFF
 _PRECISIONS = {"n": "ns", "u": "us", "µ": "us"}
@@ -56,7 +57,7 @@ class _Call:
             return self.make(request)
         except PenstockError as error:
             status = status_of(error)
-            challenge = {"WWW-Authenticate": 'Basic realm="penstock"'} if status == HTTPStatus.UNAUTHORIZED else {}
+            challenge = CHALLENGE if status == HTTPStatus.UNAUTHORIZED else {}
             return _failure(status, error.code or _NO_CODE, str(error), challenge)
         except RequestError as error:
             return _failure(error.status, _NO_CODE, error.text, {})

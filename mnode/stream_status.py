@@ -18,7 +18,7 @@ class StreamInfo:
     `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `rates` None: those of all.
     `state_limit`: bytes of state beyond which it is paused, 0 for no limit.
     `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line. `placement`: why its worker group
-    isn't one for all streams, if it isn't.
+    isn't one for all streams, if it isn't. `snode_ids`: those that its agg tasks are on.
     """
 
     state: str
@@ -35,6 +35,7 @@ class StreamInfo:
     verdict: str = ""
     worker_group: str = ""
     placement: str = ""
+    snode_ids: tuple[int, ...] = ()
 
 
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
@@ -84,14 +85,14 @@ class SavepointInfo:
 class WorkerInfo:
     """One worker process of a group, or, with the state FREE and no group, the free slots of an executor.
 
-    Without `pid` it has not joined. `heard_ms`: when it last sent a heartbeat. `streams`: the names of those that it
-    hosts. `executor`: Spark's id of it. `slots`: how many of the executor's it takes, or are free. `nice`: how much
-    lower its priority is.
+    `node_id`: the vnode or snode that it stands for. Without `pid` it has not joined. `heard_ms`: when it last sent a
+    heartbeat. `streams`: the names of those that it hosts. `executor`: Spark's id of it. `slots`: how many of the
+    executor's it takes, or are free. `nice`: how much lower its priority is.
     """
 
     group: str | None
     index: int | None
-    vgroup_id: int | None
+    node_id: int | None
     state: str
     reason: str = ""
     pid: int | None = None

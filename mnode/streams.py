@@ -65,9 +65,10 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.build import TaskEdges, queue_counts, task_edges
+from penstock.tasks.build import TaskEdges, nodes_of, queue_counts, task_edges
 from penstock.tasks.explain import placement
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
+from penstock.tasks.nodes import Nodes
 from penstock.tasks.task import StreamDeployment, TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
 
@@ -658,7 +659,7 @@ class Streams:
             raise UnavailableError(f"stream {stream.name} isn't running: {info.verdict or info.state}")
         self._clock.wait(self._closing, statement.seconds)
         after = self.snapshot()
-        names = self._names(stream)
+        names = self._names(stream, info.snode_ids)
         return analysis(plan, names, before.tasks.get(stream.id, ()), after.tasks.get(stream.id, ()),
                         after.infos.get(stream.id, info))
 
@@ -685,7 +686,8 @@ class Streams:
                 checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
-                           restarts=state.restarts, worker_group=state.group)
+                           restarts=state.restarts, worker_group=state.group, snode_ids=state.snode_ids,
+                           placement=self._placement(stream, state.snode_ids))
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
             infos[stream.id] = self._judged(stream, info, tasks[stream.id])
@@ -698,7 +700,7 @@ class Streams:
                                self._controller.memory())
 
     def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
-        return judged(info, reports, self._names(stream))
+        return judged(info, reports, self._names(stream, info.snode_ids))
 
     def _edges(self, stream: StreamRecord) -> tuple[TaskEdges, ...]:
         """Returns the task DAG of a stream, nothing if it isn't planned."""
@@ -706,10 +708,14 @@ class Streams:
         database = None if plan is None else self._catalog.database(plan.source_database)
         return () if plan is None or database is None else task_edges(plan, stream.id, len(database.vgroup_ids))
 
-    def _names(self, stream: StreamRecord) -> Names:
+    def _names(self, stream: StreamRecord, snode_ids: tuple[int, ...]) -> Names:
         plan = self._plans.get(stream.id)
         source = None if plan is None else self._catalog.database(plan.source_database)
-        return Names(stream.name, source.vgroup_ids if source is not None else ())
+        return Names(stream.name, Nodes(source.vgroup_ids if source is not None else (), snode_ids))
+
+    def _placement(self, stream: StreamRecord, snode_ids: tuple[int, ...]) -> str:
+        plan = self._plans.get(stream.id)
+        return "" if plan is None else placement(plan, snode_ids) or ""
 
     def _with_silent_tasks(
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]
@@ -733,7 +739,7 @@ class Streams:
             info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
                            rates=self._settings(options).rates, state_limit=self.state_limit(options),
-                           backup=self._backup_text(stream.id), placement=placement(plan) or "")
+                           backup=self._backup_text(stream.id), placement=self._placement(stream, ()))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -769,6 +775,7 @@ class Streams:
                 vnode.set_pin(_pin(stream.id), version)
         options = self._options[stream.id]
         interval = options.checkpoint_interval
+        nodes = self.nodes_of(plan)
         if self._controller is None:
             self._controller = self._make_controller()
         self._controller.start(RunningStream(
@@ -784,13 +791,19 @@ class Streams:
             paused=stream.wanted == "paused",
             pause_reason=stream.wanted_reason,
             state_limit=self.state_limit(options),
-            queues=queue_counts(task_edges(plan, stream.id, len(database.vgroup_ids)), len(database.vgroup_ids)),
+            queues=queue_counts(task_edges(plan, stream.id, len(database.vgroup_ids)), nodes),
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id, database.vgroup_ids),
             last_checkpoint_id=stream.last_checkpoint_id,
             functions=plan.function_names,
+            snode_ids=nodes.snode_ids,
         ))
+
+    def nodes_of(self, plan: StreamPlan) -> Nodes:
+        """Returns what a stream that starts now runs on."""
+        return nodes_of(plan, require_database(plan.source_database, self._catalog).vgroup_ids,
+                        tuple(snode.id for snode in self._catalog.snodes()))
 
     def state_limit(self, options: StreamOptions) -> int:
         """Returns how many bytes of state a stream may have, 0 for any number."""

@@ -32,6 +32,7 @@ from penstock.mnode.verdict import stalled_reason
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 from penstock.tasks.messages import TaskId
+from penstock.tasks.nodes import Nodes
 
 Row = tuple[Any, ...]
 
@@ -325,7 +326,7 @@ class SystemTables:
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             for report in now.tasks.get(stream.id, ()):
                 info = now.infos[stream.id]
-                yield (*_task_row(stream, report, vgroups, starts, precision, checkpoint,
+                yield (*_task_row(stream, report, Nodes(vgroups, info.snode_ids), starts, precision, checkpoint,
                                   now.downstream.get(report.status.task, ())),
                        info.worker_group or None, info.placement or None)
 
@@ -345,7 +346,7 @@ class SystemTables:
 
     def _worker_rows(self) -> Iterator[Row]:
         for worker in self._streams.snapshot().workers:
-            yield (worker.group, worker.index, worker.vgroup_id, worker.state, worker.reason or None, worker.pid,
+            yield (worker.group, worker.index, worker.node_id, worker.state, worker.reason or None, worker.pid,
                    worker.address, worker.heard_ms, None if worker.group is None else len(worker.streams),
                    worker.failures, ", ".join(worker.streams) or None, worker.executor, worker.host, worker.slots,
                    worker.nice, worker.memory_bytes)
@@ -420,12 +421,13 @@ def _rate(per_second: float, unit: str) -> str:
 
 
 def _task_row(
-    stream: StreamRecord, report: TaskReport, vgroups: Sequence[int], starts: dict[int, int], precision: Precision,
+    stream: StreamRecord, report: TaskReport, nodes: Nodes, starts: dict[int, int], precision: Precision,
     checkpoint: CheckpointInfo | None, downstream: Sequence[TaskId],
 ) -> Row:
     status = report.status
-    index, level = status.task.index, status.task.level
-    vgroup = vgroups[index] if index < len(vgroups) else None
+    level, worker = status.task.level, nodes.worker_of(status.task)
+    node = nodes.node_of(worker) if worker < nodes.workers else None
+    vgroup = node.id if node is not None and node.type == "vnode" else None
     start = starts.get(vgroup) if vgroup is not None and level == "source" else None
     info = None
     if level == "source" and status.processed_version is not None:
@@ -442,7 +444,7 @@ def _task_row(
     used = 100.0 * status.input_bytes / status.input_capacity if status.input_capacity else 0.0
     is_sink = level == "sink"
     return (
-        stream.name, str(status.task), "vnode", vgroup, level,
+        stream.name, str(status.task), None if node is None else node.type, None if node is None else node.id, level,
         "scan-history" if filling and not paused else _task_status(status.state), stream.attempt,
         f"{status.input_bytes / _MIB:.2f} MiB ({used:.2f}%)", f"{status.bytes_in / _MIB:.2f} MiB",
         f"{report.bytes_in_rate / 1024:.2f} KiB/s", None if is_sink else f"{status.bytes_out / _MIB:.2f} MiB",

@@ -11,6 +11,7 @@ from penstock.mnode.bounds import state_bytes
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.stream_status import StreamInfo
 from penstock.tasks.messages import TaskId
+from penstock.tasks.nodes import Nodes
 
 Kind = Literal[
     "down", "silent", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle", "healthy"]
@@ -20,7 +21,7 @@ _STATE_FULL = 0.9
 _BLOCKED_ENOUGH = 0.2
 """Share of the last seconds that a task must have been blocked, so that a moment's fullness makes no bottleneck."""
 _SATURATED = 0.85
-"""Share of its time from which on the thread of a stream on one vnode has no room left."""
+"""Share of its time from which on the thread of a stream on one worker has no room left."""
 _FAR_BUSIER = 3
 _FAR_BEHIND, _RECORDS_BEHIND = 4, 10
 """A vnode is slow if it is so many times as many records behind as the others are, and so many more."""
@@ -36,21 +37,25 @@ class Verdict:
 
 
 class Names:
-    """What operators call a stream's tasks: `sink s1/v2` is the one of stream s1 on vnode 2."""
+    """What operators call a stream's tasks: `sink s1/v2` is the one of stream s1 on vnode 2.
 
-    def __init__(self, stream: str, vgroup_ids: Sequence[int]) -> None:
+    The name of an agg task that is on an snode says so too.
+    """
+
+    def __init__(self, stream: str, nodes: Nodes) -> None:
         self._stream = stream
-        self._vgroup_ids = vgroup_ids
+        self.nodes = nodes
 
     @property
     def vnodes(self) -> int:
-        return len(self._vgroup_ids)
+        return len(self.nodes.vgroup_ids)
 
     def vnode(self, index: int) -> str:
-        return f"v{self._vgroup_ids[index] if index < len(self._vgroup_ids) else f'?{index}'}"
+        return f"v{self.nodes.vgroup_ids[index] if index < self.vnodes else f'?{index}'}"
 
     def __call__(self, task: TaskId) -> str:
-        return f"{task.level} {self._stream}/{self.vnode(task.index)}"
+        name, worker = f"{task.level} {self._stream}/{self.vnode(task.index)}", self.nodes.worker_of(task)
+        return name if worker == task.index else f"{name} on {self.nodes.node_of(worker)}"
 
 
 def judged(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> StreamInfo:
@@ -80,7 +85,7 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Ve
     limited = _near_state_limit(info, reports, names)
     if limited is not None:
         return limited
-    end = _end_of_chain(reports) or _held_up(reports) or _saturated(reports)
+    end = _end_of_chain(reports) or _held_up(reports) or _saturated(reports, names.nodes)
     if end is not None:
         return _bottleneck(end, reports, names)
     return _at_ease(reports, names)
@@ -144,11 +149,11 @@ def _held_up(reports: Sequence[TaskReport]) -> TaskReport | None:
     return max(waiting, key=lambda report: (report.status.task.level == "sink", _waiting(report)), default=None)
 
 
-def _saturated(reports: Sequence[TaskReport]) -> TaskReport | None:
-    """Returns the busiest task of the vnode whose tasks together leave no time, if some have more to do."""
+def _saturated(reports: Sequence[TaskReport], nodes: Nodes) -> TaskReport | None:
+    """Returns the busiest task of the worker whose tasks together leave no time, if some have more to do."""
     threads: dict[int, list[TaskReport]] = {}
     for report in reports:
-        threads.setdefault(report.status.task.index, []).append(report)
+        threads.setdefault(nodes.worker_of(report.status.task), []).append(report)
     full = [tasks for tasks in threads.values() if _busy(tasks) >= _SATURATED and any(map(_has_more, tasks))]
     return _busiest(max(full, key=_busy)) if full else None
 
@@ -175,7 +180,7 @@ def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) ->
     if kind in ("sink", "source"):
         return Verdict(kind, _sentence(names(task), why), task)
     behind = _far_behind(reports)
-    if behind == task.index:
+    if behind == names.nodes.worker_of(task):
         others = max(report.lag or 0 for report in reports if report.status.task.index != behind)
         lag = max(report.lag or 0 for report in reports if report.status.task.index == behind)
         text = f"vnode {names.vnode(behind)} is {lag} records behind, the others at most {others}; "

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from queue import SimpleQueue
 
 from penstock import __version__
 from penstock.common.config import Config
@@ -23,11 +22,13 @@ from penstock.shell.flight_sql.service import FlightSql
 from penstock.shell.flight_sql.sessions import Sessions
 from penstock.shell.sd_notify import READY, STOPPING, notify
 
+_STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
 
 def run_serve(options: argparse.Namespace, config: Config) -> int:
     """Serves until a signal comes, and returns the exit code. Raises PenstockErrors if it can't begin."""
     data = Path(options.data)
-    stop = _stop_signals()
+    signals = _catch_signals()
     with ExitStack() as last, ExitStack() as undo:
         lease = open_engine(data, config)
         undo.callback(lease.release)
@@ -39,7 +40,7 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
         _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}, "
              f"process {os.getpid()}")
         notify(READY)
-        stop.get()
+        _wait_for_signal(signals)
         notify(STOPPING)
         _say("closing: streams write a last checkpoint")
     _say("closed")
@@ -60,12 +61,23 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
         Bounds(config.flight_message_max, config.flight_calls_max), tls.pem() if tls is not None else None)
 
 
-def _stop_signals() -> SimpleQueue[int]:
-    """Returns what SIGTERM and SIGINT are put into. Its methods may be interrupted by themselves, unlike an Event's."""
-    stop: SimpleQueue[int] = SimpleQueue()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda caught, frame: stop.put(caught))
-    return stop
+def _catch_signals() -> int:
+    """Returns the end of a pipe from which SIGTERM and SIGINT can be read.
+
+    The system's own handler writes into it. One of Python's only runs between two steps of the main thread: after a
+    signal that came just before that begins to wait, it would wait for ever.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing)
+    for number in _STOP_SIGNALS:
+        signal.signal(number, lambda caught, frame: None)
+    return reading
+
+
+def _wait_for_signal(reading: int) -> None:
+    while os.read(reading, 1)[0] not in _STOP_SIGNALS:
+        pass
 
 
 @contextmanager

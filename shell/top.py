@@ -189,7 +189,7 @@ def _stream(state: TopState, stream: Row) -> RenderableType:
     for name in ("rows/s", "state"):
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("waits for", ratio=1, overflow="fold")
-    names = {task["task_id"]: f"{task['level']} v{task['node_id']}" for task in stream["tasks"]}
+    names = {task["task_id"]: _name(task) for task in stream["tasks"]}
     for task in sorted(stream["tasks"], key=lambda task: (task["node_id"], _LEVELS.index(task["level"]))):
         column = "rows_out" if task["level"] == "sink" else "rows_in"
         now_s = task["blocked_seconds"] or 0.0
@@ -205,6 +205,13 @@ def _stream(state: TopState, stream: Row) -> RenderableType:
 
 
 _LEVELS = ("source", "agg", "sink")
+
+
+def _name(task: Row) -> str:
+    """Returns what a task is called: an snode has several of a level, a vnode one."""
+    if task["node_type"] == "snode":
+        return f"{task['task_id'].partition('-')[2]} on snode {task['node_id']}"
+    return f"{task['level']} v{task['node_id']}"
 
 
 def _rate(state: TopState, stream: Row, level: str, column: str, task_id: str | None = None) -> float | None:

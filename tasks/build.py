@@ -11,6 +11,7 @@ from penstock.planner.stream import StreamPlan
 from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.messages import TaskId
+from penstock.tasks.nodes import Nodes
 from penstock.tasks.segment_agg import SegmentAggTask
 from penstock.tasks.sink import SinkTask
 from penstock.tasks.source import SourceTask
@@ -51,11 +52,22 @@ def task_edges(plan: StreamPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges
     return tuple(edges)
 
 
-def queue_counts(edges: Iterable[TaskEdges], vnodes: int) -> tuple[int, ...]:
+def nodes_of(plan: StreamPlan, vgroup_ids: tuple[int, ...], snode_ids: tuple[int, ...]) -> Nodes:
+    """Returns what a stream runs on, of these vnodes and snodes.
+
+    Snodes are for agg tasks that several source tasks send to, each for one of them at least; others stay beside their
+    source task.
+    """
+    edges = task_edges(plan, 0, len(vgroup_ids))
+    movable = sum(edge.task.level == "agg" and len(edge.upstream) > 1 for edge in edges)
+    return Nodes(vgroup_ids, snode_ids[:movable])
+
+
+def queue_counts(edges: Iterable[TaskEdges], nodes: Nodes) -> tuple[int, ...]:
     """Returns how many queues the tasks of a DAG have on each worker: sink tasks one, the others two."""
-    counts = [0] * vnodes
+    counts = [0] * nodes.workers
     for edge in edges:
-        counts[edge.task.index] += 1 if edge.task.level == "sink" else 2
+        counts[nodes.worker_of(edge.task)] += 1 if edge.task.level == "sink" else 2
     return tuple(counts)
 
 
@@ -65,9 +77,10 @@ def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvir
     If one cannot be built, those that were are closed.
     """
     tasks: list[StreamTask] = []
+    nodes = deployment.nodes
     try:
         for edges in task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids)):
-            if edges.task.index == index:
+            if nodes.worker_of(edges.task) == index:
                 tasks.append(_build(edges, deployment, environment))
     except BaseException as error:
         for task in tasks:

@@ -11,6 +11,7 @@ from penstock.planner.stream import StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import TaskId
+from penstock.tasks.nodes import Nodes
 
 PROCESSING = {
     "exactly_once": "exactly once, barriers are aligned",
@@ -25,19 +26,20 @@ GROWING = {"values": "every value", "distinct": "every different value"}
 """What accumulators without a bound hold."""
 
 
-def explain_stream(
-    plan: StreamPlan, vgroup_ids: Sequence[int], state_limit: int = 0, *, cluster: bool = False
-) -> list[str]:
+def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, cluster: bool = False) -> list[str]:
     """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs.
 
     `state_limit`: the STATE_LIMIT in force, 0 for none. `cluster`: whether workers may be on other machines.
     """
-    edges = task_edges(plan, 0, len(vgroup_ids))
+    vnodes = len(nodes.vgroup_ids)
+    edges = task_edges(plan, 0, vnodes)
     lines = render_tree(plan.tree)
-    lines.append(f"Tasks: {len(edges)} on {len(vgroup_ids)} vnodes, {_exchange(plan, edges)}")
+    on = f"{vnodes} vnodes and {len(nodes.snode_ids)} snodes" if nodes.snode_ids else f"{vnodes} vnodes"
+    lines.append(f"Tasks: {len(edges)} on {on}, {_exchange(plan, edges)}")
     for edge in edges:
         target = f" -> {', '.join(_name(task) for task in edge.downstream)}" if edge.downstream else ""
-        lines.append(f"  {_name(edge.task)} on vnode {vgroup_ids[edge.task.index]}: {work_of(plan, edge)}{target}")
+        node = nodes.node_of(nodes.worker_of(edge.task))
+        lines.append(f"  {_name(edge.task)} on {node}: {work_of(plan, edge)}{target}")
     lines.append(f"Each source task computes with {_engine(plan.source.kernel is not None)}: {plan.source.sql}")
     if plan.agg is not None:
         kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
@@ -54,7 +56,7 @@ def explain_stream(
     lines.append(f"State: {_state(plan)}")
     if state_limit:
         lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
-    apart = placement(plan)
+    apart = placement(plan, nodes.snode_ids)
     if apart is not None:
         lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
@@ -63,12 +65,16 @@ def explain_stream(
     return lines
 
 
-def placement(plan: StreamPlan) -> str | None:
+def placement(plan: StreamPlan, snode_ids: Sequence[int]) -> str | None:
     """Returns why a stream is kept apart from others, and how; None if it isn't."""
-    if not plan.functions:
-        return None
-    called = ", ".join(plan.function_names)
-    return f"shared only with streams that call users' functions (udfNice), since it calls {called}"
+    reasons: list[str] = []
+    if plan.functions:
+        called = ", ".join(plan.function_names)
+        reasons.append(f"shared only with streams that call users' functions (udfNice), since it calls {called}")
+    if snode_ids:
+        on = ", ".join(map(str, snode_ids))
+        reasons.append(f"shared only with streams that have their agg tasks on the same snodes: {on}")
+    return "; ".join(reasons) or None
 
 
 def _time(plan: StreamPlan) -> str:

@@ -17,7 +17,8 @@ Level = Literal["source", "agg", "sink"]
 
 @dataclass(frozen=True, slots=True, order=True)
 class TaskId:
-    """Names a task. `index` is the place of its vnode in the source database: the worker that hosts the task."""
+    """Names a task. `index` is the place of its vnode in the source database, or just a number where an agg task is on
+    an snode: `penstock.tasks.nodes` tells which worker hosts it."""
 
     stream_id: int
     level: Level

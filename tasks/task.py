@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.nodes import Nodes
 from penstock.tasks.queues import ChannelQueue
 
 if TYPE_CHECKING:
@@ -48,10 +49,11 @@ class TaskSettings:
 class StreamDeployment:
     """Everything a worker needs to host the tasks of one stream, shipped over the control connection.
 
-    `vgroup_ids[i]` is the vnode of worker i. `start_versions[i]`: the last WAL version that does *not* belong to the
-    stream (its creation cut), used when `checkpoint_id` is None; else tasks restore that committed checkpoint.
-    `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the source's child tables in vnode i as
-    of now; later ones arrive as META records of the WAL. What a worker gets has those of its own vnode only.
+    `vgroup_ids[i]` is the vnode of worker i; the workers of `snode_ids` come after these. `start_versions[i]`: the last
+    WAL version that does *not* belong to the stream (its creation cut), used when `checkpoint_id` is None; else tasks
+    restore that committed checkpoint. `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the
+    source's child tables in vnode i as of now; later ones arrive as META records of the WAL. What a worker gets has
+    those of its own vnode only.
     """
 
     stream_id: int
@@ -64,6 +66,11 @@ class StreamDeployment:
     children: tuple[bytes, ...]
     settings: TaskSettings
     paused: bool = False
+    snode_ids: tuple[int, ...] = ()
+
+    @property
+    def nodes(self) -> Nodes:
+        return Nodes(self.vgroup_ids, self.snode_ids)
 
     def for_worker(self, index: int) -> StreamDeployment:
         """Returns what worker `index` needs of it: with many vnodes, all child tables would be too much."""

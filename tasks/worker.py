@@ -182,13 +182,14 @@ class Worker:
         build = self._spec.build or _default_builder()
         tasks = build(deployment, self._index, stream.environment)
         links = connect_tasks(
-            tasks, deployment.attempt, peers, self._index, self._exchange, self._spec.secret, self._clock,
-            stream.runner.wake,
+            tasks, deployment, peers, self._index, self._exchange, self._spec.secret, self._clock, stream.runner.wake,
         )  # fmt: skip
         stream.queues.add(queues_of(tasks))
-        vgroup_id = deployment.vgroup_ids[self._index]
-        log = stream.environment.open_wal(vgroup_id, 0)
-        self._notifier.follow(vgroup_id, deployment.stream_id, log, stream.runner.wake)
+        for task in tasks:
+            if task.id.level == "source":
+                vgroup_id = deployment.vgroup_ids[task.id.index]
+                log = stream.environment.open_wal(vgroup_id, 0)
+                self._notifier.follow(vgroup_id, deployment.stream_id, log, stream.runner.wake)
         return tasks, links
 
     def _start(self, message: StartStream) -> None:
@@ -287,7 +288,7 @@ def queues_of(tasks: Iterable[StreamTask]) -> list[ChannelQueue[TaskId]]:
 
 def connect_tasks(
     tasks: Sequence[StreamTask],
-    attempt: int,
+    deployment: StreamDeployment,
     peers: Sequence[str],
     index: int,
     exchange: ExchangeServer,
@@ -296,21 +297,22 @@ def connect_tasks(
     wake: Callable[[], None],
 ) -> list[Link]:
     """Returns the links of all channels that leave `tasks`, and registers the channels that come from other workers."""
+    attempt, worker_of = deployment.attempt, deployment.nodes.worker_of
     by_id = {task.id: task for task in tasks}
     for task in tasks:
         for upstream in task.input.channels:
-            if upstream.index != index:
+            if worker_of(upstream) != index:
                 exchange.register(ChannelId(attempt, upstream, task.id), task.input)
     links: list[Link] = []
     for task in tasks:
         if task.output is None:
             continue
         for downstream in task.output.channels:
-            if downstream.index == index:
+            if worker_of(downstream) == index:
                 links.append(LocalLink(task.id, downstream, task.output, by_id[downstream].input, clock))
             else:
                 channel = ChannelId(attempt, task.id, downstream)
-                links.append(RemoteLink(channel, peers[downstream.index], secret, task.output, clock, wake))
+                links.append(RemoteLink(channel, peers[worker_of(downstream)], secret, task.output, clock, wake))
     return links
 
 

@@ -7,7 +7,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -200,11 +200,8 @@ class FakeTask:
 def build_fakes(
     deployment: StreamDeployment, index: int, environment: TaskEnvironment, kind: type[FakeTask] = FakeTask
 ) -> list[FakeTask]:
-    """Builds source, agg and sink of worker `index`: every source feeds every agg, every agg feeds every sink."""
+    """Builds the tasks of worker `index`: every source feeds every agg, every agg feeds every sink."""
     places = range(len(deployment.vgroup_ids))
-
-    def task(level: Level) -> TaskId:
-        return TaskId(deployment.stream_id, level, index)
 
     def all_of(level: Level) -> list[TaskId]:
         return [TaskId(deployment.stream_id, level, place) for place in places]
@@ -212,11 +209,17 @@ def build_fakes(
     def queue(channels: list[TaskId]) -> ChannelQueue[TaskId]:
         return ChannelQueue(deployment.settings.queue_bytes, channels, environment.wake)
 
-    return [
-        kind(task("source"), deployment, environment, queue([task("source")]), queue(all_of("agg"))),
-        kind(task("agg"), deployment, environment, queue(all_of("source")), queue(all_of("sink"))),
-        kind(task("sink"), deployment, environment, queue(all_of("agg")), None),
-    ]
+    def build(task: TaskId) -> FakeTask:
+        match task.level:
+            case "source":
+                return kind(task, deployment, environment, queue([task]), queue(all_of("agg")))
+            case "agg":
+                return kind(task, deployment, environment, queue(all_of("source")), queue(all_of("sink")))
+            case "sink":
+                return kind(task, deployment, environment, queue(all_of("agg")), None)
+
+    ids = [*all_of("source"), *all_of("agg"), *all_of("sink")]
+    return [build(task) for task in ids if deployment.nodes.worker_of(task) == index]
 
 
 def serve(root: Path, secret: bytes, results: Results) -> DnodeService:
@@ -273,9 +276,10 @@ class ThreadGroup:
 
 
 class ThreadRuntime:
-    """Runs worker groups as threads instead of on Spark."""
+    """Runs worker groups as threads instead of on Spark, for which the data directory is `data_directory` if given."""
 
-    def __init__(self) -> None:
+    def __init__(self, data_directory: str | None = None) -> None:
+        self.data_directory = data_directory
         self.groups: list[ThreadGroup] = []
         self.descriptions: list[str] = []
         self.specs: list[WorkerSpec] = []
@@ -285,6 +289,8 @@ class ThreadRuntime:
     def submit_group(
         self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
     ) -> ThreadGroup:
+        if self.data_directory is not None:
+            spec = replace(spec, data_directory=self.data_directory)
         self.descriptions.append(description)
         self.specs.append(spec)
         group = ThreadGroup(spec, workers, on_end)

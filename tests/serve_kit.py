@@ -23,7 +23,7 @@ import threading
 
 
 def slow(values):
-    threading.Event().wait(0.5)
+    threading.Event().wait(0.05)
     return values
 '''
 CREATE_SLOW_FUNCTION = "CREATE FUNCTION slow(DOUBLE) RETURNS DOUBLE LANGUAGE PYTHON AS 'slowly:slow'"

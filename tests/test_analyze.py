@@ -23,6 +23,7 @@ from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import CreateStream
 from penstock.tasks.explain import explain_stream
+from penstock.tasks.nodes import Nodes
 
 INFO = StreamInfo("RUNNING", verdict="healthy")
 COUNT = "SELECT _wstart, count(*) FROM meters PARTITION BY tbname INTERVAL(10s)"
@@ -42,7 +43,7 @@ def test_rates_and_times_are_those_between_two_looks(tmp_path: Path) -> None:
     before = reports(kit)
     kit.insert([(n % 4, 1000 + n, 1, 1.0, "") for n in range(40)])
     kit.pass_time(4)
-    names = Names("s", (1,))
+    names = Names("s", Nodes((1,)))
     table = analysis(kit.plan, names, before, reports(kit), INFO).table
     assert table is not None
     source, agg, sink, stream = table.to_pylist()
@@ -72,12 +73,12 @@ def test_tasks_that_did_not_report_meanwhile_are_left_out(tmp_path: Path) -> Non
     before = reports(kit)
     kit.pass_time(1)
     after = reports(kit)
-    table = analysis(kit.plan, Names("s", (1,)), before[:1], after, INFO).table
+    table = analysis(kit.plan, Names("s", Nodes((1,))), before[:1], after, INFO).table
     assert table is not None
     assert table.num_rows == 2
     for pair in ((before, before), ([], after), (after, [])):
         with pytest.raises(UnavailableError, match="no task has reported"):
-            analysis(kit.plan, Names("s", (1,)), *pair, INFO)
+            analysis(kit.plan, Names("s", Nodes((1,))), *pair, INFO)
     kit.close()
 
 
@@ -102,7 +103,7 @@ def test_explain_tells_where_time_comes_from_and_what_bounds_state(
     """EXPLAIN CREATE STREAM has a line about each."""
     statement = parse_one(f"CREATE STREAM s {options} INTO o AS {query}")
     assert isinstance(statement, CreateStream)
-    lines = explain_stream(plan_stream(statement, Catalog(2, 4), Session("p", "UTC", 0)), [1, 2])
+    lines = explain_stream(plan_stream(statement, Catalog(2, 4), Session("p", "UTC", 0)), Nodes((1, 2)))
     told: dict[str, Any] = dict(line.split(": ", 1) for line in lines if line.startswith(("Time", "State")))
     assert told["Time of each vnode"].startswith(time)
     assert told["State"].startswith(state)

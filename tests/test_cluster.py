@@ -70,6 +70,7 @@ class Engine(StatementEngine):
             "spark.ui.enabled": False,
             # No group is placed before both machines are there.
             "spark.cores.max": 2 * VNODES, "spark.scheduler.minRegisteredResourcesRatio": 1,
+            "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",
             "checkpointInterval": "300ms", "restartDelayMax": "1s"})
         self.seconds = 0
 

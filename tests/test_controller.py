@@ -80,7 +80,7 @@ class Engine:
             self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
             return self.attempts[stream_id]
 
-        arguments: dict[str, Any] = {"settings": TaskSettings(queue_bytes=1 << 20)} | more
+        arguments: dict[str, Any] = {"settings": TaskSettings(queue_bytes=1 << 20), "queues": (5, 5)} | more
         return RunningStream(
             stream_id=stream_id,
             name=f"s{stream_id}",
@@ -90,7 +90,6 @@ class Engine:
             start_versions=(0, 0),
             children=lambda: (b"", b""),
             next_attempt=next_attempt,
-            queues=(5, 5),
             **arguments,
         )
 
@@ -191,7 +190,7 @@ def test_workers_are_listed_with_their_places(engine: Engine) -> None:
         engine.results.wait_rows(stream_id, 40)
     wait_until(lambda: all(worker.host == "here" for worker in engine.controller.workers()))
     *workers, free = engine.controller.workers()
-    assert [(worker.group, worker.index, worker.vgroup_id, worker.state, worker.streams) for worker in workers] == [
+    assert [(worker.group, worker.index, worker.node_id, worker.state, worker.streams) for worker in workers] == [
         ("db-1.1", 0, 2, "RUNNING", ("s1", "s2")), ("db-1.1", 1, 3, "RUNNING", ("s1", "s2")),
         ("db-2.1", 0, 2, "RUNNING", ("s3",)), ("db-2.1", 1, 3, "RUNNING", ("s3",))]
     assert all(worker.pid and worker.address and worker.heard_ms for worker in workers)
@@ -370,6 +369,23 @@ def test_memory_beyond_the_limit_pauses_the_stream_that_holds_most(tmp_path: Pat
     assert engine.results.wait_rows(1, 10_000) == expected(plan)
     assert engine.controller.stream_states()[1].reason == ""
     engine.close()
+
+
+def test_what_agg_tasks_on_an_snode_hold_counts_for_its_worker(tmp_path: Path) -> None:
+    """The queues of both agg tasks fill up on the third worker, which is the one that the reason names."""
+    takes = [100]
+    engine = Engine(tmp_path, measure=lambda: Memory({os.getpid(): takes[0]}), memory_limit_bytes=900)
+    try:
+        engine.results.gate.clear()
+        engine.controller.start(engine.stream(1, FakePlan(500, 10), snode_ids=(9,), queues=(3, 3, 4),
+                                              settings=TaskSettings(queue_bytes=1 << 12)))
+        wait_until(lambda: sum(status.input_bytes for status in engine.controller.statuses()
+                               if status.task.level == "agg") > 4000)
+        takes[0] = 1000
+        wait_until(lambda: engine.controller.stream_states()[1].state == "PAUSED")
+        assert "of them worker db-1.1/2 has the most" in engine.controller.stream_states()[1].reason
+    finally:
+        engine.close()
 
 
 def test_a_paused_stream_rests_until_resumed(engine: Engine) -> None:

@@ -41,6 +41,7 @@ from penstock.mnode.groups import (
     WorkerJoined,
     WorkerLost,
 )
+from penstock.tasks.nodes import Nodes
 
 SETTINGS = GroupSettings(
     streams_per_worker=2,
@@ -51,7 +52,7 @@ SETTINGS = GroupSettings(
     restart_delay_min_s=1,
     restart_delay_max_s=30,
 )
-VNODES = (2, 3)
+VNODES = Nodes((2, 3))
 
 
 @pytest.fixture
@@ -108,7 +109,7 @@ def test_streams_of_a_database_share_a_group_up_to_the_limit(machine: GroupMachi
     add(machine, 1)
     assert add(machine, 2) == []
     assert add(machine, 3) == [SubmitGroup("db-2.1", "db", VNODES)]
-    assert machine.handle(AddStream(4, "other", (7,)), 0.0) == [SubmitGroup("other-3.1", "other", (7,))]
+    assert machine.handle(AddStream(4, "other", Nodes((7,))), 0.0) == [SubmitGroup("other-3.1", "other", Nodes((7,)))]
     assert join(machine, "db-1.1") == [PrepareStream(1, 1), PrepareStream(2, 1)]
 
 
@@ -121,8 +122,31 @@ def test_streams_that_call_users_functions_share_with_their_like_only(machine: G
     assert machine.handle(AddStream(4, "db", VNODES, user_code=True), 0.0) == []
     assert machine.handle(AddStream(5, "db", VNODES, user_code=True), 0.0) == [
         SubmitGroup("db-3.1", "db", VNODES, user_code=True)]
+
     assert {group.name: group.streams for group in machine.groups} == {
         "db-1.1": {1, 3}, "db-2.1": {2, 4}, "db-3.1": {5}}
+
+
+def test_streams_on_snodes_share_with_their_like_and_wait_for_all_workers(machine: GroupMachine) -> None:
+    """A group has a worker more for each snode: it joins, deploys, stops, and is missed, as the others are."""
+    add(machine, 1)
+    snodes = Nodes((2, 3), (1001,))
+    assert machine.handle(AddStream(2, "db", snodes), 0.0) == [SubmitGroup("db-2.1", "db", snodes)]
+    assert machine.handle(AddStream(3, "db", snodes), 0.0) == []
+    assert machine.handle(AddStream(4, "db", Nodes((2, 3), (1002,))), 0.0) == [
+        SubmitGroup("db-3.1", "db", Nodes((2, 3), (1002,)))]
+    machine.handle(RemoveStream(3), 0.0)
+    assert join(machine, "db-2.1") == []
+    assert machine.handle(WorkerJoined("db-2.1", 2), 1.0) == [PrepareStream(2, 1)]
+    machine.handle(StreamPrepared(2, 1, 1), 2.0)
+    assert [machine.handle(StreamDeployed(2, 1, index), 2.0) for index in range(3)] == [
+        [], [], [LetStreamRun(2, 1, "db-2.1")]]
+    assert machine.handle(WorkerLost("db-2.1", 2, "killed"), 3.0)[-1] == CancelGroup("db-2.1")
+    machine.handle(JobEnded("db-2.1", "killed"), 4.0)
+    machine.handle(SlotsKnown(7), 4.0)
+    assert machine.handle(Tick(), 5.0) == []
+    group = state_of(machine, 2).group
+    assert machine.waits_for(group) == "1 slot is missing: its worker group needs 3, 2 of Spark's 7 are free"
 
 
 def test_a_stream_added_to_a_running_group_is_prepared_at_once(machine: GroupMachine) -> None:
@@ -248,7 +272,7 @@ def test_a_group_waits_until_there_are_slots_for_it(machine: GroupMachine) -> No
     """It says how many it lacks, and starts once another group has left; a stream beside those that run needs none."""
     assert machine.handle(SlotsKnown(3), 0.0) == []
     running(machine, 1)
-    assert machine.handle(AddStream(2, "other", (7, 8)), 2.0) == []
+    assert machine.handle(AddStream(2, "other", Nodes((7, 8))), 2.0) == []
     waiting = state_of(machine, 2).group
     assert (waiting.lacks_slots, machine.missing_slots(waiting)) == (True, 1)
     assert machine.waits_for(waiting) == "1 slot is missing: its worker group needs 2, 1 of Spark's 3 are free"
@@ -256,7 +280,7 @@ def test_a_group_waits_until_there_are_slots_for_it(machine: GroupMachine) -> No
     assert machine.next_deadline() is None
     assert machine.handle(Tick(), 500.0) == []
     machine.handle(WorkerLost("db-1.1", 0, "killed"), 500.0)
-    assert machine.handle(JobEnded("db-1.1", "killed"), 501.0) == [SubmitGroup("other-2.1", "other", (7, 8))]
+    assert machine.handle(JobEnded("db-1.1", "killed"), 501.0) == [SubmitGroup("other-2.1", "other", Nodes((7, 8)))]
     assert not waiting.lacks_slots
     assert machine.handle(Tick(), 510.0) == []
     assert state_of(machine, 1).group.lacks_slots
@@ -354,6 +378,8 @@ class GroupHistories(RuleBasedStateMachine):
         self.pending: list[groups.Event] = []
         self.up: set[int] = set()
         self.calls_functions: dict[int, bool] = {}
+        self.nodes: dict[int, Nodes] = {}
+        self.workers: dict[str, int] = {}
 
     def handle(self, event: groups.Event) -> None:
         for instruction in self.machine.handle(event, self.now):
@@ -361,10 +387,11 @@ class GroupHistories(RuleBasedStateMachine):
 
     def perform(self, instruction: Instruction) -> None:
         match instruction:
-            case SubmitGroup(group, _, vgroup_ids, _):
+            case SubmitGroup(group, _, nodes, _):
                 assert group not in self.jobs
                 self.jobs.add(group)
-                self.pending += [WorkerJoined(group, index) for index in range(len(vgroup_ids))]
+                self.workers[group] = nodes.workers
+                self.pending += [WorkerJoined(group, index) for index in range(nodes.workers)]
             case ShutdownGroup(group) | CancelGroup(group):
                 assert group in self.jobs
                 self.pending.append(JobEnded(group, None))
@@ -373,20 +400,22 @@ class GroupHistories(RuleBasedStateMachine):
                 self.pending.append(StreamPrepared(stream_id, preparation, self.attempt))
             case DeployStream(stream_id, attempt, group):
                 assert group in self.jobs
-                self.pending += [StreamDeployed(stream_id, attempt, index) for index in (0, 1)]
+                self.pending += [StreamDeployed(stream_id, attempt, index) for index in range(self.workers[group])]
             case LetStreamRun(stream_id):
                 assert stream_id not in self.up
                 self.up.add(stream_id)
-            case HaltStream(stream_id, attempt, _):
-                self.pending += [StreamStopped(stream_id, attempt, index) for index in (0, 1)]
+            case HaltStream(stream_id, attempt, group):
+                self.pending += [StreamStopped(stream_id, attempt, index) for index in range(self.workers[group])]
             case StreamDown(stream_id) | StreamRemoved(stream_id):
                 self.up.discard(stream_id)
 
-    @rule(stream_id=st.integers(1, 6), database=st.sampled_from(["a", "b"]), user_code=st.booleans())
-    def add(self, stream_id: int, database: str, user_code: bool) -> None:
+    @rule(stream_id=st.integers(1, 6), database=st.sampled_from(["a", "b"]), user_code=st.booleans(),
+          snodes=st.sampled_from([(), (), (9,)]))
+    def add(self, stream_id: int, database: str, user_code: bool, snodes: tuple[int, ...]) -> None:
+        nodes = Nodes((2, 3), snodes)
         if self.machine.stream(stream_id) is None:
-            self.calls_functions[stream_id] = user_code
-        self.handle(AddStream(stream_id, database, VNODES, user_code))
+            self.calls_functions[stream_id], self.nodes[stream_id] = user_code, nodes
+        self.handle(AddStream(stream_id, database, nodes, user_code))
 
     @rule(slots=st.integers(0, 6))
     def count_slots(self, slots: int) -> None:
@@ -419,9 +448,10 @@ class GroupHistories(RuleBasedStateMachine):
         self.handle(StreamFailed(stream.stream_id, stream.attempt, "bad row"))
 
     @precondition(lambda self: self.jobs)
-    @rule(data=st.data(), index=st.integers(0, 1))
-    def lose_worker(self, data: st.DataObject, index: int) -> None:
-        self.handle(WorkerLost(data.draw(st.sampled_from(sorted(self.jobs))), index, "killed"))
+    @rule(data=st.data())
+    def lose_worker(self, data: st.DataObject) -> None:
+        group = data.draw(st.sampled_from(sorted(self.jobs)))
+        self.handle(WorkerLost(group, data.draw(st.integers(0, self.workers[group] - 1)), "killed"))
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())
@@ -441,6 +471,7 @@ class GroupHistories(RuleBasedStateMachine):
         running = {s.stream_id for s in self.machine.streams if s.state is StreamState.RUNNING}
         assert running == self.up
         assert all(self.calls_functions[stream.stream_id] is stream.group.user_code for stream in self.machine.streams)
+        assert all(self.nodes[stream.stream_id] == stream.group.nodes for stream in self.machine.streams)
 
     def teardown(self) -> None:
         """Once the world behaves, every stream runs; and once the engine closes, nothing is left."""

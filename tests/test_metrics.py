@@ -48,6 +48,17 @@ def test_metrics_say_what_the_tables_say(samples: dict[str, list[tuple[dict[str,
     assert samples["process_resident_memory_bytes"][0][1] > 1e6
 
 
+def test_tasks_on_an_snode_are_of_no_vnode() -> None:
+    """Their numbers are there, with the stream, the task and the level; the label of the vnode is empty."""
+    overview = staged()
+    for task in overview["streams"][0]["tasks"]:
+        if task["level"] == "agg":
+            task.update(node_type="snode", node_id=1012)
+    rows = next(family for family in families(overview) if family.name == "penstock_task_input_rows")
+    assert {(sample.labels["level"], sample.labels["vnode"]) for sample in rows.samples} == {
+        ("source", "2"), ("source", "3"), ("agg", ""), ("sink", "2"), ("sink", "3")}
+
+
 def test_names_follow_the_conventions() -> None:
     """Own prefix, base units, `_total` for counters alone, a sentence of help each, no name twice."""
     found = list(families(staged()))

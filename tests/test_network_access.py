@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from embedded import Embedded
-from runtime_fakes import ThreadGroup, ThreadRuntime
+from runtime_fakes import ThreadRuntime
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
 from penstock.common.fs import OsFs
 from penstock.mnode.engine import Engine
 from penstock.mnode.fsck import Fsck
-from penstock.tasks.worker import WorkerSpec
 
 T0 = 1_700_000_000_000
 #: The query of each stream, and of its batch answer.
@@ -26,19 +24,6 @@ STREAMS = {
     "sessions": ("SELECT _wstart ts, count(*) n, sum(v) s, g FROM d.meters PARTITION BY tbname, g SESSION(ts, 4s)",
                  "ts, n, s, g"),
 }
-
-
-class FarRuntime(ThreadRuntime):
-    """Runs worker groups as threads for which the data directory is another one, where the engine isn't."""
-
-    def __init__(self, root: Path) -> None:
-        super().__init__()
-        self._root = root
-
-    def submit_group(
-        self, spec: WorkerSpec, workers: int, description: str, on_end: Callable[[str | None], None]
-    ) -> ThreadGroup:
-        return super().submit_group(replace(spec, data_directory=str(self._root)), workers, description, on_end)
 
 
 class Bed(Embedded):
@@ -53,8 +38,9 @@ class Bed(Embedded):
             "checkpointBackupDir": str(root / "backup"), "checkpointBackupInterval": "0s"})
 
     def _open(self) -> Engine:
-        (self.path.parent / "other").mkdir(exist_ok=True)
-        self.runtime = FarRuntime(self.path.parent / "other") if self.far else ThreadRuntime()
+        other = self.path.parent / "other"
+        other.mkdir(exist_ok=True)
+        self.runtime = ThreadRuntime(str(other) if self.far else None)
         return Engine(self.path, self.config, clock=self.clock, fs=self.fs, runtime=lambda config, root: self.runtime)
 
     def create(self) -> None:

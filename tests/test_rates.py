@@ -14,6 +14,7 @@ from penstock.mnode.monitor import Monitor
 from penstock.mnode.stream_status import StreamInfo
 from penstock.mnode.verdict import Names, verdict
 from penstock.tasks.messages import Pause, Recalculate, Resume, StartCheckpoint, TaskStatus
+from penstock.tasks.nodes import Nodes
 
 PLAIN = "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname"
 COUNTS = ("CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT _wstart, count(*) n FROM meters PARTITION BY tbname "
@@ -221,7 +222,8 @@ def test_the_verdict_names_a_limited_source(tmp_path: Path, sql: str, rates: dic
         for _ in range(200):
             kit.pass_time(0.1)
             monitor.heartbeat(kit.stream.statuses(), kit.clock.monotonic())
-        found = verdict(StreamInfo("RUNNING"), monitor.report(kit.clock.monotonic()), Names("s", tuple(kit.vnodes)))
+        names = Names("s", Nodes(tuple(kit.vnodes)))
+        found = verdict(StreamInfo("RUNNING"), monitor.report(kit.clock.monotonic()), names)
         assert (found.kind, found.text) == ("source", f"source s/v1 is the bottleneck: {said}")
     finally:
         kit.close()

@@ -10,6 +10,7 @@ import pytest
 from simulation.run import run_seed
 
 SEEDS = 50
+SEEDS_WITH_SNODES = range(2000, 2003)
 
 #: Seeds that once failed, and what they showed. Profiles change over time; each stays as a history worth playing.
 PAST = {
@@ -45,6 +46,15 @@ def test_past_failures_stay_away(memory: Path, seed: int) -> None:
     """Seeds that once failed go well."""
     outcome = run_seed(seed, memory)
     assert not outcome.problem, f"seed {seed}: {outcome.problem}\n" + "\n".join(outcome.trace)
+
+
+@pytest.mark.parametrize("snodes", [1, 2])
+@pytest.mark.parametrize("seed", SEEDS_WITH_SNODES)
+def test_some_histories_with_snodes(memory: Path, seed: int, snodes: int) -> None:
+    """Also with agg tasks on workers of their own, which die like the others, the streams come to the batch answer."""
+    outcome = run_seed(seed, memory, snodes)
+    assert not outcome.problem, f"seed {seed}: {outcome.problem}\n" + "\n".join(outcome.trace)
+    assert outcome.rows
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -60,7 +61,7 @@ class Engine:
             self.service.address, SECRET, lambda stream_id, versions: None, build_fakes,
         )  # fmt: skip
 
-    def start(self, stream_id: int, functions: tuple[str, ...] = ()) -> None:
+    def start(self, stream_id: int, **more: Any) -> None:
         def next_attempt() -> int:
             self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
             return self.attempts[stream_id]
@@ -75,9 +76,8 @@ class Engine:
                 start_versions=(0, 0),
                 children=lambda: (b"", b""),
                 next_attempt=next_attempt,
-                queues=(5, 5),
                 settings=TaskSettings(queue_bytes=1 << 20),
-                functions=functions,
+                **{"queues": (5, 5)} | more,
             )
         )
 
@@ -121,6 +121,23 @@ def test_a_killed_worker_brings_all_streams_back_as_new_attempts(engine: Engine)
     states = engine.controller.stream_states()
     assert {report.group for report in states.values()} == {"db-1.2"}
     assert {report.attempt for report in states.values()} == {2}
+
+
+def test_agg_tasks_on_an_snode_have_a_process_of_their_own(engine: Engine) -> None:
+    """Sources and sinks are in the processes of their vnodes; kill -9 of the snode's costs an attempt, and no row."""
+    engine.start(1, snode_ids=(9,), queues=(3, 3, 4))
+    assert engine.results.wait_rows(1, 200) == EXPECTED
+    pids = engine.controller.worker_pids()["db-1.1"]
+    assert [states_of(pids[index]) for index in range(3)] == [
+        {"1-source-0"}, {"1-source-1"}, {"1-agg-0", "1-agg-1"}]
+    os.kill(pids[2], signal.SIGKILL)
+    assert engine.results.wait_rows(1, 200, attempt=2, timeout_s=60) == EXPECTED
+
+
+def states_of(pid: int) -> set[str]:
+    """Returns the tasks whose state a process has open; sink tasks here have none."""
+    files = (Path(file.path) for file in psutil.Process(pid).open_files())
+    return {file.parent.name for file in files if file.name == "data.mdb"}
 
 
 def test_processes_of_workers_end_when_the_controller_closes(engine: Engine) -> None:

@@ -91,6 +91,20 @@ def test_a_stream_looked_at_closely_shows_its_tasks(told: Overview) -> None:
     assert "1,500" in held
 
 
+def test_tasks_on_an_snode_have_names_of_their_own(told: Overview) -> None:
+    """Both agg tasks are on the one snode: each is shown by its number, and so is whom a sink waits for."""
+    now = copy.deepcopy(told)
+    tasks = now["streams"][0]["tasks"]
+    aggs = [task for task in tasks if task["level"] == "agg"]
+    for task in aggs:
+        task.update(node_type="snode", node_id=1012)
+    next(task for task in tasks if task["level"] == "source").update(blocked_by=aggs[1]["task_id"], blocked_seconds=3.0)
+    lines = text_of(TopState(now, told, opened="s1"), width=160).splitlines()
+    assert [line.split()[0] for line in lines if "on snode 1012  " in line] == ["agg-0", "agg-1"]
+    assert [line.split()[:2] for line in lines if line.rstrip().endswith("agg-1 on snode 1012 for 3 s")] == [
+        ["source", "v2"]]
+
+
 def test_a_narrow_terminal_and_no_stream_are_no_problem(told: Overview) -> None:
     """Nothing is wider than the terminal, and an empty engine says that it is empty."""
     for state in (TopState(told), TopState(told, opened="s1"), TopState({**told, "streams": []})):

@@ -8,14 +8,16 @@ import os
 import shutil
 import socket
 import urllib.request
+from base64 import b64encode
 from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from overviews import staged
 
-from penstock.common.errors import UnavailableError
+from penstock.common.errors import ConfigError, UnavailableError
 from penstock.mnode.doors import OVERVIEW_PATH, ui_pages
 from penstock.mnode.http_door import HttpDoor
 from penstock.mnode.sandbox import Sandbox
@@ -35,8 +37,10 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def text_at(port: int, path: str) -> str:
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=30) as answer:
+def text_at(port: int, path: str, authorization: str | None = None) -> str:
+    headers = {} if authorization is None else {"Authorization": authorization}
+    request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
+    with urllib.request.urlopen(request, timeout=30) as answer:
         return str(answer.read().decode())
 
 
@@ -64,6 +68,24 @@ def test_an_engine_opens_the_configured_ports_while_it_is_open() -> None:
         text_at(ui, "/")
     with Sandbox(config={"uiPort": ui, "metricsPort": ui}):
         assert json.loads(text_at(ui, OVERVIEW_PATH))["streams"] == []
+
+
+def test_as_soon_as_there_are_users_only_they_see_the_pages() -> None:
+    """Any role may look; without user and password nothing is told, and without users nothing leaves this machine."""
+    ui, metrics = free_ports(2)
+    places = ((ui, "/"), (ui, OVERVIEW_PATH), (ui, "/metrics"), (metrics, "/metrics"))
+    with Sandbox(config={"uiPort": ui, "metricsPort": metrics}) as bed:
+        bed.execute("CREATE USER keeper PASS 'keeps-all-1' ROLE admin")
+        bed.execute("CREATE USER viewer PASS 'looks-only-1' ROLE read")
+        right, wrong = (f"Basic {b64encode(f'viewer:{word}'.encode()).decode()}" for word in ("looks-only-1", "other"))
+        for port, path in places:
+            assert text_at(port, path, right)
+            for authorization in (None, wrong):
+                with pytest.raises(HTTPError, match="401") as refused:
+                    text_at(port, path, authorization)
+                assert refused.value.headers["WWW-Authenticate"].startswith("Basic ")
+    with pytest.raises(ConfigError, match="there are no users"):
+        Sandbox(config={"host": "0.0.0.0", "uiPort": ui})
 
 
 def test_the_page_is_self_contained() -> None:

@@ -22,6 +22,7 @@ from penstock.mnode.verdict import Names, Verdict, judged, verdict
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
 from penstock.tasks.messages import ResultWrite, TaskId, TaskStatus
+from penstock.tasks.nodes import Nodes
 from penstock.tasks.runner import StreamRunner, drive_once, statuses
 from penstock.tasks.source import SourceTask
 from penstock.tasks.status import StateTracker
@@ -29,7 +30,7 @@ from penstock.tasks.timesheet import Timesheet
 from penstock.tasks.window_agg import WindowAggTask
 
 RUNNING = StreamInfo("RUNNING")
-NAMES = Names("s1", (2, 3, 4))
+NAMES = Names("s1", Nodes((2, 3, 4)))
 
 
 def report(level: Any, index: int = 0, *, stalled_s: float | None = None, silent_s: float | None = None,
@@ -139,6 +140,19 @@ def test_tasks_of_one_vnode_share_a_thread() -> None:
     assert told(report("source", busy=0.4), report("agg", busy=0.55)).kind == "idle"
 
 
+def test_tasks_on_an_snode_share_its_thread_and_no_other() -> None:
+    """Agg tasks there are told so; with a vnode they have no more in common than a number."""
+    names = Names("s1", Nodes((2, 3), (1012,)))
+    apart = [report("source", busy=0.5, lag=5), report("agg", 0, busy=0.5)]
+    assert verdict(RUNNING, apart, names).kind == "healthy"
+    full = verdict(RUNNING, [*apart, report("agg", 1, busy=0.45, input_bytes=9)], names)
+    assert full.text == "agg s1/v2 on snode 1012 is the bottleneck: busy 50% of the time"
+    sources = [report("source", 0, lag=4, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.9),
+               report("source", 1, lag=3000, state="BACKPRESSURED", blocked_by="7-agg-1", blocked=0.9)]
+    assert verdict(RUNNING, [*sources, report("agg", 1, busy=0.96)], names).kind == "busy"
+    assert told(*sources, report("agg", 1, busy=0.96)).kind == "vnode"
+
+
 def test_a_circle_of_waiting_tasks_ends() -> None:
     """Reports are of different moments, so two tasks may seem to wait for each other."""
     assert "bottleneck" in told(report("source", blocked_by="7-agg-0", blocked=None, busy=None),
@@ -183,7 +197,7 @@ def watched(
             kit.stream.step()
             kit.clock.advance(0.02)
     reports = monitor.report(kit.clock.monotonic())
-    return verdict(RUNNING, reports, Names("s", tuple(kit.vnodes))), {r.status.task.level: r for r in reports}
+    return verdict(RUNNING, reports, Names("s", Nodes(tuple(kit.vnodes)))), {r.status.task.level: r for r in reports}
 
 
 def rows(count: int, first: int = 0) -> list[tuple[Any, ...]]:
@@ -286,7 +300,7 @@ def test_one_slow_vnode_is_found_on_real_tasks(tmp_path: Path, monkeypatch: pyte
         for tasks, sheet in zip((fast, held_up), sheets, strict=True):
             monitor.heartbeat(sheet.filled_in(statuses(tasks, kit.stream.links)), kit.clock.monotonic())
     reports = monitor.report(kit.clock.monotonic())
-    found = verdict(RUNNING, reports, Names("s", tuple(kit.vnodes)))
+    found = verdict(RUNNING, reports, Names("s", Nodes(tuple(kit.vnodes))))
     behind = max(report.lag or 0 for report in reports)
     assert behind >= 20 * 5 - 20
     assert found.text == (f"vnode v2 is {behind} records behind, the others at most 0; source s/v2 is the bottleneck: "
@@ -309,7 +323,7 @@ def test_exhausted_state_is_found_on_real_tasks(tmp_path: Path) -> None:
         monitor.heartbeat(kit.stream.statuses(), kit.clock.monotonic())
         reports = monitor.report(kit.clock.monotonic())
         held = [report.status.state_bytes or 0 for report in reports]
-        verdicts = [verdict(info, reports, Names("s", (1,)))
+        verdicts = [verdict(info, reports, Names("s", Nodes((1,))))
                     for info in (replace(RUNNING, state_limit=limit), RUNNING)]
         assert [found.kind == "state" for found in verdicts] == [sum(held) >= 0.9 * limit, max(held) >= 0.9 * map_bytes]
         assert {found.task for found in verdicts if found.kind == "state"} <= {TaskId(1, "agg", 0)}
@@ -337,7 +351,7 @@ def test_the_watchdog_finds_real_tasks_that_get_nowhere(tmp_path: Path) -> None:
     kit = StreamKit(
         tmp_path, "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname",
         writer=lambda task: Deaf())
-    monitor, names = Monitor(100, 30), Names("s", (1,))
+    monitor, names = Monitor(100, 30), Names("s", Nodes((1,)))
     seen = []
     for second in range(40):
         kit.insert(rows(5, second * 5))

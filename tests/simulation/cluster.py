@@ -147,7 +147,7 @@ class SimDoor:
 
 
 class SimGroup:
-    """One job of the simulated Spark: a worker per vnode, or the end of all of them."""
+    """One job of the simulated Spark: a worker per node, or the end of all of them."""
 
     def __init__(self, cluster: Cluster, host: EngineProcess, spec: WorkerSpec, workers: int,
                  on_end: Callable[[str | None], None]) -> None:
@@ -352,7 +352,7 @@ class SimWorker:
         deployment, world = hosted.deployment, self.cluster.world
         edges = task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids))
         folders = [self.paths.state(deployment.stream_id, str(each.task))
-                   for each in edges if each.task.index == self.index]
+                   for each in edges if deployment.nodes.worker_of(each.task) == self.index]
         held = [folder for folder in folders if self.cluster.owners.get(folder, self.process) != self.process]
         if held and world.clock.monotonic() < hosted.deadline:
             world.later(0.05, self.process, lambda: self._build(hosted))
@@ -378,13 +378,14 @@ class SimWorker:
             deployment.stream_id, deployment.attempt, tuple(task.id for task in hosted.tasks)))
 
     def _connect(self, hosted: Hosted) -> None:
-        attempt, by_id = hosted.deployment.attempt, {task.id: task for task in hosted.tasks}
+        attempt, worker_of = hosted.deployment.attempt, hosted.deployment.nodes.worker_of
+        by_id = {task.id: task for task in hosted.tasks}
         for task in hosted.tasks:
             for upstream in task.input.channels:
                 self.cluster.channels[attempt, upstream, task.id] = (self, hosted, task.input)
         for task in hosted.tasks:
             for downstream in () if task.output is None else task.output.channels:
-                if downstream.index == self.index:
+                if worker_of(downstream) == self.index:
                     hosted.links.append(LocalLink(
                         task.id, downstream, task.output, by_id[downstream].input, self.cluster.world.clock))
                 else:

@@ -63,6 +63,8 @@ KINDS = (
          "SELECT tn, ts, v * 2, k FROM source WHERE k <> 1",
          into="TAGS (tn VARCHAR(20))", result="SELECT tn, ts, twice, k FROM {out}", width=1),
 )
+EXCHANGED = next(each for each in KINDS if each.name == "per_site")
+"""A stream whose rows cross between vnodes, to several agg tasks."""
 
 
 @dataclass

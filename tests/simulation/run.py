@@ -20,7 +20,7 @@ from penstock.mnode.controller import ControllerSettings
 from penstock.tasks.messages import TaskState
 from simulation.cluster import Cluster, EngineProcess, NetworkFaults
 from simulation.disk import PowerLost, ProcessDied
-from simulation.oracle import KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown
+from simulation.oracle import EXCHANGED, KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown
 from simulation.world import SimulationError, World
 
 T0 = 1_700_000_000_000
@@ -52,6 +52,12 @@ class Profile:
     clock_jumps: int
     network: NetworkFaults
     zombie_s: float
+    snodes: int = 0
+
+    def with_snodes(self, snodes: int) -> Profile:
+        """Returns the same kind of run with snodes, and something for them to do."""
+        others = tuple(stream for stream in self.streams if stream is not EXCHANGED)
+        return replace(self, snodes=snodes, vgroups=max(2, self.vgroups), streams=(EXCHANGED, *others))
 
 
 @dataclass(frozen=True)
@@ -114,11 +120,13 @@ def draw_profile(world: World) -> Profile:
 class Run:
     """One seed, from an empty directory to the verdict."""
 
-    def __init__(self, seed: int, directory: Path) -> None:
+    def __init__(self, seed: int, directory: Path, snodes: int) -> None:
         self.root = directory / "data"
         self.root.mkdir(parents=True)
         self.world = World(seed, self.root)
         self.profile = draw_profile(self.world)
+        if snodes:
+            self.profile = self.profile.with_snodes(snodes)
         config = load_config({
             "timezone": "UTC", "stateMapSize": "64MiB", "streamBufferSize": "1MiB",
             "blockRowsMax": self.profile.block_rows,
@@ -272,6 +280,9 @@ class Run:
                 *(f"CREATE TABLE d.t{n} USING d.m TAGS ({n % 2})" for n in range(TABLES)),
             ):
                 host.engine.execute(text, host.session)
+            for dnode in range(1, self.profile.snodes + 1):
+                # By SQL an engine has one dnode, and so one snode.
+                host.engine.catalog.create_snode(dnode, T0)
         self.model.sites = {f"t{n}": n % 2 for n in range(TABLES)}
         for stream in self.profile.streams[:1]:
             self._create(stream)
@@ -537,7 +548,7 @@ class Run:
         hosted = {(worker.index, stream_id): each for worker in self.cluster.living_workers() if worker.host is host
                   for stream_id, each in worker.hosted.items() if not each.over}
         for stream_id, report in reports.items():
-            for index in range(self.profile.vgroups):
+            for index in range(self.profile.vgroups + len(report.snode_ids)):
                 each = hosted.get((index, stream_id))
                 if each is None or each.deployment.attempt != report.attempt or not each.started:
                     return False
@@ -595,11 +606,11 @@ class Run:
         return list(zip(*columns, strict=True))
 
 
-def run_seed(seed: int, directory: Path) -> Outcome:
+def run_seed(seed: int, directory: Path, snodes: int = 0) -> Outcome:
     """Plays one seed in an empty directory below `directory`, and removes it."""
     place = directory / f"seed-{seed}"
     try:
-        return Run(seed, place).play()
+        return Run(seed, place, snodes).play()
     finally:
         shutil.rmtree(place, ignore_errors=True)
 
