@@ -127,7 +127,7 @@ def test_joins_that_are_refused(source: str) -> None:
 
 
 Keyed = list[tuple[int, int, int | None]]  # time, child table, key
-SIDES = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 2), st.sampled_from([0, 1, None])), max_size=8,
+SIDES = st.lists(st.tuples(st.integers(-6, 9), st.integers(0, 2), st.sampled_from([0, 1, None])), max_size=8,
                  unique_by=lambda row: row[:2])
 OPERATORS = {">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le}
 
