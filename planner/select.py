@@ -199,7 +199,14 @@ def _check_clauses(query: QueryContext) -> None:
     if select.window is not None and select.group_by:
         raise InvalidStatementError("GROUP BY cannot stand next to a window", code=GROUP_AND_WINDOW,
                                     hint="use PARTITION BY")
-    grouped = bool(select.group_by or select.partition_by or select.window or query.relation.driver)
+    grouped = bool(select.group_by or select.partition_by or select.window)
+    if grouped and query.relation.driver:
+        item = next(iter((*select.group_by, *select.partition_by)), None)
+        raise builder.error(
+            "a WINDOW JOIN groups rows itself: no GROUP BY, PARTITION BY or window beside it",
+            item.expression if item is not None else None, code=GROUP_AND_WINDOW,
+            hint="make it a sub-query, and group that")
+    grouped = grouped or query.relation.driver is not None
     if select.having is not None and not grouped:
         raise builder.error("HAVING needs GROUP BY, PARTITION BY or a window", select.having,
                             code=GROUP_LACKS_EXPRESSION, hint="use WHERE for conditions on rows")

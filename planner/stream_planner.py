@@ -41,6 +41,7 @@ from penstock.planner.stream import (
 )
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
+from penstock.planner.stream_joins import plan_stream_join
 from penstock.planner.stream_row_windows import (
     END_ROWS,
     LAST_ROW,
@@ -68,6 +69,7 @@ from penstock.sql.statements import (
     CreateStream,
     Fill,
     IntervalWindow,
+    JoinSource,
     Name,
     Select,
     SelectItem,
@@ -154,8 +156,14 @@ class _Planner:
 
     def _source_table(self) -> Table:
         source = self.query.source
+        if isinstance(source, JoinSource):
+            join = plan_stream_join(self.statement, source, self.catalog, self.session)
+            start, end = source.place
+            raise InvalidStreamError("a stream reads exactly one table: joins are for queries, not for streams yet",
+                                     hint=f"this would be the {join.text}",
+                                     position=position(self.statement.text, start, end - start))
         if not isinstance(source, TableSource):
-            raise InvalidStreamError("a stream reads exactly one table: no join, sub-query or UNION")
+            raise InvalidStreamError("a stream reads exactly one table: no sub-query or UNION")
         if source.cuts is not None:
             raise InvalidStreamError("a stream reads what comes after its creation: BETWEEN CUT is for queries")
         table = resolve_table(source.name, self.catalog, self.session, self.statement.text)

@@ -41,6 +41,7 @@ from penstock.sql.statements import (
 )
 
 _FILL_MODES = ("NONE", "NULL", "NULL_F", "VALUE", "VALUE_F", "PREV", "NEXT", "LINEAR", "NEAR")
+_VARIANTS = ("SEMI", "ANTI", "ASOF", "WINDOW")
 _MAX_COUNT_WINDOW = 2**31 - 1
 _Item = TypeVar("_Item")
 
@@ -209,8 +210,10 @@ def _parse_partition_item(cursor: Cursor) -> PartitionItem:
 
 def _parse_source(cursor: Cursor) -> Source:
     source = _parse_joins(cursor, _parse_simple_source(cursor))
-    while cursor.take_operator(","):
-        source = JoinSource(source, _parse_joins(cursor, _parse_simple_source(cursor)), "inner")
+    while cursor.at_operator(","):
+        comma = cursor.advance()
+        right = _parse_joins(cursor, _parse_simple_source(cursor))
+        source = JoinSource(source, right, "inner", place=(comma.start, comma.end))
     return source
 
 
@@ -239,9 +242,11 @@ def _parse_simple_source(cursor: Cursor) -> Source:
 
 def _parse_joins(cursor: Cursor, left: Source) -> Source:
     while True:
+        start = cursor.token.start
         join = _parse_join_words(cursor)
         if join is None:
             return left
+        place = (start, cursor.previous_end)
         kind, variant = join
         right = _parse_simple_source(cursor)
         on = parse_expression(cursor) if cursor.take("ON") else None
@@ -252,20 +257,24 @@ def _parse_joins(cursor: Cursor, left: Source) -> Source:
                 raise cursor.fail("JLIMIT belongs to ASOF and WINDOW joins")
             cursor.advance()
             jlimit = cursor.integer("the number of rows of JLIMIT", maximum=1024)
-        left = JoinSource(left, right, kind, variant, on, window, jlimit)
+        left = JoinSource(left, right, kind, variant, on, window, jlimit, place)
 
 
 def _parse_join_words(cursor: Cursor) -> tuple[JoinKind, JoinVariant] | None:
-    if cursor.take("JOIN") or cursor.take("INNER", "JOIN"):
+    if cursor.take("JOIN"):
         return "inner", ""
-    word = cursor.take_any("LEFT", "RIGHT", "FULL")
-    if word is None:
-        return None
+    word = cursor.take_any("LEFT", "RIGHT", "FULL", "INNER")
     variant = ""
-    if word == "FULL" or not cursor.at_any("SEMI", "ANTI", "ASOF", "WINDOW"):
-        cursor.take("OUTER")
-    else:
+    if cursor.at_any(*_VARIANTS) and (word is not None or cursor.peek().word == "JOIN"):
+        if word not in ("LEFT", "RIGHT"):
+            variant = cursor.token.word
+            raise cursor.fail(f"{variant} joins have a driving side",
+                              hint=f"write LEFT {variant} JOIN or RIGHT {variant} JOIN")
         variant = cursor.advance().word.lower()
+    elif word is None:
+        return None
+    elif word != "INNER":
+        cursor.take("OUTER")
     cursor.expect("JOIN")
     return cast(JoinKind, word.lower()), cast(JoinVariant, variant)
 

@@ -160,7 +160,10 @@ JoinVariant = Literal["", "semi", "anti", "asof", "window"]
 
 @dataclass(frozen=True, slots=True)
 class JoinSource:
-    """`window` is WINDOW_OFFSET(start, end) of a window join; `jlimit` is JLIMIT."""
+    """`window` is WINDOW_OFFSET(start, end) of a window join; `jlimit` is JLIMIT.
+
+    `place` is where its words, such as LEFT JOIN, or its comma start and end in the text.
+    """
 
     left: Source
     right: Source
@@ -169,6 +172,7 @@ class JoinSource:
     on: exp.Expression | None = None
     window: tuple[Duration, Duration] | None = None
     jlimit: int | None = None
+    place: tuple[int, int] = (0, 0)
 
 
 Source = TableSource | SubquerySource | JoinSource
