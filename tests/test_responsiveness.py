@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 import weakref
 
 from penstock.common.responsiveness import leave_out_what_stays
@@ -29,3 +31,11 @@ def test_only_garbage_that_comes_later_is_collected() -> None:
         assert seen_late() is None
     finally:
         gc.unfreeze()
+
+
+def test_nothing_seems_left_over_when_the_process_ends() -> None:
+    """DuckDB tells users of objects that are still there at the end, if the collector has been kept from them."""
+    program = ("import duckdb\nfrom penstock.common.responsiveness import leave_out_what_stays\n"
+               "leave_out_what_stays()")
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
