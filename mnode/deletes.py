@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 from sqlglot import exp
 
@@ -12,6 +12,7 @@ from penstock.mnode.lookup import require_database, require_table
 from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage, vgroups_of
 from penstock.planner.plan import BatchPlan
+from penstock.planner.scopes import conjuncts, unwrapped
 from penstock.sql.schema import Session, Table
 from penstock.sql.statements import Delete, Name, Query, Select, SelectItem, TableSource
 
@@ -42,7 +43,7 @@ class Deletes:
             raise InvalidStatementError(f"{statement.name} is a system table")
         first, last = _FIRST, _LAST
         tag_conditions: list[exp.Expression] = []
-        for condition in _conjuncts(statement.where):
+        for condition in conjuncts(statement.where):
             if self._is_tag_condition(condition, table):
                 tag_conditions.append(condition)
                 continue
@@ -75,7 +76,7 @@ class Deletes:
             raise refused
         columns = list(condition.find_all(exp.Column))
         times = (table.time_column.name, "_rowts", "_c0")
-        if len(columns) != 1 or columns[0].name not in times or columns[0] not in map(_bare, sides):
+        if len(columns) != 1 or columns[0].name not in times or columns[0] not in map(unwrapped, sides):
             raise refused
         if any(other.find(exp.Column) is not None for other in others):
             raise refused
@@ -122,20 +123,3 @@ class Deletes:
 
 def _named(name: str) -> exp.Expression:
     return exp.EQ(this=exp.column("tbname"), expression=exp.Literal.string(name))
-
-
-def _conjuncts(where: exp.Expression | None) -> Iterator[exp.Expression]:
-    if where is None:
-        return
-    node = _bare(where)
-    if isinstance(node, exp.And):
-        yield from _conjuncts(node.this)
-        yield from _conjuncts(node.expression)
-    else:
-        yield node
-
-
-def _bare(node: exp.Expression) -> exp.Expression:
-    while isinstance(node, exp.Paren):
-        node = node.this
-    return node

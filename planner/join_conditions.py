@@ -5,7 +5,7 @@ It reads conditions that AND joins; what a kind of join makes of them is its pla
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -128,18 +128,6 @@ def _range(times: list[TimeComparison]) -> TimeRange:
         if time.operator in ("=", ">", ">="):
             ends.append(-time.shift - (time.operator == ">"))
     return TimeRange(*times[0].columns, max(starts, default=None), min(ends, default=None))
-
-
-def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
-    """Yields the conditions that AND joins."""
-    if node is None:
-        return
-    node = unwrapped(node)
-    if isinstance(node, exp.And):
-        yield from conjuncts(node.this)
-        yield from conjuncts(node.expression)
-    else:
-        yield node
 
 
 def read_conditions(nodes: Iterable[exp.Expression], sides: Sides, scope: RowScope) -> Conditions:

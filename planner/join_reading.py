@@ -15,11 +15,10 @@ from penstock.planner.join_conditions import (
     Side,
     Sides,
     TimeRange,
-    conjuncts,
     join_sides,
     read_conditions,
 )
-from penstock.planner.scopes import RowScope
+from penstock.planner.scopes import RowScope, conjuncts
 from penstock.sql.literals import position
 from penstock.sql.statements import Duration, JoinSource
 from penstock.sql.types import Kind

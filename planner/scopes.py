@@ -83,6 +83,18 @@ def unwrapped(node: exp.Expression) -> exp.Expression:
     return node
 
 
+def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
+    """Yields the conditions that AND joins."""
+    if node is None:
+        return
+    node = unwrapped(node)
+    if isinstance(node, exp.And):
+        yield from conjuncts(node.this)
+        yield from conjuncts(node.expression)
+    else:
+        yield node
+
+
 class RowScope:
     """Names in expressions over single rows. `clause` is what error messages call the place."""
 

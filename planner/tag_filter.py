@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 import duckdb
 from sqlglot import exp
 
 from penstock.planner.binder import children_table
 from penstock.planner.expressions import compile_condition
-from penstock.planner.scopes import RowScope, columns_of, unwrapped, vector_calls
+from penstock.planner.scopes import RowScope, columns_of, conjuncts, unwrapped, vector_calls
 from penstock.sql.schema import Table
 
 
@@ -19,10 +19,10 @@ def selected_children(where: exp.Expression | None, table: Table, scope: RowScop
     Where it names tables, these are looked up, and conditions on tags are left to the query. A condition that cannot
     be computed here leaves all tables: the query itself tells what is wrong with it.
     """
-    named = [names for names in (_names(node, scope) for node in _conjuncts(where)) if names is not None]
+    named = [names for names in (_names(node, scope) for node in conjuncts(where)) if names is not None]
     if named:
         return _uids(set.intersection(*named), table, scope)
-    conditions = [node for node in _conjuncts(where) if _only_tags(node, scope)]
+    conditions = [node for node in conjuncts(where) if _only_tags(node, scope)]
     if not conditions:
         return None
     compiled = " AND ".join(compile_condition(node, scope) for node in conditions)
@@ -55,17 +55,6 @@ def _names(node: exp.Expression, scope: RowScope) -> set[str] | None:
 def _uids(names: Iterable[str], table: Table, scope: RowScope) -> tuple[int, ...]:
     found = (scope.builder.catalog.table(table.database, name) for name in names)
     return tuple(sorted(child.uid for child in found if child is not None and child.super_uid == table.uid))
-
-
-def _conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
-    if node is None:
-        return
-    node = unwrapped(node)
-    if isinstance(node, exp.And):
-        yield from _conjuncts(node.this)
-        yield from _conjuncts(node.expression)
-    else:
-        yield node
 
 
 def _only_tags(node: exp.Expression, scope: RowScope) -> bool:
