@@ -291,7 +291,7 @@ class Mnode:
             if now > deadline:
                 raise AssertionError(f"{self._vnodes} vnodes, {len(self.edges)} streams: nothing more happens")
             self.world.step(now + 0.01)
-            if self.controller.asked or now >= ask_at:
+            if self.controller.asked:
                 self.turn()
 
     def _living(self) -> list[Worker]:
