@@ -151,7 +151,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunningStream:
-    """A stream that shall run. `start_versions` belong to `vgroup_ids`, as in `StreamDeployment`.
+    """A stream that shall run. `start_versions` belong to the source tasks, as in `StreamDeployment`.
 
     `children` returns the source's child tables per vnode as of now, as `StreamDeployment.children`.
     `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
@@ -187,6 +187,11 @@ class RunningStream:
     @property
     def nodes(self) -> Nodes:
         return Nodes(self.vgroup_ids, self.snode_ids)
+
+    @property
+    def source_vgroup_ids(self) -> tuple[int, ...]:
+        """The vnode of each source task; the first are `vgroup_ids`."""
+        return self.plan.source_vgroup_ids(self.vgroup_ids)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1077,7 +1082,7 @@ class StreamController:
             self._post_event(stream_id, entry.stream.settings.rates)  # they changed since it was prepared
         self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
-            stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id,
+            stream_id, attempt, frozenset(entry.tasks), entry.stream.source_vgroup_ids, entry.last_checkpoint_id,
             entry.stream.checkpoint_interval_s,
         )
         self._handle_checkpoint(running)

@@ -157,7 +157,7 @@ class BaseSourceTask(BaseTask):
         super().__init__(TaskId(deployment.stream_id, "source", index), deployment, environment)
         self.input = ChannelQueue(self._settings.queue_bytes, [self.id], environment.wake)
         self._source = self._plan.source
-        self._vgroup_id = deployment.vgroup_ids[index]
+        self._vgroup_id = deployment.source_vgroup_ids[index]
         self._children = Children(self._source, deployment.children[index])
         self._checkpoints: deque[int] = deque()
         self._begun = 0

@@ -7,9 +7,11 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from penstock.planner.stream import StreamPlan
+from penstock.planner.stream import JoinPlan, StreamPlan
 from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
+from penstock.tasks.join_source import JoinSourceTask
+from penstock.tasks.join_task import JoinTask
 from penstock.tasks.messages import TaskId
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.segment_agg import SegmentAggTask
@@ -30,6 +32,8 @@ class TaskEdges:
 
 def task_edges(plan: StreamPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges, ...]:
     """Returns the task DAG of a stream over `vnodes` vnodes (design: shapes of the task DAG)."""
+    if plan.join is not None:
+        return _join_edges(plan, plan.join, stream_id, vnodes)
     sources = [TaskId(stream_id, "source", n) for n in range(vnodes)]
     sinks = [TaskId(stream_id, "sink", n) for n in range(vnodes)]
     edges: list[TaskEdges] = []
@@ -52,6 +56,22 @@ def task_edges(plan: StreamPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges
     return tuple(edges)
 
 
+def _join_edges(plan: StreamPlan, join: JoinPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges, ...]:
+    """Source tasks of the left side's vnodes come before those of the right side's."""
+    sources = [TaskId(stream_id, "source", n) for n in range(vnodes + len(join.right_vgroup_ids))]
+    tasks = [TaskId(stream_id, "agg", n) for n in range(1 if join.single else vnodes)]
+    sinks = [TaskId(stream_id, "sink", n) for n in range(1 if join.single and not plan.keys else vnodes)]
+    if join.meeting == "vnode":
+        edges = []
+        for left, right, task, sink in zip(sources[:vnodes], sources[vnodes:], tasks, sinks, strict=True):
+            edges += [TaskEdges(left, (), (task,)), TaskEdges(right, (), (task,)),
+                      TaskEdges(task, (left, right), (sink,)), TaskEdges(sink, (task,), ())]
+        return tuple(edges)
+    return (*(TaskEdges(source, (), tuple(tasks)) for source in sources),
+            *(TaskEdges(task, tuple(sources), tuple(sinks)) for task in tasks),
+            *(TaskEdges(sink, tuple(tasks), ()) for sink in sinks))
+
+
 def nodes_of(plan: StreamPlan, vgroup_ids: tuple[int, ...], snode_ids: tuple[int, ...]) -> Nodes:
     """Returns what a stream runs on, of these vnodes and snodes.
 
@@ -59,7 +79,8 @@ def nodes_of(plan: StreamPlan, vgroup_ids: tuple[int, ...], snode_ids: tuple[int
     source task.
     """
     edges = task_edges(plan, 0, len(vgroup_ids))
-    movable = sum(edge.task.level == "agg" and len(edge.upstream) > 1 for edge in edges)
+    apart = plan.join is None or plan.join.meeting != "vnode"
+    movable = sum(edge.task.level == "agg" and len(edge.upstream) > 1 for edge in edges) if apart else 0
     return Nodes(vgroup_ids, snode_ids[:movable])
 
 
@@ -98,6 +119,10 @@ def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvir
 def _build(edges: TaskEdges, deployment: StreamDeployment, environment: TaskEnvironment) -> StreamTask:
     index = edges.task.index
     match edges.task.level:
+        case "source" if deployment.plan.join is not None:
+            return JoinSourceTask(deployment, index, edges.downstream, environment)
+        case "agg" if deployment.plan.join is not None:
+            return JoinTask(deployment, index, edges.upstream, edges.downstream, environment)
         case "source" if deployment.plan.force is not None:
             return ForceSourceTask(deployment, index, edges.downstream, environment)
         case "source" if deployment.plan.time.clock != "event":

@@ -26,6 +26,7 @@ class WindowAggTask(AggTask):
     _table: WindowTable
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
+        super()._set_up(inputs, deployment)
         self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
         # The state of windows that end by then is gone.

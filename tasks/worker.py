@@ -187,7 +187,7 @@ class Worker:
         stream.queues.add(queues_of(tasks))
         for task in tasks:
             if task.id.level == "source":
-                vgroup_id = deployment.vgroup_ids[task.id.index]
+                vgroup_id = deployment.source_vgroup_ids[task.id.index]
                 log = stream.environment.open_wal(vgroup_id, 0)
                 self._notifier.follow(vgroup_id, deployment.stream_id, log, stream.runner.wake)
         return tasks, links
