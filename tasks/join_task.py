@@ -150,14 +150,16 @@ class JoinTask(TimedTask):
 
     def _places_of(self, side: int, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Returns between which times, (first, last], the results are that a row of a side may have part in."""
-        if side == self._driver:
-            return times, times + self._step
         start, end = self._reach
-        first = times - end
-        last = np.full(len(times), _FAR) if start == -_FAR else times - start
-        if self._join.both:
-            first, last = np.minimum(first, times), np.maximum(last, times)
-        return first, last + self._step
+        if side == self._driver:
+            # It may leave rows of the other side alone, or not.
+            reach = (min(start, 0), max(end, 0)) if self._join.both else (0, 0)
+        elif self._join.both:
+            reach = -max(end, 0), -min(start, 0)
+        else:
+            reach = -end, -start
+        last = np.full(len(times), _FAR) if reach[1] >= _FAR else times + reach[1]
+        return times + reach[0], last + self._step
 
     def _groups_of(self, gids: Groups) -> Groups | None:
         distinct = np.unique(gids)
