@@ -282,7 +282,8 @@ class JoinPlan:
     """What a join task computes of the rows of both sides.
 
     `sql` reads `left_rows` and `right_rows` (`_tuid`, `r0`, ...) and yields `_at`, `_op` (0), `_gid`, keys and result
-    columns: it is the batch query. `driver` is the side whose rows all have a place in time. The other side's time
+    columns: it is the batch query. `places_sql` yields the same of a join in which rows of one side stay alone, so that
+    each has a result with the group and time of those that it may have part in. `driver` is the side whose rows all have a place in time. The other side's time
     minus the driver's is within `start` and `end` (None: without bound). `both`: rows of either side may stand alone,
     and `_at` is their time plus 1. `width`: of the longest `window` over the driver's time, whose end is `_at`; 0 without
     windows, where `_at` is NULL unless `both`. `waits`: so long after its time a row may find partners. `kept`: how far
@@ -294,6 +295,7 @@ class JoinPlan:
     left: JoinSide
     right: JoinSide
     sql: str
+    places_sql: str
     driver: Literal["left", "right"]
     start: int | None
     end: int

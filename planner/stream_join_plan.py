@@ -16,7 +16,7 @@ from penstock.planner.binder import Relation
 from penstock.planner.dead_letters import plan_dlq
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.group_ids import group_id, group_value
-from penstock.planner.join_conditions import Equality, Side
+from penstock.planner.join_conditions import Equality, Side, sides_of
 from penstock.planner.join_reading import Join
 from penstock.planner.plan import BatchPlan, Scan, SqlExpr
 from penstock.planner.query_parts import text_of
@@ -51,9 +51,13 @@ _LONGEST_SHIFT_S = 4 * 3_600
 
 @dataclass(frozen=True, slots=True)
 class JoinQuery:
-    """The query of a join: `sql` of the batch planner gives keys, `hidden` columns and the projections."""
+    """The query of a join: `sql` of the batch planner gives keys, `hidden` columns and the projections.
+
+    `alone` gives the same of driving rows that have no partner.
+    """
 
     batch: BatchPlan
+    alone: BatchPlan
     hidden: int
     items: Sequence[SelectItem]
 
@@ -116,16 +120,55 @@ def plan_join_query(planner: _Planner, query: StreamQuery) -> JoinQuery:
     _check_functions(planner, query, window)
     hidden = _hidden(query, window)
     keys = [SelectItem(item.expression, f"#k{n}", item.text) for n, item in enumerate(_partition(planner, query))]
-    batch = plan_query(replace(
+    _check_places(planner, query, window)
+    asked = replace(
         select, items=(*keys, *hidden, *select.items), text=planner.statement.text,
-        partition_by=select.partition_by if window is not None else ()), planner.catalog, planner.session)
+        partition_by=select.partition_by if window is not None else ())
+    batch = plan_query(asked, planner.catalog, planner.session, ordered=False)
+    alone = batch
+    if query.join.source.kind == "inner" or query.join.source.variant in ("semi", "anti"):
+        alone = plan_query(replace(asked, source=_outer(query), where=None), planner.catalog, planner.session,
+                           ordered=False)
     if len(batch.scans) != 2 or batch.tables:
         raise InternalError("the query of a join reads something else than its two tables")
     names = [column.name for column in batch.columns[len(keys) + len(hidden):]]
     items: Sequence[SelectItem] = select.items
     if len(names) != len(items):
         items = [SelectItem(exp.Star(), None, name) for name in names]
-    return JoinQuery(batch, len(hidden), [replace(item, alias=name) for item, name in zip(items, names, strict=True)])
+    return JoinQuery(batch, alone, len(hidden), [replace(item, alias=name) for item, name in zip(items, names, strict=True)])
+
+
+def _outer(query: StreamQuery) -> JoinSource:
+    """Returns a join that keeps all rows of the driving side, whatever their partners."""
+    join = query.join
+    times = []
+    for relation in (join.sides.left, join.sides.right):
+        assert relation.time is not None
+        times.append(exp.column(exp.to_identifier(relation.time.name, quoted=True),
+                                exp.to_identifier(relation.qualifiers[0], quoted=True)))
+    return replace(join.source, kind="left" if join.driver == "l" else "right", variant="", jlimit=None,
+                   on=exp.EQ(this=times[0], expression=times[1]))
+
+
+def _check_places(planner: _Planner, query: StreamQuery, window: IntervalWindow | None) -> None:
+    """Checks that each driving row tells the group and the time of its results, whatever its partners.
+
+    So they are known to be withdrawn, also if it was before a failure that they were written.
+    """
+    nodes = [item.expression for item in planner.query.partition_by]
+    if window is None and not query.both:
+        nodes.append(planner.query.items[0].expression)
+    for node in nodes:
+        sides = sides_of(node, query.join.sides, query.join.scope)
+        if query.both and len(sides) == 1:
+            raise InvalidStreamError(
+                "PARTITION BY over a FULL join must be made of both sides", position=planner.position(node),
+                hint="CASE WHEN a.k IS NULL THEN b.k ELSE a.k END, since rows of either side may stand alone")
+        if not query.both and sides - {query.join.driver}:
+            name = query.driver.qualifiers[0]
+            raise InvalidStreamError(
+                f"PARTITION BY and the first column must be made of columns of {name}, whose rows drive the join",
+                position=planner.position(node), hint=f"write the equal column of {name}, or swap the tables")
 
 
 def _hidden(query: StreamQuery, window: IntervalWindow | None) -> list[SelectItem]:
@@ -407,7 +450,8 @@ def plan_join(planner: _Planner, query: StreamQuery, asked: JoinQuery, casts: Se
     else:
         left = replace(left, newest_sql=newest_sql(query, left))
     return JoinPlan(
-        left, right, _sql(planner, query, asked, casts, (left, right)),
+        left, right, _sql(planner, query, asked.batch, casts, (left, right)),
+        _sql(planner, query, asked.alone, casts, (left, right)),
         driver="left" if query.join.driver == "l" else "right", start=start, end=end, both=query.both, window=window,
         width=width, waits=waits, kept=kept if ignore_expired else planner.delete_mark(), meeting=routed.meeting, reason=routed.reason,
         single=routed.single, right_vgroup_ids=database.vgroup_ids)
@@ -422,15 +466,15 @@ def _width(window: IntervalWindow, precision: Precision, time_zone: str) -> int:
     return window.interval.in_units(precision) + local
 
 
-def _sql(planner: _Planner, query: StreamQuery, asked: JoinQuery, casts: Sequence[str],
+def _sql(planner: _Planner, query: StreamQuery, batch: BatchPlan, casts: Sequence[str],
          sides: tuple[JoinSide, JoinSide]) -> str:
     """Returns the batch query over the rows of both sides, in the columns of result blocks."""
     relations = []
-    for scan, side, rows in zip(asked.batch.scans, sides, ("left_rows", "right_rows"), strict=True):
+    for scan, side, rows in zip(batch.scans, sides, ("left_rows", "right_rows"), strict=True):
         places = {column.name: n for n, column in enumerate(side.columns)}
         columns = ", ".join(f", r{places[name]} AS {_name(name)}" for name in scan.columns).replace(", ,", ",")
         relations.append(f"{scan.name} AS (SELECT _tuid{columns} FROM {rows})")
-    relations.append(f'"#result" AS ({asked.batch.sql})')
+    relations.append(f'"#result" AS ({batch.sql})')
     keys = planner.keys
     width = len(keys)
     at = "NULL"

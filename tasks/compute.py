@@ -96,6 +96,8 @@ def fields_schema(fields: Sequence[Field]) -> list[pa.Field]:
 OPERATION = pa.field("_op", pa.uint8())
 #: What a block of partials says in `_op`: add to what its source contributed, take its place, or add after a restart.
 ADD, REPLACE, REPLAYED = 0, 1, 2
+#: Rows for a join: 0 to put, 1 to remove; plus this if an earlier attempt may have sent them.
+REPLAYED_ROWS = 2
 GROUP = pa.field("_gid", pa.uint64())
 WINDOW_START = pa.field("_wstart", pa.int64())
 ROWS = pa.field("_rows", pa.int64())

@@ -6,19 +6,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import pyarrow as pa
 
+from penstock.tasks.compute import REPLAYED_ROWS
 from penstock.tasks.judging import NEVER, Judged, without_rows
 from penstock.tasks.messages import TaskId
 from penstock.tasks.source import SourceTask
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
-from penstock.wal.record import DeleteRecord
+from penstock.wal.record import DeleteRecord, Record
 
 
 class JoinSourceTask(SourceTask):
     """One vnode's source task for one side of a join: that of a stream of the rows themselves, which keeps time.
 
     A row comes too late if it is older than its vnode's time by more than those that still wait for partners. So is
-    any row, whatever its own table had come to: join tasks forget by time, not by table.
+    any row, whatever its own table had come to: join tasks forget by time, not by table. What an earlier attempt may
+    have sent is marked.
     """
 
     def __init__(
@@ -26,8 +29,20 @@ class JoinSourceTask(SourceTask):
     ) -> None:
         assert deployment.plan.join is not None
         place = int(index >= len(deployment.vgroup_ids))
+        self._replays = False
         self._slack = deployment.plan.join.sides[place].slack
         super().__init__(replace(deployment, plan=deployment.plan.of_side(place)), index, downstream, environment)
+
+    def _emit_history(self, rows: pa.Table, as_of: int) -> None:
+        self._replays = self._attempt > 1
+        super()._emit_history(rows, as_of)
+
+    def _process(self, records: Sequence[Record]) -> None:
+        self._replays = records[0].version <= self._replayed_until
+        super()._process(records)
+
+    def _send(self, operation: int, batch: pa.RecordBatch) -> None:
+        super()._send(operation + REPLAYED_ROWS if self._replays else operation, batch)
 
     def _emit(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
         if self._slack is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import pyarrow.compute as pc
 from penstock.planner.stream import Field
 from penstock.planner.windows import window_bounds
 from penstock.sql.types import UBIGINT
-from penstock.tasks.compute import GROUP, OPERATION, as_batch, result_schema
+from penstock.tasks.compute import GROUP, OPERATION, REPLAYED_ROWS, as_batch, result_schema
 from penstock.tasks.side_rows import SideRows
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.timed_task import TimedTask
@@ -64,6 +65,10 @@ class JoinTask(TimedTask):
         self._reach = (-_FAR if join.start is None else join.start, join.end)
         self._step = max(join.width, 1)
         self._arrived: list[tuple[int, int, pa.RecordBatch]] = []
+        # An earlier attempt may have written other results than those that are computed now: while inputs send again
+        # what it had, and up to the time that it may have come to.
+        self._replaying = set(range(inputs)) if deployment.attempt > 1 else set()
+        self._doubtful_until = TS_MAX if self._replaying else TS_MIN
         self._merged = 0
         #: results at times up to this one are emitted; None: none is
         self._settled: int | None = TS_MAX if self._plan.trigger == "at_once" else None
@@ -84,6 +89,10 @@ class JoinTask(TimedTask):
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         side = int(self._upstream[input].index >= self._left_sources)
+        if input in self._replaying and data.column(OPERATION.name)[0].as_py() < REPLAYED_ROWS:
+            self._replaying.discard(input)
+            if not self._replaying:
+                self._doubtful_until = max([*self._watermarks.known().values(), self._settled or TS_MIN])
         data = self._remembered(data, side, input)
         if data.num_rows:
             self._arrived.append((side, input, data))
@@ -95,7 +104,7 @@ class JoinTask(TimedTask):
         if until is None or int(times.min()) >= until:
             return data
         gone = times < until
-        put = data.column(OPERATION.name).to_numpy() == 0
+        put = data.column(OPERATION.name).to_numpy() % REPLAYED_ROWS == 0
         self._late_forgotten[self._upstream[input].index] += int((gone & put).sum())
         return data.filter(pa.array(~gone))
 
@@ -108,12 +117,18 @@ class JoinTask(TimedTask):
         spans = self._touched(changes)
         self._arrived.clear()
         before = [self._answer(span) for span in spans]
+        doubtful = self._doubtful
+        if doubtful:
+            if self._settled != TS_MAX:
+                self._withdraw_unknown(changes)
+            before = [pa.concat_batches([known, self._places(span, *self._involved(span, changes))])
+                      for span, known in zip(spans, before, strict=True)]
         for rows, change in zip(self._sides, changes, strict=True):
             if change is not None:
                 self._merged += change.num_rows
                 rows.apply(change)
         for span, known in zip(spans, before, strict=True):
-            self._send_difference(known, self._answer(span))
+            self._send_difference(known, self._answer(span), certain=not doubtful)
         for rows in self._sides:
             rows.spill(self._settings.state_memory_bytes // 2)
 
@@ -146,7 +161,7 @@ class JoinTask(TimedTask):
             gaps = np.sort(gaps[wide])
         bounds = [0, *gaps.tolist(), len(first)]
         return [Span(int(first[a]), int(reached[b - 1]), self._groups_of(gids[a:b]))
-                for a, b in zip(bounds, bounds[1:], strict=False)]
+                for a, b in pairwise(bounds)]
 
     def _places_of(self, side: int, times: npt.NDArray[np.int64]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
         """Returns between which times, (first, last], the results are that a row of a side may have part in."""
@@ -172,7 +187,7 @@ class JoinTask(TimedTask):
         start = 0
         for of, input, data in self._arrived:
             if of == side:
-                put = data.column(OPERATION.name).to_numpy() == 0
+                put = data.column(OPERATION.name).to_numpy() % REPLAYED_ROWS == 0
                 self._late_kept[self._upstream[input].index] += int((late[start:start + data.num_rows] & put).sum())
                 start += data.num_rows
 
@@ -199,11 +214,67 @@ class JoinTask(TimedTask):
         relations = {"left_rows": driving, "right_rows": other}
         if self._driver == 1:
             relations = {"left_rows": other, "right_rows": driving}
-        found = self._computer.table(self._join.sql, **relations)
+        return self._one_per_place(self._in_span(span, self._computer.table(self._join.sql, **relations)))
+
+    # -- what an earlier attempt may have written ----------------------------------------------------------------
+
+    @property
+    def _doubtful(self) -> bool:
+        if self._replaying:
+            return True
+        return self._plan.trigger != "at_once" and (self._settled is None or self._settled < self._doubtful_until)
+
+    def _places(self, span: Span, driving: pa.Table, other: pa.Table) -> pa.RecordBatch:
+        """Returns results in all places of a span in which rows, which are near it in time, may have some."""
+        found = []
+        for side, rows in ((self._driver, driving), (1 - self._driver, other)):
+            if rows.num_rows and (side == self._driver or self._join.both):
+                tables = [pa.Table.from_batches([], schema=schema) for schema in self._schemas]
+                tables[side] = rows
+                found.append(self._computer.table(
+                    self._join.places_sql, left_rows=tables[0], right_rows=tables[1]))
+        if not found:
+            return pa.RecordBatch.from_pylist([], schema=self._schema)
+        return self._in_span(span, pa.concat_tables(found))
+
+    def _involved(self, span: Span, changes: Sequence[pa.RecordBatch | None]) -> tuple[pa.Table, pa.Table]:
+        """Returns the rows of both sides, driving ones first, that are there, come, or go at the times of a span."""
+        first, last = span.first - self._step + 1, span.last - 1
+        found = []
+        for side in (self._driver, 1 - self._driver):
+            rows, change = self._sides[side].between(first, last), changes[side]
+            if change is not None:
+                times = change.column("r0")
+                near = change.filter(pc.and_(pc.greater_equal(times, first), pc.less_equal(times, last)))
+                rows = pa.concat_tables([rows, pa.Table.from_batches([near]).select(rows.schema.names)])
+            found.append(_of_groups(rows, span.groups))
+        return found[0], found[1]
+
+    def _withdraw_unknown(self, changes: Sequence[pa.RecordBatch | None]) -> None:
+        """Withdraws what may be written in places of rows that go, or are written anew, and isn't settled."""
+        settled = TS_MIN if self._settled is None else self._settled
+        span = Span(max(settled, -_FAR), _FAR, None)
+        found = []
+        for side in (self._driver, 1 - self._driver):
+            change = changes[side]
+            if change is None:
+                found.append(pa.Table.from_batches([], schema=self._schemas[side]))
+                continue
+            times = change.column("r0").to_numpy()
+            stored = self._sides[side].between(int(times.min()), int(times.max()))
+            stored = stored.filter(pa.array(np.isin(stored.column("r0").to_numpy(), times)))
+            gone = change.filter(pa.array(change.column(OPERATION.name).to_numpy() % REPLAYED_ROWS == 1))
+            rows = pa.concat_tables([stored, pa.Table.from_batches([gone]).select(stored.schema.names)])
+            found.append(rows.filter(pc.greater(rows.column("r0"), span.first - self._step)))
+        places = self._places(span, found[0], found[1])
+        self._send(places.set_column(0, OPERATION, pa.repeat(pa.scalar(1, pa.uint8()), places.num_rows)))
+
+    def _in_span(self, span: Span, found: pa.Table) -> pa.RecordBatch:
+        """Returns what the query yields without what is outside of a span."""
         if self._join.both or self._join.window is not None:
             at = found.column(0)
             found = found.filter(pc.and_(pc.greater(at, span.first), pc.less_equal(at, span.last)))
-        return self._one_per_place(as_batch(found.drop_columns("_at"), self._schema))
+        return as_batch(found.drop_columns("_at"), self._schema)
 
     def _one_per_place(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Returns of results with the same place in the target the greatest one, by its values from left to right."""
@@ -217,16 +288,17 @@ class JoinTask(TimedTask):
                 return results
         return self._computer.run(self._greatest_sql, self._schema, results=pa.Table.from_batches([results]))
 
-    def _send_difference(self, before: pa.RecordBatch, after: pa.RecordBatch) -> None:
+    def _send_difference(self, before: pa.RecordBatch, after: pa.RecordBatch, *, certain: bool) -> None:
+        """Sends what makes `after` of the results `before`; of these, if not `certain`, none may be as it is here."""
         if not before.num_rows:
             self._send(after)
             return
         tables = {"before": pa.Table.from_batches([before]), "after": pa.Table.from_batches([after])}
         gone = self._computer.run(self._gone_sql, self._schema, **tables)
-        fresh = self._computer.run(self._fresh_sql, self._schema, **tables)
+        fresh = self._computer.run(self._fresh_sql, self._schema, **tables) if certain else after
         self._send(gone)
         self._send(fresh)
-        if self._plan.sink.key_column is not None and gone.num_rows:
+        if self._plan.sink.key_column is not None and gone.num_rows and certain:
             # Where the target's key has two parts, a delete takes all rows of its time along.
             self._send(self._computer.run(self._again_sql, self._schema, after=tables["after"],
                                           gone=pa.Table.from_batches([gone])))
@@ -272,7 +344,12 @@ class JoinTask(TimedTask):
         last = max(last, self._next_place(first))
         if last < until:
             self._due = True
-        self._send(self._answer(Span(start, last, None)))
+        span = Span(start, last, None)
+        results = self._answer(span)
+        if self._doubtful:
+            self._send_difference(self._places(span, *self._involved(span, (None, None))), results, certain=False)
+        else:
+            self._send(results)
         self._settled = last
 
     def _first_open(self, settled: int | None) -> int | None:

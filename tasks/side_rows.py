@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.tasks.compute import OPERATION
+from penstock.tasks.compute import OPERATION, REPLAYED_ROWS
 from penstock.tasks.state_store import StateStore
 from penstock.vnode.keys import TS_MIN, key_codes
 
@@ -70,11 +70,11 @@ class SideRows:
 
     @property
     def memory_bytes(self) -> int:
-        return self._bytes + self._newest.nbytes
+        return self._bytes + int(self._newest.nbytes)
 
     @property
     def count(self) -> int:
-        return sum(leaf.count for leaf in self._leaves) + self._newest.num_rows
+        return sum(leaf.count for leaf in self._leaves) + int(self._newest.num_rows)
 
     def between(self, first: int, last: int) -> pa.Table:
         """Returns the rows with first <= time <= last, in order of time."""
@@ -131,7 +131,7 @@ class SideRows:
     # -- changing --------------------------------------------------------------------------------------------
 
     def apply(self, changes: pa.RecordBatch) -> None:
-        """Takes rows with `_op`, 0 to put or 1 to remove, in their order: later ones win."""
+        """Takes rows with `_op`, even to put or odd to remove, in their order: later ones win."""
         times = _times(changes)
         if not len(times):
             return
@@ -149,7 +149,7 @@ class SideRows:
         known = self._rows(leaf)
         fresh = part.select(self._schema.names)
         kept = np.ones(known.num_rows + part.num_rows, bool)
-        kept[known.num_rows:] = part.column(OPERATION.name).to_numpy() == 0
+        kept[known.num_rows:] = part.column(OPERATION.name).to_numpy() % REPLAYED_ROWS == 0
         merged = pa.concat_batches([known, fresh])
         times, tuids = _times(merged), merged.column("_tuid").to_numpy()
         codes = [tuids, times] if not self._keyed else [key_codes(merged.column(KEY)), tuids, times]
