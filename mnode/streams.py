@@ -475,7 +475,7 @@ class Streams:
         if plan is None or self._controller is None or stream.id in self._failed:
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
         if plan.join is not None:
-            raise NotSupportedError(f"{statement} is not for joins: late rows and changes are taken into account anyway",
+            raise NotSupportedError(f"{statement} is not for joins: changes are taken into account anyway",
                                     hint="CREATE OR REPLACE STREAM computes all of it again, beside the running one")
         if plan.force is not None or plan.time.clock != "event":
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "

@@ -282,14 +282,14 @@ class JoinPlan:
     """What a join task computes of the rows of both sides.
 
     `sql` reads `left_rows` and `right_rows` (`_tuid`, `r0`, ...) and yields `_at`, `_op` (0), `_gid`, keys and result
-    columns: it is the batch query. `places_sql` yields the same of a join in which rows of one side stay alone, so that
-    each has a result with the group and time of those that it may have part in. `driver` is the side whose rows all have a place in time. The other side's time
-    minus the driver's is within `start` and `end` (None: without bound). `both`: rows of either side may stand alone,
-    and `_at` is their time plus 1. `width`: of the longest `window` over the driver's time, whose end is `_at`; 0 without
-    windows, where `_at` is NULL unless `both`. `waits`: so long after its time a row may find partners. `kept`: how far
-    behind the join's time the driver's rows count.
-    `single`: why there is only one join task; empty if there is one per vnode. `meeting` and `reason`: where rows meet.
-    `right_vgroup_ids`: of the right side's database.
+    columns: it is the batch query. `places_sql` yields the same of a join in which rows of one side stay alone: a
+    result with the group and time of each that they may have part in. `driver` is the side whose rows all have a place
+    in time; the other side's time minus the driver's is within `start` and `end` (None: without bound). `both`: rows of
+    either side may stand alone, and `_at` is their time plus 1. `width`: of the longest `window` over the driver's
+    time, whose end is `_at`; 0 without windows, where `_at` is NULL unless `both`. `waits`: so long after its time a
+    row may find partners. `kept`: how far behind the join's time the driver's rows count. `single`: why there is only
+    one join task; empty if there is one per vnode. `meeting` and `reason`: where rows meet. `right_vgroup_ids`: of the
+    right side's database.
     """
 
     left: JoinSide
@@ -312,6 +312,17 @@ class JoinPlan:
     @property
     def sides(self) -> tuple[JoinSide, JoinSide]:
         return self.left, self.right
+
+    def kept_of(self, place: int, delete_mark: int) -> int:
+        """Returns how far behind the join's time rows of a side are kept; `place`: 0 left, 1 right.
+
+        `delete_mark` is for rows that no time ends: it must.
+        """
+        if (place == 0) == (self.driver == "left"):
+            return self.kept + (max(self.end, 0) if self.both else 0)
+        if self.start is not None:
+            return self.kept - (min(self.start, 0) if self.both else self.start)
+        return self.kept - self.end if self.sides[place].newest_sql is not None else self.kept + delete_mark
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from penstock.planner.stream import Field, JoinMeeting, JoinPlan, JoinSide, Sour
 from penstock.planner.stream_joins import StreamJoin, read_stream_join
 from penstock.planner.windows import is_local, months_of
 from penstock.sql.schema import Column
-from penstock.sql.statements import IntervalWindow, JoinSource, PartitionItem, Select, SelectItem
+from penstock.sql.statements import IntervalWindow, JoinSource, PartitionItem, SelectItem
 from penstock.sql.types import (
     BIGINT,
     INTEGERS,
@@ -79,7 +79,7 @@ class StreamQuery:
 
 
 def read_stream(planner: _Planner) -> StreamQuery:
-    """Returns the join that a stream reads. Raises as `read_stream_join`, NotSupportedError for what none can do yet."""
+    """Returns the join that a stream reads; raises as `read_stream_join`, and for what none can do yet."""
     source = planner.query.source
     assert isinstance(source, JoinSource)
     join, described = read_stream_join(planner.statement, source, planner.catalog, planner.session)
@@ -135,7 +135,8 @@ def plan_join_query(planner: _Planner, query: StreamQuery) -> JoinQuery:
     items: Sequence[SelectItem] = select.items
     if len(names) != len(items):
         items = [SelectItem(exp.Star(), None, name) for name in names]
-    return JoinQuery(batch, alone, len(hidden), [replace(item, alias=name) for item, name in zip(items, names, strict=True)])
+    named = [replace(item, alias=name) for item, name in zip(items, names, strict=True)]
+    return JoinQuery(batch, alone, len(hidden), named)
 
 
 def _outer(query: StreamQuery) -> JoinSource:
@@ -207,7 +208,7 @@ def _check_functions(planner: _Planner, query: StreamQuery, window: IntervalWind
         raise InvalidStreamError("a window needs at least one aggregate function",
                                  hint="for example count(*) or avg(column)")
     if window is not None and (per_row or query.both):
-        what = "a WINDOW JOIN groups rows itself" if per_row else "the rows of a FULL join have no time line of their own"
+        what = "a WINDOW JOIN groups rows itself" if per_row else "the rows of a FULL join have no time line in common"
         raise InvalidStreamError(f"{what}: no INTERVAL beside it")
 
 
@@ -453,8 +454,8 @@ def plan_join(planner: _Planner, query: StreamQuery, asked: JoinQuery, casts: Se
         left, right, _sql(planner, query, asked.batch, casts, (left, right)),
         _sql(planner, query, asked.alone, casts, (left, right)),
         driver="left" if query.join.driver == "l" else "right", start=start, end=end, both=query.both, window=window,
-        width=width, waits=waits, kept=kept if ignore_expired else planner.delete_mark(), meeting=routed.meeting, reason=routed.reason,
-        single=routed.single, right_vgroup_ids=database.vgroup_ids)
+        width=width, waits=waits, kept=kept if ignore_expired else max(kept, planner.delete_mark()),
+        meeting=routed.meeting, reason=routed.reason, single=routed.single, right_vgroup_ids=database.vgroup_ids)
 
 
 def _width(window: IntervalWindow, precision: Precision, time_zone: str) -> int:

@@ -263,7 +263,9 @@ class _Planner:
             agg=None, sink=sink, colocated=join.meeting == "vnode", tree=PlanNode("Stream"), join=join,
             history=History(None, None) if options.fill_history else None, delete_mark=self.delete_mark(), time=time,
             on_error=on_error, dlq=join.left.dlq, functions=asked.batch.functions)
-        return replace(plan, tree=self._stream_node(plan, asked.batch.tree))
+        shown = PlanNode("Project", (("columns", " ".join(column.name for column in sink.columns)),),
+                         asked.batch.tree.inputs)
+        return replace(plan, tree=self._stream_node(plan, shown))
 
     def _fill(
         self, fill: Fill, window: IntervalWindow, projections: list[tuple[SelectItem, SqlExpr]],

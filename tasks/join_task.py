@@ -6,7 +6,7 @@ changes results that are emitted, or all under AT_ONCE, is computed before and a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -83,7 +83,7 @@ class JoinTask(TimedTask):
         shown = ", ".join(f"b.{name}" for name in self._schema.names[1:])
         self._gone_sql = f"SELECT 1::UTINYINT AS _op, {shown} FROM before b ANTI JOIN after a ON {same}"
         self._fresh_sql = "SELECT * FROM after EXCEPT SELECT * FROM before"
-        self._again_sql = f"SELECT a.* FROM after a SEMI JOIN gone b ON a._gid = b._gid AND a.r0 = b.r0"
+        self._again_sql = "SELECT a.* FROM after a SEMI JOIN gone b ON a._gid = b._gid AND a.r0 = b.r0"
 
     # -- changes -----------------------------------------------------------------------------------------------
 
@@ -378,27 +378,18 @@ class JoinTask(TimedTask):
         until = self._closed_until
         if until is None:
             return None
-        start, end = self._reach
-        until -= self._join.kept
-        if side == self._driver:
-            return until - max(end, 0) if self._join.both else until
-        if start != -_FAR:
-            return until + (min(start, 0) if self._join.both else start)
-        if self._join.sides[side].newest_sql is None:
-            return until - self._plan.delete_mark
-        return until + end
+        return until - self._join.kept_of(side, self._plan.delete_mark)
 
     def _forget(self) -> None:
         for side, rows in enumerate(self._sides):
             until = self._forgotten(side)
-            sql = self._join.sides[side].newest_sql
-            if until is None:
-                continue
-            if sql is None:
-                rows.forget(until)
-            else:
-                schema = self._schemas[side]
-                rows.forget(until, lambda table, sql=sql, schema=schema: self._computer.run(sql, schema, rows=table))
+            if until is not None:
+                rows.forget(until, self._newest_of(side))
+
+    def _newest_of(self, side: int) -> Callable[[pa.Table], pa.RecordBatch] | None:
+        """Returns what chooses of forgotten rows those that may still be found, if any may."""
+        sql, schema = self._join.sides[side].newest_sql, self._schemas[side]
+        return None if sql is None else lambda rows: self._computer.run(sql, schema, rows=rows)
 
     def _emit_delayed(self) -> None:
         """Nothing waits by the clock."""

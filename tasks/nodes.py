@@ -23,8 +23,8 @@ class Node:
 class Nodes:
     """The vnodes that a stream reads, and the snodes that its agg tasks are on: one worker for each, in this order.
 
-    Without snodes each task is on the worker of the vnode whose place in the database is its index. The source tasks of
-    a join's right side begin anew with the first worker, so that those of one database are on the workers of its vnodes.
+    Without snodes each task is on the worker of the vnode whose place in the database is its index. Source tasks of a
+    join's right side begin anew with the first worker: those of one database are on the workers of its vnodes.
     """
 
     vgroup_ids: tuple[int, ...]

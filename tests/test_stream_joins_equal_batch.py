@@ -52,7 +52,8 @@ CASES = {
         f"select b.ts, a.n, b.n from {{a}} a right join {{b}} b on {RANGE.format(u='a')}",
         f"select b.c, b.ts, a.n, b.n from a right join b on {RANGE.format(u='')}", "partition by b.tbname"),
     "full": Case(
-        f"select case when a.ts is null then b.ts else a.ts end, a.n, b.n from {{a}} a full join {{b}} b on {RANGE.format(u='a')}",
+        "select case when a.ts is null then b.ts else a.ts end, a.n, b.n from {a} a full join {b} b on "
+        + RANGE.format(u="a"),
         f"select null, coalesce(a.ts, b.ts), a.n, b.n from a full join b on {RANGE.format(u='')}", ""),
     "by key": Case(
         f"select a.ts, a.n, b.n from {{a}} a left join {{b}} b on {RANGE.format(u='a')}",
