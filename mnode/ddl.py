@@ -135,14 +135,15 @@ class Ddl:
         database = require_user_database(statement.name, self._catalog)
         inside = []
         for stream in self._catalog.streams():
-            source, target = self._stream_tables(stream)
-            touched = {table.database for table in (source, target) if table is not None}
+            *sources, _ = tables = self._stream_tables(stream)
+            touched = {table.database for table in tables if table is not None}
             if database.name in touched:
                 if len(touched) > 1:
+                    is_source = any(table is not None and table.database == database.name for table in sources)
                     raise InUseError(
                         f"database {database.name} is used by stream {stream.name}, whose "
-                        f"{'target' if source is not None and source.database == database.name else 'source'} is "
-                        "in another database", hint=f"DROP STREAM {stream.name} first")
+                        f"{'target' if is_source else 'source'} is in another database",
+                        hint=f"DROP STREAM {stream.name} first")
                 inside.append(stream)
         for stream in inside:
             self._drop_stream(stream)

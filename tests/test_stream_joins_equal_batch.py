@@ -122,6 +122,10 @@ class Pair(TestBed):
         for table in self.tables.values():
             self.execute(f"create stable {table} (ts timestamp, n int, k int) tags (g int)")
         self.numbers = 0
+        #: what a stream counts that leaves late rows out: per side and vnode the newest time, and the rows
+        self.newest: dict[tuple[str, int], int] = {}
+        self.counted: dict[tuple[str, int, int], Row] = {}
+        self.late = 0
         self.options = options
 
     def start(self) -> None:
@@ -158,6 +162,20 @@ class Pair(TestBed):
             parts.append(f"{table}{child} using {table} tags ({child}) values ({T0 + ts}, {self.numbers}, {shown})")
         self.hand("insert into " + " ".join(parts))
 
+    def judge(self, side: str, row: tuple[int, int, int | None], slack: int) -> None:
+        """Inserts a row, and notes whether a stream counts it."""
+        table, (child, ts, key) = self.tables[side], row
+        self.insert(side, [row])
+        found = self.engine.catalog.table(table[0], f"{table[2:]}{child}")
+        assert found is not None
+        assert found.vgroup_id is not None
+        vnode = side, found.vgroup_id
+        if vnode in self.newest and ts < self.newest[vnode] - slack:
+            self.late += 1
+            return
+        self.counted[side, child, ts] = (f"{table[2:]}{child}", ts, self.numbers, key)
+        self.newest[vnode] = max(ts, self.newest.get(vnode, ts))
+
     def hand(self, text: str) -> None:
         """Executes a statement; the streams don't work yet."""
         self.engine.execute(text, self.session)
@@ -177,12 +195,13 @@ class Pair(TestBed):
         found = [(_group(str(row[0])), *row[1:]) for row in self.rows(f"select tbname, {names} from d.o")]
         return _near(found)
 
-    def plain(self) -> list[Row]:
-        """The same join in plain SQL: of rows with one place in the target the greatest."""
+    def plain(self, *, counted: bool = False) -> list[Row]:
+        """The same join in plain SQL: of rows of one place the greatest. `counted`: without late rows."""
         with duckdb.connect() as peer:
             for side, table in self.tables.items():
                 peer.execute(f"create table {side} (c varchar, ts bigint, n int, k int)")
-                rows = self.rows(f"select tbname, ts, n, k from {table}")
+                rows = [row for key, row in self.counted.items() if key[0] == side] if counted else (
+                    self.rows(f"select tbname, ts, n, k from {table}"))
                 if rows:
                     peer.executemany(f"insert into {side} values (?, ?, ?, ?)", rows)
             found = peer.execute(self.case.plain).fetchall()
@@ -247,3 +266,57 @@ def test_stream_equals_batch_equals_plain_sql(
         expected = pair.plain()
         assert pair.batch() == expected
         assert pair.results() == expected
+
+
+WATERMARK = 4
+#: how much longer than the watermark says rows of both sides may come
+SLACK = {"inner": (3, 2), "left": (3, 2), "asof": (0, 0), "windows": (7, 6)}
+TIMED = st.one_of(
+    st.tuples(st.just("insert"), st.tuples(st.sampled_from("ab"), ROWS)),
+    st.tuples(st.just("insert"), st.tuples(st.sampled_from("ab"), ROWS)),
+    st.tuples(st.sampled_from(["run", "checkpoint", "kill"]), st.none()),
+)
+
+
+@pytest.mark.parametrize("name", SLACK)
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck), phases=(Phase.generate,))
+@given(steps=st.lists(TIMED, min_size=2, max_size=12), vgroups=VGROUPS)
+def test_late_rows_are_told_by_the_log_alone(name: str, steps: list[Any], vgroups: tuple[int, int | None]) -> None:
+    """Rows that come too late count for nothing, and are counted, however the work is cut and restarted."""
+    case = CASES[name]
+    with Pair(case, vgroups, f"watermark {WATERMARK}a") as pair:
+        pair.start()
+        for kind, what in steps:
+            if kind == "insert":
+                side, rows = what
+                for row in rows:
+                    pair.judge(side, row, WATERMARK + SLACK[name]["ab".index(side)])
+            else:
+                pair.step(kind, what)
+        pair.run()
+        late = sum(status.late_rows for status in pair.streams.statuses() if status.task.level == "source")
+        assert late == pair.late
+        pair.finish()
+        assert pair.results() == pair.plain(counted=True)
+
+
+@pytest.mark.parametrize("ahead", ["a", "b"])
+def test_a_side_that_lags_keeps_the_other_waiting(ahead: str) -> None:
+    """One side is written at once, the other 100 times slower: MAX_SKEW bounds what is kept, and nothing is lost."""
+    behind = "b" if ahead == "a" else "a"
+    case = joined("left", "a.k = b.k and a.ts between b.ts - 5{u} and b.ts + 5{u}")
+    with Pair(case, (2, None), "max_skew 50a") as pair:
+        pair.start()
+        times = range(0, 6_000, 3)
+        for start in range(0, len(times), 20):  # records of a few rows each
+            pair.insert(ahead, [(child, ts, 0) for ts in times[start:start + 20] for child in range(2)])
+        kept = 0
+        for start in range(0, len(times), 20):
+            pair.insert(behind, [(child, ts, 0) for ts in times[start:start + 20] for child in range(2)])
+            pair.run()
+            kept = max([kept, *(status.state_memory for status in pair.streams.statuses()
+                                if status.task.level == "agg")])
+        pair.finish()
+        assert pair.results() == pair.plain()
+        row = 8 * 5  # bytes of a row in a block, at least
+        assert kept < row * 4 * len(times) / 4
