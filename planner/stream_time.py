@@ -72,6 +72,8 @@ def plan_time(
         if options.time is not None:
             raise InvalidStreamError(f"TIME {clock.upper()} is not for joins", hint="they compare the rows' own times")
         clock = "event"
+    if joined and options.watermark_from is not None:
+        raise InvalidStreamError("WATERMARK FROM WRITERS is not for joins", hint="their time is that of their rows")
     if clock != "event":
         _check_arrival(statement, clock, trigger, given)
         return TimePlan(clock)

@@ -178,7 +178,7 @@ class SideRows:
                 starts.append(cut)
         pieces = [rows.slice(start, end - start) for start, end in zip(starts, [*starts[1:], len(times)], strict=True)]
         if len(pieces) > 1:
-            pieces = [pa.concat_batches([piece]).take(pa.array(np.arange(piece.num_rows))) for piece in pieces]
+            pieces = [piece.take(pa.array(np.arange(piece.num_rows))) for piece in pieces]  # each has memory of its own
         self._set(leaf, pieces[0])
         for further, (start, piece) in enumerate(zip(starts[1:], pieces[1:], strict=True), number + 1):
             new = Leaf(int(times[start]), None, 0, TS_MIN, 0, used=self._reads)
@@ -197,24 +197,33 @@ class SideRows:
         self._firsts.insert(number, leaf.first)
 
     def forget(self, before: int, newest: Callable[[pa.Table], pa.RecordBatch] | None = None) -> None:
-        """Lets go of rows before a time, not of each at once. `newest` returns those of them that still count."""
-        gone: list[Leaf] = []
+        """Lets go of rows before a time, of some not at once. `newest` returns those of them that still count."""
+        gone: list[pa.RecordBatch] = []
         while len(self._leaves) > 1 and self._firsts[1] <= before:
-            gone.append(self._leaves[0])
-            if newest is not None and gone[-1].count:
-                self._rows(gone[-1])
-            del self._leaves[0], self._firsts[0]
-        if not gone:
-            return
-        self._firsts[0] = TS_MIN  # rows before it may still come
-        if newest is not None:
-            batches = [leaf.rows for leaf in gone if leaf.rows is not None]
-            self._newest = newest(pa.Table.from_batches([self._newest, *batches], schema=self._schema))
-            self._newest_changed = True
-        for leaf in gone:
-            self._gone.append(leaf.first)
+            leaf = self._leaves[0]
+            if newest is not None and leaf.count:
+                gone.append(self._rows(leaf))
             if leaf.rows is not None:
                 self._bytes -= leaf.nbytes
+            self._gone.append(leaf.first)
+            del self._leaves[0], self._firsts[0]
+        if self._leaves:
+            self._firsts[0] = TS_MIN  # rows before it may still come
+            gone += self._cut(self._leaves[0], before)
+        if newest is not None and gone:
+            self._newest = newest(pa.Table.from_batches([self._newest, *gone], schema=self._schema))
+            self._newest_changed = True
+
+    def _cut(self, leaf: Leaf, before: int) -> list[pa.RecordBatch]:
+        """Takes the rows before a time out of a leaf if they are most of it; returns them."""
+        if not leaf.count or leaf.rows is None:
+            return []
+        rows = leaf.rows
+        place = int(np.searchsorted(_times(rows), before))
+        if place <= rows.num_rows // 2:
+            return []
+        self._set(leaf, rows.take(pa.array(np.arange(place, rows.num_rows))))
+        return [rows.slice(0, place)]
 
     # -- the store -------------------------------------------------------------------------------------------
 

@@ -110,8 +110,8 @@ def _one_database() -> Iterator[None]:
 class Pair(TestBed):
     """Tables a and b of four children each, in one database or in two, with a stream over their join."""
 
-    def __init__(self, case: Case, vgroups: tuple[int, int | None], options: str) -> None:
-        super().__init__()
+    def __init__(self, case: Case, vgroups: tuple[int, int | None], options: str, **config: Any) -> None:
+        super().__init__(config=config)
         self.case = case
         left, right = vgroups
         self.execute(f"create database d vgroups {left} keep 36500")
@@ -155,12 +155,13 @@ class Pair(TestBed):
 
     def insert(self, side: str, rows: Iterable[tuple[int, int, int | None]]) -> None:
         table = self.tables[side]
-        parts = []
+        values: dict[int, list[str]] = {}
         for child, ts, key in rows:
             self.numbers += 1
             shown = "null" if key is None else key
-            parts.append(f"{table}{child} using {table} tags ({child}) values ({T0 + ts}, {self.numbers}, {shown})")
-        self.hand("insert into " + " ".join(parts))
+            values.setdefault(child, []).append(f"({T0 + ts}, {self.numbers}, {shown})")
+        self.hand("insert into " + " ".join(
+            f"{table}{child} using {table} tags ({child}) values {' '.join(found)}" for child, found in values.items()))
 
     def judge(self, side: str, row: tuple[int, int, int | None], slack: int) -> None:
         """Inserts a row, and notes whether a stream counts it."""
@@ -269,6 +270,7 @@ def test_stream_equals_batch_equals_plain_sql(
 
 
 WATERMARK = 4
+BYTES_PER_ROW = 48
 #: how much longer than the watermark says rows of both sides may come
 SLACK = {"inner": (3, 2), "left": (3, 2), "asof": (0, 0), "windows": (7, 6)}
 TIMED = st.one_of(
@@ -305,18 +307,22 @@ def test_a_side_that_lags_keeps_the_other_waiting(ahead: str) -> None:
     """One side is written at once, the other 100 times slower: MAX_SKEW bounds what is kept, and nothing is lost."""
     behind = "b" if ahead == "a" else "a"
     case = joined("left", "a.k = b.k and a.ts between b.ts - 5{u} and b.ts + 5{u}")
-    with Pair(case, (2, None), "max_skew 50a") as pair:
+    with Pair(case, (2, None), "max_skew 50a", blockRowsMax=40) as pair:
         pair.start()
-        times = range(0, 6_000, 3)
-        for start in range(0, len(times), 20):  # records of a few rows each
-            pair.insert(ahead, [(child, ts, 0) for ts in times[start:start + 20] for child in range(2)])
+        parts = [range(start, start + 60, 3) for start in range(0, 2_400, 60)]
+        for side in "ab":
+            pair.insert(side, [(child, 0, 1) for child in range(2)])
+        pair.run()
+        for part in parts:
+            pair.insert(ahead, [(child, ts, 0) for ts in part for child in range(2)])
         kept = 0
-        for start in range(0, len(times), 20):
-            pair.insert(behind, [(child, ts, 0) for ts in times[start:start + 20] for child in range(2)])
+        for part in parts:
+            pair.insert(behind, [(child, ts, 0) for ts in part for child in range(2)])
             pair.run()
             kept = max([kept, *(status.state_memory for status in pair.streams.statuses()
                                 if status.task.level == "agg")])
         pair.finish()
         assert pair.results() == pair.plain()
-        row = 8 * 5  # bytes of a row in a block, at least
-        assert kept < row * 4 * len(times) / 4
+        # The range of the join, MAX_SKEW, and a record of each side, twice: rows are let go of when they are many.
+        rows = 2 * 2 * 2 * (15 + 50 + 60) // 3
+        assert kept < rows * BYTES_PER_ROW < 2 * 2 * 800 * BYTES_PER_ROW / 4
