@@ -5,7 +5,8 @@ the moment at which a row should have been sent to its result being visible. The
 
 - `tame`: the same as the others, the measure of all;
 - `udf`: a function in Python that computes for half a second per block, without giving anybody else the processor;
-- `state`: sessions by a column that is new with every row, none of which closes, fed as fast as the stream reads.
+- `state`: sessions by a column that is new with every row, none of which closes, fed as fast as the stream reads;
+- `tables`: the same, but sessions close at once, so that every row makes a child table of the result.
 
 The ratio is that of the nine's p50 and p99 beside a hostile tenth to those beside a tame one.
 """
@@ -31,7 +32,7 @@ from bench.node import Node
 from bench.setup import DATABASE
 from penstock import __version__
 
-TENTHS = ("tame", "udf", "state")
+TENTHS = ("tame", "udf", "state", "tables")
 _TAME = 9
 _T0 = 1_700_000_000_000
 _WARM_S = 3.0
@@ -53,7 +54,14 @@ def crunch(values: pa.Array) -> pa.Array:
 _STREAMS: Mapping[str, str] = {
     "tame": "SELECT ts, v FROM m PARTITION BY tbname",
     "udf": "SELECT ts, crunch(v) v FROM hog PARTITION BY tbname",
-    "state": "SELECT _wstart, count(*) n, sum(v) s FROM hog PARTITION BY v SESSION(ts, 10000d)",
+    "state": "SELECT _wstart, count(*) n, sum(v) s FROM hog PARTITION BY v SESSION(ts, 1h)",
+    "tables": "SELECT _wstart, count(*) n, sum(v) s FROM hog PARTITION BY v SESSION(ts, 1h)",
+}
+_OPTIONS: Mapping[str, str] = {
+    "tame": "TRIGGER AT_ONCE",
+    "udf": "TRIGGER AT_ONCE",
+    "state": "TRIGGER WINDOW_CLOSE WATERMARK 3650d",
+    "tables": "TRIGGER WINDOW_CLOSE",
 }
 
 
@@ -72,8 +80,7 @@ def beside(folder: Path, phase: Phase, tenth: str, schedule: Schedule, seconds: 
             node.execute(statement)
         for n in range(_TAME):
             node.execute(f"CREATE STREAM s{n} TRIGGER AT_ONCE INTO o{n} AS {_STREAMS['tame']}")
-        trigger = "WINDOW_CLOSE" if tenth == "state" else "AT_ONCE"
-        node.execute(f"CREATE STREAM tenth TRIGGER {trigger} INTO o AS {_STREAMS[tenth]}")
+        node.execute(f"CREATE STREAM tenth {_OPTIONS[tenth]} INTO o AS {_STREAMS[tenth]}")
         node.wait_running()
         watched = {stream.id for stream in node.engine.catalog.streams() if stream.name != "tenth"}
         stop = threading.Event()
