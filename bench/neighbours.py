@@ -93,7 +93,7 @@ def beside(folder: Path, phase: Phase, tenth: str, schedule: Schedule, seconds: 
         stop.set()
         node.wait_until(lambda: _shown(node, watched) == _TAME * len(due) * schedule.rows_per_tick, _SETTLE_S)
         return {"measure": "neighbours", "engine": "penstock", "tenth": tenth, "streams": _TAME + 1,
-                "rows_per_second": schedule.rows_per_second, "seconds": seconds,
+                "rows_per_second": schedule.rows_per_second, "tick_ms": schedule.tick_ms, "seconds": seconds,
                 "latency_from_schedule_ms": percentiles(_latencies(node, watched, due, schedule))}
 
 
@@ -154,15 +154,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.neighbours", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows-per-second", type=int, default=1000)
+    parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
     parser.add_argument("--seconds", type=int, default=20, help="how long each latency is measured (default 20)")
     parser.add_argument("--streams-per-worker", type=int, help="instead of the default")
     parser.add_argument("--tenths", nargs="+", choices=TENTHS[1:], default=TENTHS[1:])
     options = parser.parse_args(arguments)
     config = {} if options.streams_per_worker is None else {"streamsPerWorker": options.streams_per_worker}
+    schedule = Schedule(options.rows_per_second, options.tick_ms)
     latency: dict[str, dict[str, float]] = {}
     for tenth in ("tame", *options.tenths):
-        line = measured(beside, None, tenth=tenth, schedule=Schedule(options.rows_per_second), seconds=options.seconds,
-                        config=config)
+        line = measured(beside, None, tenth=tenth, schedule=schedule, seconds=options.seconds, config=config)
         latency[tenth] = line["latency_from_schedule_ms"]
         print(json.dumps({"version": __version__, **config, **line}), flush=True)
     print(json.dumps({"measure": "neighbours", "version": __version__, **config, "ratios": {

@@ -72,8 +72,8 @@ class SinkTask(BaseTask):
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
         self._calls = TokenBucket(calls, burst(calls, _CALLS_AT_ONCE_S), now)
         self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
-        # Each new child table costs the dnode, and every stream of the vnode, more than many rows. Where groups come from
-        # tables their number has a bound, and where they don't a stream would keep everybody busy with nothing else.
+        # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
+        # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
         tables = settings.sink_tables_per_second if plan.grouped_by_values else 0.0
         self._tables_at_once = burst(tables, _TABLES_AT_ONCE_S)
         self._tables = TokenBucket(tables, self._tables_at_once, now)
