@@ -101,4 +101,5 @@ def plan_dlq(
                                     hint="leave its creation to CREATE STREAM")
     columns = tuple(SourceColumn(column.name, column.physical, column.type) for column in source.columns)
     return DlqPlan(database, options.dlq.name, 0 if existing is None else existing.uid, columns,
-                   late=options.late == "dlq", errors=options.on_error == "dlq")
+                   late=options.late == "dlq", errors=options.on_error == "dlq",
+                   failures=options.on_failure == "dlq")
