@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
+from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
     InUseError,
@@ -876,6 +877,12 @@ class _Without:
 
     def function(self, name: str) -> UserFunction | None:
         return self._catalog.function(name)
+
+    def outside(self, name: str) -> Connection | None:
+        return self._catalog.outside(name)
+
+    def outside_names(self) -> Iterable[str]:
+        return self._catalog.outside_names()
 
 
 def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:

@@ -31,9 +31,9 @@ class _Kind:
 
 _KINDS: Mapping[ConnectionKind, _Kind] = {
     "postgres": _Kind("table", True, ()),
-    "kafka": _Kind("topic", True, ("json", "csv", "avro")),
+    "kafka": _Kind("topic", True, ("json", "csv")),
     "mqtt": _Kind("topic", True, ("json", "csv"), qos=True, placeholders=True),
-    "files": _Kind("path", True, ("parquet", "json", "csv", "avro")),
+    "files": _Kind("path", True, ("parquet", "json", "csv")),
     "webhook": _Kind("path", False, ("json",)),
 }
 
@@ -77,7 +77,11 @@ def placeholders(topic: str) -> list[str]:
 
 def filled_in(topic: str, values: Mapping[str, object]) -> str:
     """Returns a topic with values in the place of `${name}`; what would be another level or a wildcard becomes `_`."""
-    return _PLACEHOLDER.sub(lambda found: re.sub(r"[/+#\x00]", "_", str(values[found[1]])), topic)
+    return _PLACEHOLDER.sub(lambda found: re.sub(r"[/+#\x00]", "_", _text(values[found[1]])), topic)
+
+
+def _text(value: object) -> str:
+    return "null" if value is None else str(value)
 
 
 def key_names(sink: SinkPlan) -> tuple[str, ...]:

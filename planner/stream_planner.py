@@ -506,11 +506,11 @@ class _Planner:
         A key that is also selected is called as it is there.
         """
         name = self.statement.target.name
-        connection = self.catalog.connection(name.name)
+        connection = self.catalog.outside(name.name)
         if connection is None:
             raise NotFoundError(f"connection {name.name} does not exist",
                                 position=position(self.statement.text, name.offset, len(name.name)),
-                                hint=_did_you_mean(name.name, self.catalog.connection_names()))
+                                hint=did_you_mean(name.name, self.catalog.outside_names()))
         keys = [key for key in self.keys if key.partitions]
         selected: dict[Field, str] = {}
         for item, _ in projections[1:]:

@@ -169,11 +169,11 @@ class CatalogView(Protocol):
         """Returns the user's function of this name, or None."""
         ...
 
-    def connection(self, name: str) -> Connection | None:
+    def outside(self, name: str) -> Connection | None:
         """Returns the connection of this name, or None."""
         ...
 
-    def connection_names(self) -> Iterable[str]:
+    def outside_names(self) -> Iterable[str]:
         """Returns the names of all connections; for 'did you mean' hints."""
         ...
 

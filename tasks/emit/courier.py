@@ -86,7 +86,7 @@ class Courier:
 
     def __init__(
         self,
-        open_target: Callable[[OpenedConnection], Target],
+        open_target: Callable[[OpenedConnection, bool], Target],
         connection: OpenedConnection,
         clock: Clock,
         wake: Callable[[], None],
@@ -95,8 +95,9 @@ class Courier:
         give_up_after_s: float = 0.0,
         backoff: Backoff | None = None,
     ) -> None:
-        """`wake` is called after each delivery and each failure. With `dead`, a result that is refused goes there at
-        once, and what can't be delivered at all after `give_up_after_s` seconds of trying."""
+        """`open_target` takes the connection, and whether the target has taken a delivery before, also of earlier
+        attempts. `wake` is called after each delivery and each failure. With `dead`, a result that is refused goes
+        there at once, and what can't be delivered at all after `give_up_after_s` seconds of trying."""
         self._open_target = open_target
         self._connection = connection
         self._clock = clock
@@ -115,6 +116,8 @@ class Courier:
         self._failure: BaseException | None = None
         self.trouble: Trouble | None = None
         self.delivered = 0
+        self.known = False
+        """Whether the target has ever taken a delivery."""
 
     # -- by the task's thread --------------------------------------------------------------------------------------
 
@@ -192,7 +195,7 @@ class Courier:
             self._fail(error)
         except PenstockError as error:
             self._note_trouble(error)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - a thread has nobody above it
             _log.exception("a delivery failed")
             self._fail(error)
         else:
@@ -208,7 +211,7 @@ class Courier:
         while delivery.rows.num_rows:
             try:
                 if self._target is None:
-                    self._target = self._open_target(connection)
+                    self._target = self._open_target(connection, self.known)
                 self._target.deliver(delivery)
             except RowRefusedError as error:
                 if self._dead is None:
@@ -242,6 +245,7 @@ class Courier:
             _log.info("connection %s: taken again after %d tries", self._connection.name, self.trouble.tries)
         self.trouble = None
         self._since = None
+        self.known = True
         self._finish_first()
 
     def _finish_first(self) -> None:

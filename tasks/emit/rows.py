@@ -60,9 +60,9 @@ class OutsideRows:
         self.schema = pa.schema([
             pa.field(OPERATION, pa.uint8()),
             *(pa.field(column.name, column.type.arrow()) for column in self.columns)])
-        second = sink.key_column
+        self.time_place = self._tags
+        """Which of the columns is the results' time."""
         self._of_delete = self._tags + 1
-        self._identity = self._tags + (1 if second is None else 2)
         self._tag_arrays: list[pa.Array] = []
         self._children = 0
 
@@ -98,6 +98,12 @@ class OutsideRows:
         return pa.table([pa.array([event.operation for event in events], pa.string()),
                          pa.array([event.id for event in events], pa.string()), *arrays],
                         names=[OPERATION, IDENTITY, *(column.name for column in self.columns)])
+
+    def plain(self, rows: pa.RecordBatch) -> pa.Table:
+        """Returns rows as `named`, with values as text formats have them."""
+        names = [OPERATION, IDENTITY, *(column.name for column in self.columns)]
+        found = [event.named for event in self.events(rows)]
+        return pa.table({name: pa.array([event.get(name) for event in found]) for name in names})
 
     def _tags_of(self, children: Sequence[ResultChild]) -> list[pa.Array]:
         arrays = []

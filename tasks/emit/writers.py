@@ -16,7 +16,17 @@ from penstock.tasks.task import ResultWriter
 
 _PREFIX = b"staged/"
 _PART_BITS = 20
-_PART_BYTES = 8 * 1024 * 1024
+_PART_BYTES = 16 * 1024 * 1024
+
+
+def checkpoint_of(number: int) -> int:
+    """Returns which checkpoint a delivery with this number belongs to."""
+    return number >> _PART_BITS
+
+
+def part_of(number: int) -> int:
+    """Returns which part of its checkpoint a delivery with this number is."""
+    return number & (1 << _PART_BITS) - 1
 
 
 class OutsideWriter(ResultWriter, Protocol):
@@ -90,10 +100,10 @@ class DirectWriter:
         self._courier.try_now()
 
     def save(self) -> Any:
-        return None
+        return {"known": self._courier.known}
 
     def restore(self, saved: Any) -> None:
-        """There is nothing."""
+        self._courier.known = saved["known"]
 
     def close(self) -> None:
         self._courier.close()
@@ -181,9 +191,10 @@ class StagedWriter:
         self._courier.try_now()
 
     def save(self) -> Any:
-        return {"next": self._next_key, "parts": [list(part) for part in self._parts]}
+        return {"known": self._courier.known, "next": self._next_key, "parts": [list(part) for part in self._parts]}
 
     def restore(self, saved: Any) -> None:
+        self._courier.known = saved["known"]
         self._next_key = saved["next"]
         self._parts = [(key, size, checkpoint, number) for key, size, checkpoint, number in saved["parts"]]
 
