@@ -230,16 +230,16 @@ class Engine:
             self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
         self._logs = Logs(storage, self.paths, self.fs)
         self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)
+        self.connections = Connections(catalog, clock, os.environ, _read_text, probe)
         self._streams = Streams(
             catalog, storage, self.results, self._states, self.records, self.backups, self.paths, self.config, clock,
-            self._start_controller)
+            self._start_controller, self.connections)
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
         self._splitting = Splitting(
             catalog, storage, self.records, self._streams, self.results, self.paths, self.fs, clock, self._gate,
             self._ddl_lock, self.activity.note_progress)
-        self.connections = Connections(catalog, clock, os.environ, _read_text, probe)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self._lifecycle, self.connections, self.activity, self.config, clock,
             __version__, clock.now_ms())

@@ -14,7 +14,8 @@ from penstock.tasks.messages import TaskId
 from penstock.tasks.nodes import Nodes
 
 Kind = Literal[
-    "down", "silent", "outside", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle", "healthy"]
+    "down", "silent", "outside", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
+    "healthy"]
 
 _STATE_FULL = 0.9
 """Share of its bound from which on state counts as exhausted."""

@@ -47,7 +47,9 @@ def _text(length: int) -> DataType:
 
 def replay_query(statement: ReplayDlq, columns: Sequence[str]) -> Select:
     """Returns the query for the rows of a DLQ table that are to be tried again: `tbname` and these columns."""
-    dead = exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead"))
+    dead = exp.And(
+        this=exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead")),
+        expression=exp.NEQ(this=exp.column("reason"), expression=exp.Literal.string("refused")))
     items = tuple(SelectItem(exp.column(name), name, name) for name in ("tbname", *columns))
     return Select(items, TableSource(statement.name), where=statement.where or dead)
 

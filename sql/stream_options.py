@@ -20,7 +20,7 @@ ALTERABLE = (
 result table would be made half by the one and half by the other."""
 
 _RATES = ("sink_rate", "sink_calls", "source_rate", "history_rate")
-LIVE = frozenset({*_RATES, "state_limit", "retry_time"})
+LIVE = frozenset({*_RATES, "state_limit"})
 """Those of them that a stream takes over as it runs."""
 
 

@@ -173,8 +173,10 @@ def concerns(event: TaskEvent, task: TaskId) -> bool:
     The ends of checkpoints and rates go to all tasks, their beginnings and Resume to source and sink tasks, connections
     to sink tasks, the rest to source tasks.
     """
-    return ((task.level == "source" and not isinstance(event, UseConnection)) or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
-            or (task.level == "sink" and isinstance(event, StartCheckpoint | Resume | UseConnection)))
+    if isinstance(event, UseConnection):
+        return task.level == "sink"
+    return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
+            or (task.level == "sink" and isinstance(event, StartCheckpoint | Resume)))
 
 
 class ControlConnection:

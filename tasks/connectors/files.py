@@ -44,7 +44,7 @@ class Folder:
         """Raises OutsideErrors."""
         self._connection = connection
         self._filesystem, root = open_place(connection)
-        self._folder = "/".join(part.strip("/") if n else part.rstrip("/") for n, part in enumerate((root, path)) if part)
+        self._folder = f"{root.rstrip('/')}/{path.strip('/')}".rstrip("/")
         with self._translating():
             self._filesystem.makedirs(self._folder, exist_ok=True)
 

@@ -91,7 +91,9 @@ class Sender:
     `group`: the consumer group whose offset in partition 0 of the topic is the mark of the transactions.
     """
 
-    def __init__(self, connection: OpenedConnection, topic: str, *, transactional_id: str = "", group: str = "") -> None:
+    def __init__(
+        self, connection: OpenedConnection, topic: str, *, transactional_id: str = "", group: str = ""
+    ) -> None:
         """Raises OutsideErrors."""
         self._connection = connection
         self._topic = topic
