@@ -204,7 +204,10 @@ def probe(connection: OpenedConnection, timeout_s: float) -> str:
     told: list[KafkaError] = []
     config = client_config(connection)
     config["error_cb"] = told.append
-    client = AdminClient(config, logger=_log)
+    try:
+        client = AdminClient(config, logger=_log)
+    except KafkaException as error:
+        raise ConnectionFailedError(f"no client can be made: {connection.hidden(error.args[0].str())}") from None
     deadline = time.monotonic() + timeout_s
     while True:
         try:
