@@ -829,7 +829,7 @@ class Streams:
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id, database.vgroup_ids),
             last_checkpoint_id=stream.last_checkpoint_id,
-            functions=plan.function_names,
+            company=plan.company,
             snode_ids=nodes.snode_ids,
             connection=lambda: None if outside is None else self._connections.open(outside.connection),
         ))

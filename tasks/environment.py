@@ -30,6 +30,7 @@ from penstock.tasks.task import ResultWriter, StreamDeployment
 from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import Log, LogFiles
+from penstock.wal.news import WalNews
 from penstock.wal.reader import WalReader
 
 LOCK_NAME = "OWNER"
@@ -285,6 +286,10 @@ class WorkerEnvironment:
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(self._data.log(vgroup_id), after_version + 1)
+
+    def open_news(self, vgroup_id: int) -> WalNews:
+        """Opens a vnode's log for who wakes the streams that follow it."""
+        return WalNews(self._data.log(vgroup_id))
 
     def read_rows(
         self,

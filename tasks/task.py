@@ -178,6 +178,11 @@ class StreamTask(Protocol):
     id: TaskId
 
     @property
+    def followed_table(self) -> int | None:
+        """The uid of the table that a source task follows in its vnode's log; None for other tasks."""
+        ...
+
+    @property
     def input(self) -> ChannelQueue[TaskId]: ...
 
     @property
