@@ -45,7 +45,7 @@ from penstock.mnode.dump_manifest import (
 from penstock.mnode.lookup import did_you_mean
 from penstock.mnode.outside import TBNAME, Bounds, OutsideTable
 from penstock.mnode.scan import tag_array
-from penstock.mnode.show import create_database_statement, create_statement
+from penstock.mnode.show import create_statement, database_options
 from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.literals import parse_timestamp
 from penstock.sql.schema import ChildTable, Database, Table, UserFunction
@@ -176,8 +176,7 @@ class Dump:
         folder = f"{number:03d}_{_safe(database.name)}"
         dumped = [self._table(f"{folder}/{place:05d}_{_safe(table.name)}", database, table, children, cut)
                   for place, (table, children) in enumerate(tables, 1)]
-        return DumpDatabase(database.name, create_database_statement(database.name, database.options), cut_text(cut),
-                            tuple(dumped))
+        return DumpDatabase(database.name, database_options(database.options), cut_text(cut), tuple(dumped))
 
     def _vnode(self, vgroup_id: int) -> OutsideVnode:
         return OutsideVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)
@@ -194,9 +193,8 @@ class Dump:
         for vgroup_id, version in cut:
             if vgroup_id in outside.vgroup_ids:
                 files += self._rows(folder, outside, vgroup_id, version, self._bounds(database))
-        assert table.kind in ("super", "normal")
-        kind = "super" if table.kind == "super" else "normal"
-        return DumpTable(table.name, kind, create_statement(table), listed, tuple(files))
+        return DumpTable(table.name, "normal" if listed is None else "super", create_statement(table), listed,
+                         tuple(files))
 
     def _bounds(self, database: Database) -> Bounds:
         def units(text: str | None) -> int | None:

@@ -42,10 +42,10 @@ class DumpTable:
 
 @dataclass(frozen=True, slots=True)
 class DumpDatabase:
-    """A database as of a stream cut."""
+    """A database as of a stream cut; `options` as CREATE DATABASE has them."""
 
     name: str
-    statement: str
+    options: str
     cut: str
     tables: tuple[DumpTable, ...]
 

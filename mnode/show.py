@@ -245,7 +245,7 @@ class Shower:
 
     def _create_database(self, show: Show, session: Session) -> Result:
         database = require_database(show.database or "", self._catalog)
-        statement = create_database_statement(database.name, database.options)
+        statement = f"CREATE DATABASE {_name(database.name)} {database_options(database.options)}"
         return rows_result((("Database", _TEXT), ("Create Database", _TEXT)), [(database.name, statement)])
 
     def _create_table(self, show: Show, session: Session) -> Result:
@@ -270,12 +270,11 @@ class Shower:
         return rows_result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, text)])
 
 
-def create_database_statement(name: str, options: DatabaseOptions) -> str:
-    """Returns the statement that creates a database of this name, with every option that has a value."""
+def database_options(options: DatabaseOptions) -> str:
+    """Returns the options as CREATE DATABASE has them, every one that has a value."""
     quoted = ("PRECISION", "CACHEMODEL", "ENCRYPT_ALGORITHM", "STRICT")
-    parts = [f"{option} {quote_string(value) if option in quoted else value}"
-             for option, value in effective_options(options).items() if value]
-    return f"CREATE DATABASE {_name(name)} {' '.join(parts)}"
+    return " ".join(f"{option} {quote_string(value) if option in quoted else value}"
+                    for option, value in effective_options(options).items() if value)
 
 
 def create_statement(table: Table) -> str:

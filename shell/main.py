@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from penstock import __version__
 from penstock.common.config import Config, load_config, parse_assignment
 from penstock.common.errors import ConfigError
+from penstock.shell.dump_options import add_dump_options, add_restore_options
 from penstock.shell.error_text import error_text
 from penstock.shell.fsck_options import add_fsck_options
 from penstock.shell.import_options import add_import_options
@@ -217,6 +218,18 @@ def _run_import(options: argparse.Namespace) -> int:
     return run_import(options, _config(options))
 
 
+def _run_dump(options: argparse.Namespace) -> int:
+    from penstock.shell.dump_command import run_dump
+
+    return run_dump(options, _config(options))
+
+
+def _run_restore(options: argparse.Namespace) -> int:
+    from penstock.shell.restore_command import run_restore
+
+    return run_restore(options, _config(options))
+
+
 def _run_fsck(options: argparse.Namespace) -> int:
     from penstock.shell.fsck_command import run_fsck
 
@@ -253,6 +266,10 @@ SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
     SubCommand("import", "Bring CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
                _run_import),
+    SubCommand("dump", "Write schema, rows and streams of a data directory into files, while an engine runs or not.",
+               add_dump_options, _run_dump),
+    SubCommand("restore", "Bring what `penstock dump` has written into a data directory.", add_restore_options,
+               _run_restore),
     SubCommand("serve", "Serve a data directory to other programs until SIGTERM comes: Arrow Flight SQL.",
                add_serve_options, _run_serve),
     SubCommand("top", "Watch streams and tasks live; keys pause, resume and look closer.", _add_top_options, _run_top),
