@@ -34,6 +34,7 @@ from penstock.mnode.queue_shares import QueueShares
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
+from penstock.planner.stream import Company
 from penstock.tasks import control
 from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
@@ -48,6 +49,7 @@ from penstock.tasks.messages import (
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
 )
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.state_cache import DEFAULT_BYTES
@@ -56,6 +58,7 @@ from penstock.tasks.worker import TaskBuilder, WorkerSpec
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
+    from penstock.common.connection import OpenedConnection
     from penstock.planner.stream import StreamPlan
 
 _log = logger(__name__)
@@ -115,7 +118,7 @@ class ControllerSettings:
     queue_budget_bytes: int = 0
     state_cache_bytes: int = DEFAULT_BYTES
     memory_limit_bytes: int = 0
-    udf_nice: int = 0
+    apart_nice: int = 0
     executors_interval_s: float = 2.0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
@@ -142,7 +145,7 @@ class ControllerSettings:
             queue_budget_bytes=config.queue_budget,
             state_cache_bytes=config.max_stream_backend_cache * MIB,
             memory_limit_bytes=limit_bytes(config.memory_limit, memory_bytes),
-            udf_nice=config.udf_nice,
+            apart_nice=config.apart_nice,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.worker_host,
@@ -161,7 +164,8 @@ class RunningStream:
     `last_checkpoint_id` were used, also if they aren't on disk any more. `snode_ids`: where its agg tasks are, if they
     aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
-    `queueBudget`. `functions`: the users' functions that it calls.
+    `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is
+    reached by, for every attempt, and may raise PenstockErrors like the others.
     """
 
     stream_id: int
@@ -181,8 +185,9 @@ class RunningStream:
     last_checkpoint_id: int = 0
     pause_reason: str = ""
     state_limit: int = 0
-    functions: tuple[str, ...] = ()
+    company: Company = Company.ANY
     snode_ids: tuple[int, ...] = ()
+    connection: Callable[[], OpenedConnection | None] = lambda: None
 
     @property
     def nodes(self) -> Nodes:
@@ -228,6 +233,8 @@ class _Entry:
     paused: bool
     #: why, if nobody has asked for it
     pause_reason: str = ""
+    #: when it was resumed last: its target outside has the whole time again
+    resumed_ms: int = 0
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: StreamDeployment | None = None
@@ -362,6 +369,10 @@ class StreamController:
         """Gives a stream another limit, 0 for none; a paused stream stays so."""
         self._ask(lambda: self._set_state_limit(stream_id, limit))
 
+    def use_connection(self, stream_id: int, connection: OpenedConnection) -> None:
+        """Has the sink tasks of a stream write by this version of their connection. A later attempt opens it itself."""
+        self._ask(lambda: self._post_event(stream_id, UseConnection(connection)))
+
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         """Has a running stream compute a range of time, or rows that it left out, again.
 
@@ -449,7 +460,7 @@ class StreamController:
             self._machine.waits_for(group) if group.lacks_slots else group.reason, failures=group.failures,
             streams=tuple(self._entries[stream_id].stream.name for stream_id in sorted(group.streams)),
             executor=executor, host=None if executor is None else hosts.get(executor), slots=1 if group.slots else 0,
-            nice=self._nice(group.user_code))
+            nice=self._nice(group.company))
         worker = self._workers.get(group.name, {}).get(index)
         if worker is None:
             return info
@@ -466,9 +477,9 @@ class StreamController:
             if free > 0:
                 yield WorkerInfo(None, None, None, "FREE", executor=executor.id, host=executor.host, slots=free)
 
-    def _nice(self, user_code: bool) -> int:
+    def _nice(self, company: Company) -> int:
         """Returns how much lower the priority of a group's processes is."""
-        return self._settings.udf_nice if user_code else 0
+        return 0 if company is Company.ANY else self._settings.apart_nice
 
     def close(self, final_checkpoint: bool = True) -> None:
         """Ends all streams and workers; takes at most about as long as the two timeouts for it together.
@@ -705,8 +716,7 @@ class StreamController:
         if stream.stream_id in self._entries:
             return
         self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
-        self._handle(groups.AddStream(
-            stream.stream_id, stream.database, stream.nodes, user_code=bool(stream.functions)))
+        self._handle(groups.AddStream(stream.stream_id, stream.database, stream.nodes, stream.company))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
         entry = self._entries.get(stream_id)
@@ -722,6 +732,7 @@ class StreamController:
     def _resume(self, stream_id: int, skip_to_end: bool) -> None:
         entry = self._entry(stream_id)
         entry.paused, entry.pause_reason = False, ""
+        entry.resumed_ms = self._clock.now_ms()
         stream = self._machine.stream(stream_id)
         entry.skip_pending = skip_to_end and (stream is None or stream.state is not StreamState.RUNNING)
         self._post_event(stream_id, Resume(skip_to_end))
@@ -849,6 +860,7 @@ class StreamController:
             self._monitor.heartbeat(known, worker.heard_at)
             for stream_id in {status.task.stream_id for status in known}:
                 self._keep_state_limit(self._entries[stream_id])
+                self._keep_retry_time(self._entries[stream_id])
             self._hear_of_queues(message.queues, connection.index)
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
@@ -890,8 +902,21 @@ class StreamController:
             if reason is not None:
                 self._pause_for(entry, reason)
 
+    def _keep_retry_time(self, entry: _Entry) -> None:
+        """Pauses a stream whose target outside was tried for long enough, unless it has a DLQ for that."""
+        outside = entry.stream.plan.sink.outside
+        if outside is None or outside.on_failure == "dlq" or entry.paused:
+            return
+        for status in self._monitor.statuses_of(entry.stream.stream_id):
+            since_ms = status.trouble_since_ms
+            if since_ms is not None:
+                tried_ms = self._clock.now_ms() - max(since_ms, entry.resumed_ms)
+                if tried_ms > entry.stream.settings.retry_time_s * 1000:
+                    self._pause_for(entry, f"{status.reason}; to go on: RESUME STREAM {entry.stream.name}")
+                    return
+
     def _pause_for(self, entry: _Entry, reason: str) -> None:
-        """Pauses a stream that has more than it may have; what it has read already still flows on."""
+        """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on."""
         stream_id = entry.stream.stream_id
         entry.pause_reason = reason
         self._pause(stream_id)
@@ -974,7 +999,7 @@ class StreamController:
             self._settings.log_level,
             self._settings.log_format,
             self._settings.state_cache_bytes,
-            self._nice(instruction.user_code),
+            self._nice(instruction.company),
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"
@@ -999,6 +1024,7 @@ class StreamController:
             record = newest_or_recovered(self._records, stream, attempt, entry.damaged)
             ids = self._records.ids(stream.stream_id)
             children = stream.children()
+            connection = stream.connection()
         except PenstockError as error:
             reason = str(error)
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
@@ -1020,6 +1046,7 @@ class StreamController:
             stream.settings,
             entry.paused,
             stream.snode_ids,
+            connection,
         )
         last_id = max([*ids, entry.last_checkpoint_id, stream.last_checkpoint_id])
         self._post(lambda: self._prepared(entry, preparation, deployment, record, last_id))

@@ -30,10 +30,12 @@ from penstock.common.errors import (
 )
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
-from penstock.mnode.catalog import CatalogFile, StreamRecord
+from penstock.common.suggestions import did_you_mean
+from penstock.mnode.catalog import CatalogFile, ConnectionRecord, StreamRecord
 from penstock.mnode.catalog_codec import function_to_json
 from penstock.mnode.dump_manifest import (
     MANIFEST,
+    DumpConnection,
     DumpDatabase,
     DumpFile,
     DumpFunction,
@@ -42,10 +44,10 @@ from penstock.mnode.dump_manifest import (
     DumpTable,
     DumpUser,
 )
-from penstock.mnode.lookup import did_you_mean
 from penstock.mnode.outside import TBNAME, Bounds, OutsideTable
 from penstock.mnode.scan import tag_array
 from penstock.mnode.show import create_statement, database_options
+from penstock.mnode.streams import NO_TARGET
 from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.literals import parse_timestamp
 from penstock.sql.schema import ChildTable, Database, Table, UserFunction
@@ -85,6 +87,7 @@ class _Schema:
     tables: dict[int, Table] = field(default_factory=dict)
     streams: list[StreamRecord] = field(default_factory=list)
     functions: list[UserFunction] = field(default_factory=list)
+    connections: list[ConnectionRecord] = field(default_factory=list)
     users: list[DumpUser] = field(default_factory=list)
 
 
@@ -116,6 +119,7 @@ class Dump:
                 __version__, now_ms,
                 tuple(self._database(number, database) for number, database in enumerate(schema.databases, 1)),
                 tuple(self._function(function) for function in schema.functions),
+                tuple(_connection(record) for record in schema.connections),
                 tuple(_stream(stream, schema.tables) for stream in streams),
                 tuple(stream.name for stream in schema.streams if stream not in streams),
                 tuple(schema.users), self._options.since, self._options.until)
@@ -138,7 +142,7 @@ class Dump:
             return _Schema(
                 [database for database in every if not wanted or database.name in wanted], tables,
                 [stream for stream in catalog.streams() if stream.replaces is None], catalog.functions(),
-                [DumpUser(user.name, user.role) for user in catalog.users()])
+                catalog.connections(), [DumpUser(user.name, user.role) for user in catalog.users()])
 
     def _make_target(self) -> None:
         try:
@@ -309,13 +313,20 @@ def _some(first: pa.Table, more: Iterator[pa.Table]) -> Iterator[pa.Table]:
 
 def _is_whole(stream: StreamRecord, tables: dict[int, Table], databases: Sequence[str]) -> bool:
     """Tells whether everything that a stream reads and writes is in these databases; in any, if there are none."""
-    needed = [tables.get(stream.source_uid), tables.get(stream.target_uid)]
+    uids = {stream.source_uid, stream.target_uid} - {NO_TARGET}
+    needed = [tables.get(uid) for uid in uids]
     names = {table.database for table in needed if table is not None} | ({stream.dlq[0]} if stream.dlq else set())
     return None not in needed and (not databases or names <= set(databases))
 
 
 def _stream(stream: StreamRecord, tables: dict[int, Table]) -> DumpStream:
-    target = tables[stream.target_uid]
+    target = None if stream.target_uid == NO_TARGET else tables[stream.target_uid]
     return DumpStream(
-        stream.name, stream.text, stream.database, stream.time_zone, stream.created_ms, (target.database, target.name),
-        stream.created_target, stream.wanted, stream.wanted_reason, stream.defaults)
+        stream.name, stream.text, stream.database, stream.time_zone, stream.created_ms,
+        None if target is None else (target.database, target.name), stream.created_target, stream.wanted,
+        stream.wanted_reason, stream.defaults)
+
+
+def _connection(record: ConnectionRecord) -> DumpConnection:
+    connection = record.connection
+    return DumpConnection(connection.name, connection.kind, connection.options, record.created_ms)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from penstock.common.connection import ConnectionKind, Options
 from penstock.common.errors import CorruptionError, NotFoundError
 
 FORMAT_VERSION = 1
@@ -56,18 +57,31 @@ class DumpDatabase:
 
 @dataclass(frozen=True, slots=True)
 class DumpStream:
-    """A stream: its statement and what it was meant in; see `catalog.StreamRecord`. `target`: database and table."""
+    """A stream: its statement and what it was meant in; see `catalog.StreamRecord`.
+
+    `target`: database and table, None if it writes into a connection.
+    """
 
     name: str
     text: str
     database: str | None
     time_zone: str
     created_ms: int
-    target: tuple[str, str]
+    target: tuple[str, str] | None
     created_target: bool
     wanted: Literal["running", "paused", "stopped"]
     wanted_reason: str = ""
     defaults: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class DumpConnection:
+    """A connection to a server outside; secrets are references, as the catalog has them."""
+
+    name: str
+    kind: ConnectionKind
+    options: Options
+    created_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +115,7 @@ class DumpManifest:
     created_ms: int
     databases: tuple[DumpDatabase, ...]
     functions: tuple[DumpFunction, ...] = ()
+    connections: tuple[DumpConnection, ...] = ()
     streams: tuple[DumpStream, ...] = ()
     left_out: tuple[str, ...] = ()
     users: tuple[DumpUser, ...] = ()
@@ -144,8 +159,12 @@ class DumpManifest:
         body["databases"] = tuple(_database(value) for value in body["databases"])
         body["functions"] = tuple(DumpFunction(value["definition"], _file(value["code"]))
                                   for value in body["functions"])
-        body["streams"] = tuple(DumpStream(**{**value, "target": tuple(value["target"])})
-                                for value in body["streams"])
+        body["connections"] = tuple(
+            DumpConnection(**{**value, "options": tuple((name, text) for name, text in value["options"])})
+            for value in body["connections"])
+        body["streams"] = tuple(
+            DumpStream(**{**value, "target": None if value["target"] is None else tuple(value["target"])})
+            for value in body["streams"])
         body["left_out"] = tuple(body["left_out"])
         body["users"] = tuple(DumpUser(**value) for value in body["users"])
         return cls(**body)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -20,10 +20,12 @@ from penstock.common.errors import (
     PenstockError,
     UserFunctionError,
 )
-from penstock.mnode.catalog import StreamRecord
+from penstock.common.suggestions import did_you_mean
+from penstock.mnode.catalog import ConnectionRecord, StreamRecord
 from penstock.mnode.catalog_codec import function_from_json
 from penstock.mnode.dump import digest
 from penstock.mnode.dump_manifest import (
+    DumpConnection,
     DumpDatabase,
     DumpFile,
     DumpFunction,
@@ -33,12 +35,13 @@ from penstock.mnode.dump_manifest import (
     read_manifest,
 )
 from penstock.mnode.engine import Engine
-from penstock.mnode.lookup import did_you_mean, require_database
+from penstock.mnode.lookup import require_database
 from penstock.mnode.renaming import with_databases
 from penstock.mnode.session import SessionState
 from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import create_statement, database_options
 from penstock.mnode.storage import oldest_allowed
+from penstock.mnode.streams import NO_TARGET
 from penstock.planner.stream_time import TimeDefaults
 from penstock.sql.dialect import quote_identifier
 from penstock.sql.parser import parse_one
@@ -50,6 +53,8 @@ from penstock.tasks.function_loader import load
 PIECE_ROWS = 1 << 18
 _CHILDREN_AT_ONCE = 10_000
 _TBNAME = "tbname"
+_PAUSED = ("restored: it would send to the same place as the stream that was dumped, if that one still runs; "
+           "RESUME STREAM when it doesn't")
 
 Advanced = Callable[[str, int], None]
 """(what is being read, how many of its rows or bytes have been since the last call)"""
@@ -134,6 +139,9 @@ class Restore:
                 with _noted(report, f"function {function.name}"):
                     self._restore_function(engine, function)
                     report.functions.append(function.name)
+            for connection in self.manifest.connections:
+                with _noted(report, f"connection {connection.name}"):
+                    self._restore_connection(engine, connection)
             for stream in self.manifest.streams:
                 with _noted(report, f"stream {stream.name}"):
                     self._restore_stream(engine, stream)
@@ -165,30 +173,48 @@ class Restore:
                 error.message, hint=f"bring its code into {directory}, and CREATE FUNCTION") from error
         engine.catalog.create_function(replace(function, uid=0), replacing=False)
 
+    def _restore_connection(self, engine: Engine, dumped: DumpConnection) -> None:
+        connection = Connection(dumped.name, dumped.kind, dumped.options)
+        known = engine.catalog.connection(dumped.name)
+        if known is None:
+            engine.catalog.put_connection(ConnectionRecord(connection, dumped.created_ms))
+        elif replace(known.connection, version=connection.version) != connection:
+            raise AlreadyExistsError(f"connection {dumped.name} exists already with other options, and keeps them")
+
     def _restore_stream(self, engine: Engine, dumped: DumpStream) -> None:
-        text = with_history(with_databases(dumped.text, self._renames), dumped.defaults)
+        text = restored_text(with_databases(dumped.text, self._renames), dumped)
         existing = engine.catalog.stream(dumped.name)
         if existing is not None and existing.text == text and self._resume:
             return
-        database, table = dumped.target
-        target = engine.catalog.table(self.new_name(database), table)
-        if target is None:
-            raise NotFoundError(f"its result table {database}.{table} is not in the dump")
-        engine.streams.restore(StreamRecord(
+        record = StreamRecord(
             0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
-            dumped.time_zone, 0, target.uid, dumped.created_ms, (), dumped.created_target, wanted=dumped.wanted,
-            wanted_reason=dumped.wanted_reason, defaults=dumped.defaults), target)
+            dumped.time_zone, 0, NO_TARGET, dumped.created_ms, (), dumped.created_target, wanted=dumped.wanted,
+            wanted_reason=dumped.wanted_reason, defaults=dumped.defaults)
+        if dumped.target is None:
+            if dumped.wanted == "running":
+                record = replace(record, wanted="paused", wanted_reason=_PAUSED)
+        else:
+            database, table = dumped.target
+            target = engine.catalog.table(self.new_name(database), table)
+            if target is None:
+                raise NotFoundError(f"its result table {database}.{table} is not in the dump")
+            record = replace(record, target_uid=target.uid)
+        engine.streams.restore(record)
 
 
-def with_history(text: str, defaults: Mapping[str, Any]) -> str:
+def restored_text(text: str, dumped: DumpStream) -> str:
     """Returns a stream's statement such that it computes the rows that are there, too, where it can.
 
-    Streams by the clock, or by when rows arrive, have no history: they stay as they are.
+    Streams by the clock, or by when rows arrive, have no history: they stay as they are. Those that write into a
+    connection must not send everything once more.
     """
     statement = parse_one(text)
     assert isinstance(statement, CreateStream)
     options = statement.options
-    by_event_time = (options.time or TimeDefaults(**defaults).clock) == "event"
+    by_event_time = (options.time or TimeDefaults(**dumped.defaults).clock) == "event"
+    if dumped.target is None:
+        return altered(
+            statement, StreamOptions() if options.fill_history is None else StreamOptions(fill_history=False))
     if options.trigger == "force_window_close" or (statement.query.window is not None and not by_event_time):
         return altered(statement, StreamOptions())
     return altered(statement, StreamOptions(fill_history=True))

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
+from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
     InUseError,
@@ -28,15 +29,17 @@ from penstock.common.errors import (
 )
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
+from penstock.mnode.connections import Connections
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
 from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
-from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
+from penstock.mnode.lookup import TABLE_MISSING, find_table, require_database
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.results import ResultStore
@@ -50,6 +53,7 @@ from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
+from penstock.planner.stream_outside import delivery
 from penstock.planner.stream_planner import StreamDefaults, plan_stream
 from penstock.planner.stream_time import TimeDefaults
 from penstock.planner.windows import count_between
@@ -84,6 +88,8 @@ _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
 REPLACEMENT_SUFFIX = "#new"
+NO_TARGET = 0
+"""The uid that stands for the result table of a stream whose results leave Penstock."""
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
@@ -104,8 +110,11 @@ class Streams:
         config: Config,
         clock: Clock,
         controller: Callable[[], Controller],
+        connections: Connections,
     ) -> None:
         self._catalog = catalog
+        self._connections = connections
+        connections.watch(self._use_connection)
         self._storage = storage
         self._results = results
         self._states = states
@@ -130,7 +139,8 @@ class Streams:
         `replaced`: as if this stream and its result table weren't there.
         """
         check_name(statement.name, "stream")
-        target = find_table(statement.target.name, session, self._catalog, statement.text)
+        inside = statement.target.outside is None
+        target = find_table(statement.target.name, session, self._catalog, statement.text) if inside else None
         view: CatalogView = self._catalog
         if replaced is not None:
             view = self._without_replaced(replaced, target)
@@ -161,8 +171,9 @@ class Streams:
         known = self._catalog.table_by_uid(replaced.target_uid)
         if not replaced.created_target or known is None:
             raise InvalidStreamError(
-                f"stream {replaced.name} writes into a table that it didn't create", code=_TARGET_TAKEN,
-                hint="its other rows would be lost: drop the stream and create it again")
+                f"stream {replaced.name} writes into "
+                + ("a connection" if replaced.target_uid == NO_TARGET else "a table that it didn't create"),
+                code=_TARGET_TAKEN, hint="what is there can't be replaced: drop the stream and create it again")
         if target is None or target.uid != known.uid:
             raise InvalidStreamError(
                 f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
@@ -263,6 +274,7 @@ class Streams:
                 functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
+                connections=() if plan.sink.outside is None else (plan.sink.outside.connection,),
             ))
         except PenstockError:
             if plan.sink.create:
@@ -279,27 +291,27 @@ class Streams:
             raise
         return Result()
 
-    def restore(self, record: StreamRecord, target: Table) -> StreamRecord:
+    def restore(self, record: StreamRecord) -> StreamRecord:
         """Puts a stream of another instance, or of an earlier time, into the catalog over tables that are here already.
 
-        Of `record` its id, its tables and its cut are made anew: it reads what is written from now on, and what is
+        Of `record` its id, its source and its cut are made anew: it reads what is written from now on, and what is
         there if its text says FILL_HISTORY 1. It starts with the next start of the engine, unless it is stopped.
         Raises what CREATE STREAM would.
         """
         if self._catalog.stream(record.name) is not None:
             raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
-        draft = replace(record, target_uid=target.uid)
-        plan = self.plan_again(draft)
+        plan = self.plan_again(record)
         source_database = require_database(plan.source_database, self._catalog)
         self._refuse_long_history(plan, source_database)
         source = self._catalog.table(plan.source_database, plan.source_table)
         assert source is not None
         cut = self._storage.durable_cut(source_database.vgroup_ids)
         restored = self._catalog.create_stream(replace(
-            draft, id=0, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
+            record, id=0, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
             source_columns=tuple(column.physical for column in plan.source.columns), start_cut=cut, attempt=0,
             savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
-            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
+            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
+            connections=() if plan.sink.outside is None else (plan.sink.outside.connection,)))
         for vgroup_id, version in cut:
             self._storage.vnode(vgroup_id).set_pin(_pin(restored.id), version)
         return restored
@@ -483,6 +495,24 @@ class Streams:
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
                                     "computed once")
         return plan
+
+    def _use_connection(self, connection: Connection) -> None:
+        """Has streams into an altered connection write by what it is now; those that were paused for it go on."""
+        for stream in self._catalog.streams():
+            plan = self._plans.get(stream.id)
+            outside = None if plan is None else plan.sink.outside
+            if outside is None or outside.connection != connection.name:
+                continue
+            if self._controller is None or not self.runs(stream):
+                continue
+            try:
+                self._controller.use_connection(stream.id, self._connections.open(connection.name))
+            except PenstockError as error:
+                self.tell(stream.id, f"connection {connection.name} was altered, but can't be used: {error}")
+                continue
+            if stream.wanted == "paused" and stream.wanted_reason.startswith(f"connection {connection.name}: "):
+                self._catalog.set_stream_wanted(stream.id, "running")
+                self._controller.resume(stream.id)
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
@@ -761,7 +791,9 @@ class Streams:
         if plan is not None:
             options = self._options[stream.id]
             interval = options.checkpoint_interval
-            info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
+            info = replace(info, target=plan.sink.text if plan.sink.outside is not None else "",
+                           delivery=(delivery(plan) or "exactly once (upserts)").partition(":")[0],
+                           watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
                            rates=self._settings(options).rates, state_limit=self.state_limit(options),
                            backup=self._backup_text(stream.id), placement=self._placement(stream, ()))
@@ -801,6 +833,7 @@ class Streams:
         options = self._options[stream.id]
         interval = options.checkpoint_interval
         nodes = self.nodes_of(plan)
+        outside = plan.sink.outside
         if self._controller is None:
             self._controller = self._make_controller()
         self._controller.start(RunningStream(
@@ -821,8 +854,9 @@ class Streams:
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id, database.vgroup_ids),
             last_checkpoint_id=stream.last_checkpoint_id,
-            functions=plan.function_names,
+            company=plan.company,
             snode_ids=nodes.snode_ids,
+            connection=lambda: None if outside is None else self._connections.open(outside.connection),
         ))
 
     def nodes_of(self, plan: StreamPlan) -> Nodes:
@@ -845,6 +879,8 @@ class Streams:
             settings = replace(settings, source_rows_per_second=options.source_rate)
         if options.history_rate is not None:
             settings = replace(settings, history_rows_per_second=options.history_rate)
+        if options.retry_time is not None:
+            settings = replace(settings, retry_time_s=options.retry_time.in_units("ms") / 1000)
         return settings
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:
@@ -900,6 +936,12 @@ class _Without:
 
     def function(self, name: str) -> UserFunction | None:
         return self._catalog.function(name)
+
+    def outside(self, name: str) -> Connection | None:
+        return self._catalog.outside(name)
+
+    def outside_names(self) -> Iterable[str]:
+        return self._catalog.outside_names()
 
 
 def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:

@@ -18,6 +18,7 @@ from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
 from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.connections import ConnectionInfo
 from penstock.mnode.history_text import history_text
 from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
@@ -29,6 +30,7 @@ from penstock.mnode.settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
+from penstock.sql.dialect import quote_string
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 from penstock.tasks.messages import TaskId
@@ -39,7 +41,6 @@ Row = tuple[Any, ...]
 _ENDPOINT = "localhost"
 _SECRET = re.compile(r"secret|password|token|access\.?key", re.IGNORECASE)  # what Spark's own pages hide
 _MIB = 1024 * 1024
-_DELIVERY = "exactly once (upserts)"
 
 
 class StreamsView(Protocol):
@@ -52,6 +53,12 @@ class SavepointsView(Protocol):
     """The savepoints of all streams."""
 
     def savepoints(self) -> list[SavepointInfo]: ...
+
+
+class ConnectionsView(Protocol):
+    """The connections to servers outside, with who uses them and whether they work."""
+
+    def infos(self) -> list[ConnectionInfo]: ...
 
 
 class VnodesView(Protocol):
@@ -71,6 +78,7 @@ class SystemTables:
         vnodes: VnodesView,
         streams: StreamsView,
         savepoints: SavepointsView,
+        connections: ConnectionsView,
         activity: Activity,
         config: Config,
         clock: Clock,
@@ -81,6 +89,7 @@ class SystemTables:
         self._vnodes = vnodes
         self._streams = streams
         self._savepoints = savepoints
+        self._outside = connections
         self._activity = activity
         self._config = config
         self._clock = clock
@@ -100,6 +109,7 @@ class SystemTables:
             "ins_cluster": self._cluster,
             "ins_users": self._users,
             "ins_functions": self._functions,
+            "ins_connections": self._outside_rows,
             "ins_indexes": list,
             "ins_configs": self._configs,
             "ins_streams": self._stream_rows,
@@ -259,6 +269,13 @@ class SystemTables:
                 None if arguments is None else ", ".join(kind.sql() for kind in arguments),
             )
 
+    def _outside_rows(self) -> Iterator[Row]:
+        for info in self._outside.infos():
+            connection = info.connection
+            options = ", ".join(f"{name}={quote_string(value)}" for name, value in connection.options)
+            yield (connection.name, connection.kind, options, info.created_ms, ", ".join(info.used_by) or None,
+                   info.health.state, info.health.reason or None, info.health.since_ms)
+
     def _configs(self) -> Iterator[Row]:
         units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}
         for name, value in self._config.items():
@@ -301,7 +318,7 @@ class SystemTables:
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
-                target.database if target else None, target.name if target else None, info.watermark,
+                target.database if target else None, target.name if target else info.target or None, info.watermark,
                 info.trigger.replace("_", " "), _rate(rates.sink_bytes_per_second / BYTES_PER_MEGABYTE, "MB/s"),
                 f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
@@ -309,7 +326,7 @@ class SystemTables:
                 sum(report.status.late_rows for report in reports), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
-                history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
+                history_text(history, precision), info.guarantee.replace("_", " "), info.delivery or None,
                 info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
                 _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
                 state_bytes(report.status for report in reports), info.state_limit or None,

@@ -47,7 +47,9 @@ def _text(length: int) -> DataType:
 
 def replay_query(statement: ReplayDlq, columns: Sequence[str]) -> Select:
     """Returns the query for the rows of a DLQ table that are to be tried again: `tbname` and these columns."""
-    dead = exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead"))
+    dead = exp.And(
+        this=exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead")),
+        expression=exp.NEQ(this=exp.column("reason"), expression=exp.Literal.string("refused")))
     items = tuple(SelectItem(exp.column(name), name, name) for name in ("tbname", *columns))
     return Select(items, TableSource(statement.name), where=statement.where or dead)
 
@@ -101,4 +103,5 @@ def plan_dlq(
                                     hint="leave its creation to CREATE STREAM")
     columns = tuple(SourceColumn(column.name, column.physical, column.type) for column in source.columns)
     return DlqPlan(database, options.dlq.name, 0 if existing is None else existing.uid, columns,
-                   late=options.late == "dlq", errors=options.on_error == "dlq")
+                   late=options.late == "dlq", errors=options.on_error == "dlq",
+                   failures=options.on_failure == "dlq")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.common.errors import InvalidStatementError, NotFoundError
-from penstock.mnode.lookup import did_you_mean
+from penstock.common.suggestions import did_you_mean
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.parser import parse_one
 from penstock.sql.statements import CreateTable

@@ -19,12 +19,14 @@ from penstock.common.errors import UnavailableError
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    Resume,
     SetRates,
     StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
 )
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.wire import decode, encode
@@ -168,11 +170,13 @@ _MESSAGES = (
 def concerns(event: TaskEvent, task: TaskId) -> bool:
     """Tells whether a task is meant by an event.
 
-    The ends of checkpoints and rates go to all tasks, their beginnings to source and sink tasks, the rest to source
-    tasks.
+    The ends of checkpoints and rates go to all tasks, their beginnings and Resume to source and sink tasks, connections
+    to sink tasks, the rest to source tasks.
     """
+    if isinstance(event, UseConnection):
+        return task.level == "sink"
     return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
-            or (task.level == "sink" and isinstance(event, StartCheckpoint)))
+            or (task.level == "sink" and isinstance(event, StartCheckpoint | Resume)))
 
 
 class ControlConnection:

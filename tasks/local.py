@@ -16,6 +16,8 @@ from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.tasks.build import build_tasks, task_edges
 from penstock.tasks.control import concerns
+from penstock.tasks.emit.build import outside_writer
+from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.runner import LocalLink, drive_once, statuses
@@ -115,6 +117,9 @@ class LocalEnvironment:
 
     def result_writer(self, task: TaskId) -> LocalWriter:
         return LocalWriter(self.write)
+
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task))[0]
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.paths.state(task.stream_id, str(task)), map_bytes, self.state_cache)

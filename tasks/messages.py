@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from penstock.common.connection import OpenedConnection
 from penstock.wal.log import Access
 
 Level = Literal["source", "agg", "sink"]
@@ -140,7 +141,8 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """To source tasks: go on; `skip_to_end`: leave out what was written meanwhile (IGNORE UNTREATED)."""
+    """To sink tasks: try at once what a target outside didn't take. To source tasks: go on; `skip_to_end`: leave out
+    what was written meanwhile (IGNORE UNTREATED)."""
 
     skip_to_end: bool = False
 
@@ -153,6 +155,13 @@ class SetRates:
     sink_bytes_per_second: float
     source_rows_per_second: float
     history_rows_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class UseConnection:
+    """To sink tasks: write by this version of the connection from now on."""
+
+    connection: OpenedConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +187,8 @@ class Replay:
 
 
 TaskEvent = (
-    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | SetRates | Recalculate | Replay
+    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | SetRates | UseConnection
+    | Recalculate | Replay
 )
 
 
@@ -234,7 +244,7 @@ class ResultWrite:
 
 # --- rows that are left out --------------------------------------------------------------------------------------
 
-Reason = Literal["late", "future", "error"]
+Reason = Literal["late", "future", "error", "refused"]
 
 
 RowKey = tuple[int, int, int | str | None]
@@ -300,7 +310,8 @@ TaskState = Literal[
     "IDLE",           # caught up, nothing to do
     "BACKPRESSURED",  # cannot put its output: somebody downstream is full
     "RATE_LIMITED",   # waits for a token: a sink to write, a source to read on
-    "WRITING",        # a sink waits for the dnode's acknowledgement
+    "WRITING",        # a sink waits for its target's acknowledgement
+    "RETRYING",       # a sink's target outside can't be written to: it is tried again and again
     "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
     "PAUSED",
     "STOPPED",
@@ -342,6 +353,7 @@ class TaskStatus:
     until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
     of which `state_memory` are in memory.
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
+    `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
     `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
     """
 
@@ -395,6 +407,7 @@ class TaskStatus:
     state_memory: int = 0
     aside_bytes: int = 0
     wal_access: Access | None = None
+    trouble_since_ms: int | None = None
 
     def __reduce__(self) -> tuple[type[TaskStatus], tuple[Any, ...]]:
         # Heartbeats are full of these: what a dataclass with slots does by itself takes the mnode eight times as long.

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import pyarrow as pa
 
 from penstock.common.clock import Clock
+from penstock.common.connection import OpenedConnection
 from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.queues import ChannelQueue
 
 if TYPE_CHECKING:
     from penstock.planner.stream import StreamPlan
+    from penstock.tasks.emit.writers import OutsideWriter
     from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
@@ -35,6 +37,7 @@ class TaskSettings:
     state_map_bytes: int = 64 * 1024**3
     state_memory_bytes: int = 128 * 1024 * 1024
     functions_directory: Path = Path("udf")
+    retry_time_s: float = 600.0
 
     @property
     def rates(self) -> SetRates:
@@ -53,7 +56,7 @@ class StreamDeployment:
     WAL version that does *not* belong to the stream (its creation cut), used when `checkpoint_id` is None; else tasks
     restore that committed checkpoint. `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the
     source's child tables in vnode i as of now; later ones arrive as META records of the WAL. What a worker gets has
-    those of its own vnode only.
+    those of its own vnode only. `connection`: what the plan's target outside is reached by.
     """
 
     stream_id: int
@@ -67,6 +70,7 @@ class StreamDeployment:
     settings: TaskSettings
     paused: bool = False
     snode_ids: tuple[int, ...] = ()
+    connection: OpenedConnection | None = None
 
     @property
     def nodes(self) -> Nodes:
@@ -153,6 +157,10 @@ class TaskEnvironment(Protocol):
 
     def result_writer(self, task: TaskId) -> ResultWriter: ...
 
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        """Returns what a sink task writes to whose target is outside. `store` is the task's own."""
+        ...
+
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         """Returns the state of a task, of `map_bytes` at most; nobody else has it open. The task closes it."""
         ...
@@ -168,6 +176,11 @@ class StreamTask(Protocol):
     """A task as the runtime drives it. `step` and `close` are called by one thread only; `post` by any."""
 
     id: TaskId
+
+    @property
+    def followed_table(self) -> int | None:
+        """The uid of the table that a source task follows in its vnode's log; None for other tasks."""
+        ...
 
     @property
     def input(self) -> ChannelQueue[TaskId]: ...

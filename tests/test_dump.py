@@ -361,6 +361,36 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
         assert "INTO `d`.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].text
 
 
+def test_streams_into_connections_wait_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections come with references to their secrets; what streams have sent they don't send again."""
+    monkeypatch.setenv("THE_KEY", "very-secret")
+    with open_sandbox(_made(tmp_path / "data")) as sandbox:
+        for statement in (
+            "CREATE DATABASE d KEEP 36500d", "USE d", "CREATE STABLE m (ts TIMESTAMP, v INT) TAGS (a INT)",
+            f"INSERT INTO c USING m TAGS (1) VALUES ({T0}, 1)",
+            f"CREATE CONNECTION out TYPE files WITH (url='file://{tmp_path}/out', key='env:THE_KEY')",
+            "CREATE STREAM s TRIGGER AT_ONCE FILL_HISTORY 1 INTO CONNECTION out (PATH 'x', FORMAT json) AS "
+            "SELECT _wstart, sum(v) v FROM m INTERVAL(1m)",
+        ):
+            sandbox.execute(statement)
+        connection = sandbox.engine.catalog.connection("out")
+    manifest = dump(tmp_path / "data", tmp_path / "dump")
+    written = (tmp_path / "dump" / MANIFEST).read_bytes()
+    assert b"env:THE_KEY" in written
+    assert b"very-secret" not in written
+    assert manifest.streams[0].target is None
+    with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
+        report = restore(tmp_path / "dump", sandbox)
+        assert not report.problems
+        assert sandbox.engine.catalog.connection("out") == connection
+        (stream,) = sandbox.engine.catalog.streams()
+        assert (stream.wanted, stream.connections) == ("paused", ("out",))
+        assert "RESUME STREAM when it doesn't" in stream.wanted_reason
+        assert "FILL_HISTORY 0" in stream.text
+        sandbox.execute("ALTER CONNECTION out SET (timeout='3s')")
+        assert list(restore(tmp_path / "dump", sandbox, resume=True).problems) == ["connection out"]
+
+
 def test_functions_come_with_their_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Code that the directory of functions has is copied; where other code has its name, that is said."""
     data = _made(tmp_path / "data")
