@@ -308,7 +308,7 @@ class StreamPlan:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
     `table_key`: which of the keys is the name of the rows' table, if any is. `grouped_by_values`: columns of rows tell
-    groups apart, so nothing bounds how many there are; tags and names of tables have no more values than there are tables.
+    groups apart, so nothing bounds how many there are; with names and tags of tables there are no more than tables.
     `functions` are the users' functions that the SQL texts call. `guarantee`: how often a row counts after a failure.
     `on_error`: what becomes of rows that can't be computed; null is TDengine's way: functions give NULL, and what else
     fails ends the attempt.

@@ -78,7 +78,8 @@ def placement(plan: StreamPlan, snode_ids: Sequence[int]) -> str | None:
         called = ", ".join(plan.function_names)
         reasons.append(f"shared only with {plan.company.value} (apartNice), since it calls {called}")
     elif plan.company is Company.OPEN_GROUPS:
-        reasons.append(f"shared only with {plan.company.value} (apartNice), since columns of rows tell its groups apart")
+        reasons.append(f"shared only with {plan.company.value} (apartNice), "
+                       "since columns of rows tell its groups apart")
     if snode_ids:
         on = ", ".join(map(str, snode_ids))
         reasons.append(f"shared only with streams that have their agg tasks on the same snodes: {on}")
@@ -117,7 +118,7 @@ def _state(plan: StreamPlan) -> str:
     if plan.source.group_is_table:
         return f"{bounded}, {kept} are kept for each child table; {where}"
     if not plan.grouped_by_values:
-        return f"{bounded}, {kept} are kept for each value of PARTITION BY, which are no more than tables; {where}"
+        return f"{bounded}, {kept} are kept for each value of PARTITION BY, no more than tables; {where}"
     return f"unbounded, {kept} are kept for each value of PARTITION BY; {where}"
 
 
