@@ -17,6 +17,7 @@ from penstock.tasks.queues import ChannelQueue
 if TYPE_CHECKING:
     from penstock.planner.stream import StreamPlan
     from penstock.tasks.emit.writers import OutsideWriter
+    from penstock.tasks.notify.notifier import Notifier
     from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
@@ -160,6 +161,10 @@ class TaskEnvironment(Protocol):
 
     def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
         """Returns what a sink task writes to whose target is outside. `store` is the task's own."""
+        ...
+
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        """Returns what a sink task tells of windows by, None if nobody is to be told."""
         ...
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
