@@ -1,4 +1,4 @@
-"""The catalog: databases, tables, child tables, streams, functions, users and snodes; in LMDB, cached in memory.
+"""The catalog: databases, tables, child tables, streams, functions, users, connections, snodes; in LMDB and memory.
 
 It checks only its own invariants (names are free, things exist); what statements may do is decided in `ddl` and
 `streams`. It is the one module of the mnode that imports lmdb. Every method that changes something is one durable
@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import lmdb
 
+from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -35,9 +36,9 @@ FORMAT_VERSION = 1
 FIRST_UID = 1000
 """Uids below are those of system tables."""
 
-_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS = (
-    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users")
-_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS)
+_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS = (
+    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections")
+_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS)
 
 WantedState = Literal["running", "paused", "stopped"]
 
@@ -62,6 +63,7 @@ class StreamRecord:
     `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
     users' functions that it calls. `defaults`: what the options about time meant that the statement left out, by the
     names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
+    `connections`: the names of the connections that it uses.
     Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
     if not by its owner.
     """
@@ -87,6 +89,7 @@ class StreamRecord:
     last_checkpoint_id: int = 0
     replaces: int | None = None
     wanted_reason: str = ""
+    connections: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,14 @@ class UserRecord:
     name: str
     role: Role
     password: PasswordHash
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRecord:
+    """A connection to a server outside; its secrets are references."""
+
+    connection: Connection
     created_ms: int
 
 
@@ -187,6 +198,7 @@ class Catalog:
         self._snodes: dict[int, Snode] = {}
         self._functions: dict[str, UserFunction] = {}
         self._users: dict[str, UserRecord] = {}
+        self._connections: dict[str, ConnectionRecord] = {}
         self._next_id = FIRST_UID
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
@@ -328,6 +340,14 @@ class Catalog:
         """Returns the users, in order of creation."""
         with self._lock:
             return tuple(sorted(self._users.values(), key=lambda user: (user.created_ms, user.name)))
+
+    def connection(self, name: str) -> ConnectionRecord | None:
+        return self._connections.get(name)
+
+    def connections(self) -> tuple[ConnectionRecord, ...]:
+        """Returns the connections to servers outside, in order of creation."""
+        with self._lock:
+            return tuple(sorted(self._connections.values(), key=lambda kept: (kept.created_ms, kept.connection.name)))
 
     def snodes(self) -> tuple[Snode, ...]:
         with self._lock:
@@ -720,6 +740,22 @@ class Catalog:
             write.commit()
             del self._users[name]
 
+    # --- connections -------------------------------------------------------------------------------------------
+
+    def put_connection(self, record: ConnectionRecord) -> None:
+        """Stores a new connection, or a known one with other options."""
+        name = record.connection.name
+        with self._transaction() as write:
+            write.put(_CONNECTIONS, name.encode(), codec.dataclass_to_json(record))
+            write.commit()
+            self._connections[name] = record
+
+    def drop_connection(self, name: str) -> None:
+        with self._transaction() as write:
+            write.delete(_CONNECTIONS, name.encode())
+            write.commit()
+            del self._connections[name]
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _update_stream(self, stream_id: int, **changes: Any) -> StreamRecord:
@@ -846,6 +882,7 @@ class Catalog:
                 value["source_columns"] = tuple(value["source_columns"])
                 value["functions"] = tuple(value.get("functions", ()))
                 value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
+                value["connections"] = tuple(value.get("connections", ()))
                 value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
                 self._streams[value["id"]] = StreamRecord(**value)
             for _, value in read.items(_SNODES):
@@ -856,6 +893,10 @@ class Catalog:
             for _, value in read.items(_USERS):
                 value["password"] = PasswordHash(**value["password"])
                 self._users[value["name"]] = UserRecord(**value)
+            for _, value in read.items(_CONNECTIONS):
+                kept = value["connection"]
+                kept["options"] = tuple((option, text) for option, text in kept["options"])
+                self._connections[kept["name"]] = ConnectionRecord(Connection(**kept), value["created_ms"])
 
 
 class _Write:

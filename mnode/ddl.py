@@ -55,7 +55,8 @@ from penstock.sql.statements import (
 )
 from penstock.sql.types import INTEGERS, DataType, Kind
 
-NAME_BYTES = {"database": 64, "table": 192, "column": 64, "tag": 64, "stream": 192, "function": 64, "user": 23}
+NAME_BYTES = {"database": 64, "table": 192, "column": 64, "tag": 64, "stream": 192, "function": 64, "user": 23,
+              "connection": 64}
 MAX_COLUMNS = 4096
 MAX_TAGS = 128
 MAX_TAG_BYTES = 16 * 1024

@@ -26,6 +26,7 @@ from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
+from penstock.mnode.connections import Connections
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
 from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
@@ -70,6 +71,7 @@ from penstock.planner.plan import ResultColumn
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
+    AlterConnection,
     AlterDatabase,
     AlterStream,
     AlterTable,
@@ -77,6 +79,7 @@ from penstock.sql.statements import (
     AnalyzeStream,
     CheckpointStream,
     CreateChildTables,
+    CreateConnection,
     CreateDatabase,
     CreateFunction,
     CreateSnode,
@@ -85,6 +88,7 @@ from penstock.sql.statements import (
     CreateUser,
     Delete,
     Describe,
+    DropConnection,
     DropDatabase,
     DropFunction,
     DropSavepoint,
@@ -109,10 +113,12 @@ from penstock.sql.statements import (
     StartStream,
     Statement,
     StopStream,
+    TestConnection,
     TrimDatabase,
     UseDatabase,
 )
 from penstock.sql.stream_options import rates_sql
+from penstock.tasks.connectors.probing import probe
 from penstock.tasks.data_place import mark_place
 from penstock.tasks.environment import Request, RowsRequest, SpanRequest
 from penstock.tasks.explain import explain_stream
@@ -132,6 +138,10 @@ def spark_runtime(config: Config, root: Path) -> Runtime:
 
     log_directory = config.log_dir if config.log_dir.is_absolute() else root / config.log_dir
     return SparkRuntime(config.spark_properties(), CONF_DIRECTORY, log_directory / "spark.log")
+
+
+def _read_text(path: str) -> str:
+    return Path(path).read_text("utf-8")
 
 
 class Engine:
@@ -229,9 +239,10 @@ class Engine:
         self._splitting = Splitting(
             catalog, storage, self.records, self._streams, self.results, self.paths, self.fs, clock, self._gate,
             self._ddl_lock, self.activity.note_progress)
+        self.connections = Connections(catalog, clock, os.environ, _read_text, probe)
         self.system_tables = SystemTables(
-            catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
-            clock.now_ms())
+            catalog, storage, self._streams, self._lifecycle, self.connections, self.activity, self.config, clock,
+            __version__, clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._users = Users(catalog, clock, secrets.token_bytes)
@@ -301,6 +312,8 @@ class Engine:
                 result = self._ddl.flush_database(statement)
                 self._views.refresh()
                 return result
+            case TestConnection():
+                return self.connections.test(statement)
             case SplitVgroup():
                 return self._splitting.split(statement)
             case AlterDatabase(options=options) if "VGROUPS" in dict(options):
@@ -374,6 +387,12 @@ class Engine:
                 return self._users.alter(statement)
             case DropUser():
                 return self._users.drop(statement)
+            case CreateConnection():
+                return self.connections.create(statement)
+            case AlterConnection():
+                return self.connections.alter(statement)
+            case DropConnection():
+                return self.connections.drop(statement)
             case CreateSnode():
                 return self._ddl.create_snode(statement)
             case DropSnode():

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.arrow_rows import fitted, read_parquet, slices
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children, check_child_name
@@ -24,7 +25,6 @@ from penstock.mnode.csv_rows import CsvBlock, read_csv
 from penstock.mnode.lookup import (
     COLUMN_MISSING,
     database_of,
-    did_you_mean,
     require_column,
     require_database,
     require_table,

@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.ddl import require_super
 from penstock.mnode.lookup import (
     NO_DATABASE,
-    did_you_mean,
     require_database,
     require_table,
     table_missing,
@@ -52,7 +52,7 @@ _WHOLE: dict[str, tuple[str, str]] = {
     "variables": (INFORMATION_SCHEMA, "ins_configs"),
     "cluster variables": (INFORMATION_SCHEMA, "ins_configs"),
     "local variables": (INFORMATION_SCHEMA, "ins_configs"),
-    "connections": (PERFORMANCE_SCHEMA, "perf_connections"),
+    "connections": (INFORMATION_SCHEMA, "ins_connections"),
     "queries": (PERFORMANCE_SCHEMA, "perf_queries"),
 }
 

@@ -28,6 +28,7 @@ from penstock.common.errors import (
 )
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord
@@ -36,7 +37,7 @@ from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
 from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
-from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
+from penstock.mnode.lookup import TABLE_MISSING, find_table, require_database
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.results import ResultStore

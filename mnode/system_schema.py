@@ -76,6 +76,10 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("create_time", _TIME), ("code_len", _INT), ("bufsize", _INT), ("func_language", _text(31)),
             ("func_body", _LINE), ("arguments", _LINE),
         ),
+        "ins_connections": (
+            ("name", _NAME), ("type", _WORD), ("options", _LINE), ("create_time", _TIME), ("used_by", _LINE),
+            ("state", _WORD), ("reason", _LINE), ("since", _TIME),
+        ),
         "ins_indexes": (
             ("index_name", _TABLE), ("db_name", _NAME), ("table_name", _TABLE), ("vgroup_id", _INT),
             ("create_time", _TIME), ("columns", _text(4096)), ("index_type", _text(10)),

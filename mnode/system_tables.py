@@ -18,6 +18,7 @@ from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
 from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.connections import ConnectionInfo
 from penstock.mnode.history_text import history_text
 from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
@@ -29,6 +30,7 @@ from penstock.mnode.settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
+from penstock.sql.dialect import quote_string
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 from penstock.tasks.messages import TaskId
@@ -54,6 +56,12 @@ class SavepointsView(Protocol):
     def savepoints(self) -> list[SavepointInfo]: ...
 
 
+class ConnectionsView(Protocol):
+    """The connections to servers outside, with who uses them and whether they work."""
+
+    def infos(self) -> list[ConnectionInfo]: ...
+
+
 class VnodesView(Protocol):
     """What vnodes tell about themselves."""
 
@@ -71,6 +79,7 @@ class SystemTables:
         vnodes: VnodesView,
         streams: StreamsView,
         savepoints: SavepointsView,
+        connections: ConnectionsView,
         activity: Activity,
         config: Config,
         clock: Clock,
@@ -81,6 +90,7 @@ class SystemTables:
         self._vnodes = vnodes
         self._streams = streams
         self._savepoints = savepoints
+        self._outside = connections
         self._activity = activity
         self._config = config
         self._clock = clock
@@ -100,6 +110,7 @@ class SystemTables:
             "ins_cluster": self._cluster,
             "ins_users": self._users,
             "ins_functions": self._functions,
+            "ins_connections": self._outside_rows,
             "ins_indexes": list,
             "ins_configs": self._configs,
             "ins_streams": self._stream_rows,
@@ -258,6 +269,13 @@ class SystemTables:
                 function.create_time_ms, None, None, "Python", function.source,
                 None if arguments is None else ", ".join(kind.sql() for kind in arguments),
             )
+
+    def _outside_rows(self) -> Iterator[Row]:
+        for info in self._outside.infos():
+            connection = info.connection
+            options = ", ".join(f"{name}={quote_string(value)}" for name, value in connection.options)
+            yield (connection.name, connection.kind, options, info.created_ms, ", ".join(info.used_by) or None,
+                   info.health.state, info.health.reason or None, info.health.since_ms)
 
     def _configs(self) -> Iterator[Row]:
         units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}

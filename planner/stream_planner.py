@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -17,6 +16,7 @@ from penstock.common.errors import (
     NotSupportedError,
     Position,
 )
+from penstock.common.suggestions import did_you_mean
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.dead_letters import plan_dlq, plan_errors
@@ -960,7 +960,7 @@ def resolve_table(name: Name, catalog: CatalogView, session: Session, text: str)
     table = catalog.table(database, name.name)
     if table is None:
         raise NotFoundError(f"table {database}.{name.name} does not exist", code=0x2603, position=at,
-                            hint=_did_you_mean(name.name, catalog.table_names(database)))
+                            hint=did_you_mean(name.name, catalog.table_names(database)))
     return table
 
 
@@ -968,12 +968,7 @@ def unknown_column(name: str, table: Table, at: Position | None) -> NotFoundErro
     """Returns the error for a column that `table` doesn't have, with a suggestion."""
     names = [column.name for column in (*table.columns, *table.tags)]
     return NotFoundError(f"column {name} does not exist in {table.name}", code=0x2602, position=at,
-                         hint=_did_you_mean(name, names))
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {close[0]}?" if close else None
+                         hint=did_you_mean(name, names))
 
 
 def window_text(window: Window | None) -> str:

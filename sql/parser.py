@@ -9,6 +9,12 @@ from functools import lru_cache
 from penstock.common.errors import NotSupportedError, SqlSyntaxError
 from penstock.sql.cursor import Cursor
 from penstock.sql.literals import position
+from penstock.sql.parse_connection import (
+    parse_alter_connection,
+    parse_create_connection,
+    parse_drop_connection,
+    parse_test_connection,
+)
 from penstock.sql.parse_ddl import (
     parse_alter_database,
     parse_alter_table,
@@ -170,6 +176,10 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("CREATE", "USER"): _plain(parse_create_user),
     ("ALTER", "USER"): _plain(parse_alter_user),
     ("DROP", "USER"): _plain(parse_drop_user),
+    ("CREATE", "CONNECTION"): _plain(parse_create_connection),
+    ("ALTER", "CONNECTION"): _plain(parse_alter_connection),
+    ("DROP", "CONNECTION"): _plain(parse_drop_connection),
+    ("TEST", "CONNECTION"): _plain(parse_test_connection),
     ("ALTER", "DATABASE"): _plain(parse_alter_database),
     ("ALTER", "TABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=False),
     ("ALTER", "STABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=True),

@@ -733,6 +733,46 @@ class DropUser(Statement):
     if_exists: bool = False
 
 
+# --- connections ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateConnection(Statement):
+    """CREATE CONNECTION [IF NOT EXISTS] name TYPE kind WITH (option='value', ...).
+
+    Which kinds and options there are isn't known here. `options` is kept out of repr: a value may be a password that
+    doesn't belong there.
+    """
+
+    name: str
+    kind: str
+    options: tuple[tuple[str, str], ...] = field(repr=False)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConnection(Statement):
+    """ALTER CONNECTION name SET (option='value', ...); None is NULL, which takes an option away."""
+
+    name: str
+    options: tuple[tuple[str, str | None], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DropConnection(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TestConnection(Statement):
+    """TEST CONNECTION name: connects, and tells what happened."""
+
+    __test__ = False  # its name looks like a test to pytest
+
+    name: str
+
+
 # --- inspection -----------------------------------------------------------------------------------------------
 
 
