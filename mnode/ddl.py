@@ -33,7 +33,7 @@ from penstock.mnode.lookup import (
 )
 from penstock.mnode.options import change_options, resolve_options
 from penstock.mnode.session import Result, SessionState
-from penstock.mnode.storage import Storage, oldest_allowed, vgroups_of
+from penstock.mnode.storage import Storage, vgroups_of
 from penstock.mnode.tag_values import read_tags
 from penstock.sql.schema import Column, Database, Session, Table, TagValue
 from penstock.sql.statements import (
@@ -53,6 +53,7 @@ from penstock.sql.statements import (
     TrimDatabase,
     UseDatabase,
 )
+from penstock.sql.time_bounds import oldest_allowed
 from penstock.sql.types import INTEGERS, DataType, Kind
 
 NAME_BYTES = {"database": 64, "table": 192, "column": 64, "tag": 64, "stream": 192, "function": 64, "user": 23,

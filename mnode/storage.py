@@ -19,18 +19,12 @@ from penstock.common.logging import logger
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.gate import Gate
 from penstock.sql.schema import Database, Table
-from penstock.sql.types import UNITS_PER_SECOND
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.keys import U64
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.vnode import Vnode, VnodeOptions
 
 _log = logger(__name__)
-
-
-def oldest_allowed(database: Database, now_ms: int) -> int:
-    """Returns the oldest timestamp that KEEP allows, in units of the database's precision."""
-    return (now_ms - database.options.keep_minutes * 60_000) * UNITS_PER_SECOND[database.precision] // 1000
 
 
 def storage_schema(table: Table) -> tuple[pa.Schema, int]:

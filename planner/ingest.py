@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
 from penstock.common.quantities import MIB
-from penstock.planner.dead_letters import dlq_plan
+from penstock.common.suggestions import did_you_mean
+from penstock.planner.dead_letters import dlq_table
 from penstock.planner.stream import DlqPlan
-from penstock.sql.literals import position
-from penstock.sql.schema import CatalogView, Column, Session, Table
+from penstock.sql.schema import CatalogView, Column, Database, Session, Table
 from penstock.sql.statements import (
     CreateIngest,
     FieldMapping,
     IngestErrors,
     IngestFormat,
     MessageField,
-    Name,
     TimeUnit,
 )
 from penstock.sql.types import Precision
@@ -59,12 +57,10 @@ class IngestPlan:
     refuses_unknown: bool
     measurement: str
     max_message: int
-    database: str
+    database: Database
     table: str
     target_uid: int
-    precision: Precision
     time_zone: str
-    keep_minutes: int
     time_column: Column
     columns: tuple[MappedColumn, ...]
     tags: tuple[MappedColumn, ...]
@@ -73,6 +69,10 @@ class IngestPlan:
     on_error: IngestErrors
     dlq: DlqPlan | None
     tasks: int
+
+    @property
+    def precision(self) -> Precision:
+        return self.database.precision
 
     @property
     def guarantee(self) -> str:
@@ -111,14 +111,14 @@ def plan_ingest(
         columns = columns[1:]
     # One connection to a broker of MQTT has one session; folders are read in the order of names.
     wanted = len(database.vgroup_ids) if source == "kafka" else 1
+    dlq = None if statement.dlq is None else dlq_table(statement.dlq, database.precision, catalog, session)
     return IngestPlan(
         statement.connection, source, options.topics, form, options.schema or "", options.path or "",
         1 if options.qos is None else options.qos, options.start == "latest", options.time_unit or database.precision,
-        options.unknown == "refuse", options.measurement or table.name, options.max_message or MAX_MESSAGE,
-        table.database, table.name, table.uid, database.precision, session.time_zone, database.options.keep_minutes,
-        table.time_column, columns, _mapped(statement, statement.tags, table.tags, "tag"),
-        statement.tbname or MessageField(("tbname",)), arrival, statement.on_error,
-        dlq_plan(statement.dlq, table, database.precision, catalog, session), wanted if tasks is None else tasks)
+        options.unknown == "refuse", options.measurement or table.name, options.max_message or MAX_MESSAGE, database,
+        table.name, table.uid, session.time_zone, table.time_column, columns,
+        _mapped(statement, statement.tags, table.tags, "tag"), statement.tbname or MessageField(("tbname",)), arrival,
+        statement.on_error, dlq, wanted if tasks is None else tasks)
 
 
 def aimed(plan: IngestPlan, dlq_uid: int) -> IngestPlan:
@@ -135,17 +135,74 @@ def _target(statement: CreateIngest, catalog: CatalogView, session: Session) -> 
         raise NotFoundError(f"database {database} does not exist", code=0x0388)
     table = catalog.table(database, name.name)
     if table is None:
-        near = difflib.get_close_matches(name.name, list(catalog.table_names(database)), n=1)
-        raise NotFoundError(f"table {database}.{name.name} does not exist", code=0x2603, position=_place(statement, name),
-                            hint=f"did you mean {near[0]}?" if near else None)
+        raise NotFoundError(f"table {database}.{name.name} does not exist", code=0x2603,
+                            hint=did_you_mean(name.name, catalog.table_names(database)))
     if table.kind != "super":
         raise InvalidStatementError(f"{database}.{table.name} is a {table.kind} table, not a super table",
-                                    position=_place(statement, name),
                                     hint="an ingest writes into the child tables of a super table, named by TBNAME")
     if table.key_column is not None:
         raise NotSupportedError(f"{table.name} has a composite key: an ingest can't write it yet")
     return table
 
 
-def _place(statement: CreateIngest, name: Name):  # type: ignore[no-untyped-def]
-    return position(statement.text, 0, 0) if not statement.text else None
+def _kind(kind: str, statement: CreateIngest) -> IngestKind:
+    for known in KINDS:
+        if kind == known:
+            return known
+    raise InvalidStatementError(f"connection {statement.connection} is of type {kind}, from which nothing can be read",
+                                hint=f"an ingest reads {', '.join(KINDS[:-1])} and {KINDS[-1]}")
+
+
+def _check_options(statement: CreateIngest, kind: IngestKind, form: IngestFormat) -> None:
+    """Raises InvalidStatementError that lists everything that is wrong at once."""
+    options = statement.options
+    problems: list[str] = []
+    if kind == "files":
+        problems += [f"{name} is not for files" for name, given in (
+            ("TOPIC", options.topics), ("QOS", options.qos is not None), ("START", options.start)) if given]
+        if form == "avro":
+            problems.append("files of Avro can't be followed: JSON, CSV and line protocol can")
+    else:
+        if not options.topics:
+            problems.append("TOPIC is missing")
+        if options.path is not None:
+            problems.append(f"PATH is not for {kind}")
+    if kind == "kafka" and options.qos is not None:
+        problems.append("QOS is not for kafka")
+    if kind == "mqtt" and options.start is not None:
+        problems.append("START is not for mqtt: the broker keeps what comes from the first connection on")
+    if form in ("csv", "avro") and not options.schema:
+        what = "names of the fields, such as 'ts,voltage'" if form == "csv" else "schema as JSON"
+        problems.append(f"SCHEMA is missing: the {what}")
+    if form in ("json", "line") and options.schema:
+        problems.append(f"SCHEMA is not for {form}")
+    if options.measurement is not None and form != "line":
+        problems.append("MEASUREMENT is for FORMAT line")
+    fields = [one.field for one in (*statement.columns, *statement.tags)]
+    fields += [one for one in (statement.tbname, statement.time) if one is not None]
+    parts = {one.part for one in fields}
+    if kind != "kafka" and "key" in parts:
+        problems.append("_key is for kafka")
+    if form != "line" and parts & {"measurement", "time"}:
+        problems.append("_measurement and _time are for FORMAT line")
+    if problems:
+        raise InvalidStatementError(f"ingest {statement.name}: {'; '.join(problems)}")
+
+
+def _mapped(
+    statement: CreateIngest, given: Sequence[FieldMapping], columns: Sequence[Column], what: str
+) -> tuple[MappedColumn, ...]:
+    """Returns all columns with their fields: those that aren't `given` have fields of the same names."""
+    names = [one.column for one in given]
+    known = {column.name: column for column in columns}
+    for name in names:
+        if name not in known:
+            raise NotFoundError(f"{what} {name} does not exist in {statement.target}", code=_COLUMN_MISSING,
+                                hint=did_you_mean(name, known))
+        if names.count(name) > 1:
+            raise InvalidStatementError(f"{what} {name} is given twice")
+    fields = {column.name: MessageField((column.name,)) for column in columns}
+    if what == "column" and statement.options.format == "line":
+        fields[columns[0].name] = MessageField((), "time")
+    fields |= {one.column: one.field for one in given}
+    return tuple(MappedColumn(column, fields[column.name]) for column in columns)

@@ -36,7 +36,6 @@ def parse_create_ingest(cursor: Cursor, start: int) -> Statement:
     if_not_exists = take_if_not_exists(cursor)
     name = cursor.name("the name of an ingest")
     cursor.expect("FROM", "CONNECTION")
-    connection_offset = cursor.token.start
     connection = cursor.name("the name of a connection")
     options = _parse_options(cursor) if cursor.at_operator("(") else IngestOptions()
     cursor.expect("INTO")
@@ -61,7 +60,7 @@ def parse_create_ingest(cursor: Cursor, start: int) -> Statement:
         on_error = word.lower()
         dlq = cursor.object_name("the name of a DLQ table") if word == "DLQ" else None
     return CreateIngest(name, connection, options, target, columns, tags, tbname, time, on_arrival,
-                        cast(IngestErrors, on_error), dlq, if_not_exists, cursor.source(start), connection_offset)
+                        cast(IngestErrors, on_error), dlq, if_not_exists, cursor.source(start))
 
 
 def parse_drop_ingest(cursor: Cursor) -> Statement:
@@ -122,10 +121,9 @@ def _message_size(cursor: Cursor) -> int:
 
 
 def _parse_mapping(cursor: Cursor) -> FieldMapping:
-    offset = cursor.token.start
     name = cursor.name("a column name")
     cursor.expect_operator("=")
-    return FieldMapping(name, _parse_field(cursor), offset)
+    return FieldMapping(name, _parse_field(cursor))
 
 
 def _parse_field(cursor: Cursor) -> MessageField:

@@ -614,11 +614,10 @@ class MessageField:
 
 @dataclass(frozen=True, slots=True)
 class FieldMapping:
-    """column = field; `offset`: where the column is named in the text."""
+    """column = field"""
 
     column: str
     field: MessageField
-    offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -658,7 +657,6 @@ class CreateIngest(Statement):
     dlq: Name | None = None
     if_not_exists: bool = False
     text: str = ""
-    connection_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -509,7 +509,8 @@ class Vnode:
         `batch`: `_tuid` uint64, the key columns, any of the other columns. For rows whose key exists, columns that
         are not in the batch keep their stored value, else they are NULL. Of equal keys in the batch the last wins.
         An empty batch writes nothing. Of a `delivery`, which tells where each row comes from, only rows are written
-        that the table doesn't have in this vnode: what is delivered again leaves no trace. Raises NotFoundError, InvalidStatementError, InvalidValueError, StorageError.
+        that the table doesn't have in this vnode: what is delivered again leaves no trace.
+        Raises NotFoundError, InvalidStatementError, InvalidValueError, StorageError.
         """
         table = self._table(table_uid)
         if batch.num_rows == 0:
