@@ -19,6 +19,7 @@ from penstock.common.logging import logger
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.gate import Gate
 from penstock.sql.schema import Database, Table
+from penstock.vnode.delivery import Delivery
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.keys import U64
 from penstock.vnode.snapshot import Snapshot
@@ -193,9 +194,11 @@ class Storage:
 
     # --- rows --------------------------------------------------------------------------------------------------
 
-    def write(self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch) -> int:
+    def write(
+        self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch, delivery: Delivery | None = None
+    ) -> int:
         """Upserts rows (`_tuid`, physical columns) and returns the version once it is acknowledged."""
-        return self.vnode(vgroup_id).write(table_uid, batch)
+        return self.vnode(vgroup_id).write(table_uid, batch, delivery=delivery)
 
     def delete(
         self, database: Database, table: Table, uids: Sequence[int] | None, first_ts: int, last_ts: int

@@ -26,7 +26,7 @@ from penstock.tasks.messages import (
     TaskId,
     TaskStatus,
 )
-from penstock.tasks.task import StreamDeployment
+from penstock.tasks.task import Deployment
 from penstock.tasks.wire import decode, encode
 
 # --- from the worker ---------------------------------------------------------------------------------------------
@@ -113,7 +113,7 @@ WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Heartbeat
 class Deploy:
     """Build the tasks of the stream; `peers[i]` is the exchange address of worker i of the group."""
 
-    deployment: StreamDeployment
+    deployment: Deployment
     peers: tuple[str, ...]
 
 

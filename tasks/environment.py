@@ -18,13 +18,15 @@ from penstock.common.clock import Clock
 from penstock.common.errors import UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.tasks.connectors.consumers import open_consumer
 from penstock.tasks.copied_state import CHANGES, CheckpointOf, CopiedState, StateKeeper, StateOrder
 from penstock.tasks.messages import TaskCheckpoint, TaskId
+from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.remote_log import LogRequest, RemoteLogs
 from penstock.tasks.result_writer import FlightResultWriter
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import ResultWriter
+from penstock.tasks.task import IngestDeployment, ResultWriter
 from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import Log, LogFiles
@@ -304,6 +306,9 @@ class WorkerEnvironment:
         writer = FlightResultWriter(self._dnode, str(task), self.wake)
         self._writers.append(writer)
         return writer
+
+    def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
+        return open_consumer(deployment, index, positions, self.clock, self.wake)
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return self._data.open_state(task, map_bytes)

@@ -18,7 +18,8 @@ class MessageBatch:
 
     `partition` and `segment`: see `penstock.wal.record.Origin`. `times_ms`: when the broker, or else the ingest, got
     them. `topics`: one for all, or each message's own. `keys`: None where there are none. `receipts`: what the consumer
-    wants back when a message is done with; empty where offsets do.
+    wants back when a message is done with; empty where offsets do. `end`: where the next message begins, if that isn't
+    the last offset and one.
     """
 
     partition: str
@@ -29,6 +30,7 @@ class MessageBatch:
     topics: str | Sequence[str]
     keys: Sequence[bytes | None] | None = None
     receipts: Sequence[int] = ()
+    end: int | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -37,12 +39,17 @@ class MessageBatch:
     def nbytes(self) -> int:
         return sum(map(len, self.values)) + _PER_MESSAGE * len(self.values)
 
+    @property
+    def next_offset(self) -> int:
+        return self.offsets[-1] + 1 if self.end is None else self.end
+
     def part(self, first: int, stop: int) -> MessageBatch:
         """Returns the messages from place `first` up to `stop`."""
         return MessageBatch(
             self.partition, self.segment, self.offsets[first:stop], self.values[first:stop], self.times_ms[first:stop],
             self.topics if isinstance(self.topics, str) else self.topics[first:stop],
-            None if self.keys is None else self.keys[first:stop], self.receipts[first:stop])
+            None if self.keys is None else self.keys[first:stop], self.receipts[first:stop],
+            self.offsets[stop] if stop < len(self.offsets) else self.end)
 
     def topic(self, number: int) -> str:
         return self.topics if isinstance(self.topics, str) else self.topics[number]
@@ -63,6 +70,10 @@ class Consumer(Protocol):
 
     def poll(self, messages: int) -> Sequence[MessageBatch]:
         """Returns up to about so many messages; offsets of a partition only grow."""
+        ...
+
+    def begun(self) -> Positions:
+        """Returns where it has begun to read partitions for which it was given no position."""
         ...
 
     def hold(self, held: bool) -> None:
