@@ -124,6 +124,7 @@ class Config:
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))
     stream_sink_data_rate: float = field(metadata=_key("sinks", "number", 0.1, 5, or_zero=True))
+    emit_retry_time: float = field(metadata=_key("sinks", "duration", 0, 365 * DAY))
 
     checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))
     ingest_checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from penstock.common.errors import InvalidStatementError, SecretMissingError
 from penstock.common.quantities import read_duration
@@ -55,26 +55,32 @@ def _timeout(text: str) -> float:
 
 
 def _url(*schemes: str) -> Callable[[str], object]:
+    """Returns the check of a URL of a server with one of these schemes."""
+    expected = f"expected a URL such as {' or '.join(f'{scheme}://host:1234' for scheme in schemes)}"
+
     def check(text: str) -> object:
-        if not re.match(r"[a-z][a-z0-9+.-]*:", text):
-            raise ValueError(f"expected a URL such as {schemes[0]}://...")
-        parts = urlsplit(text)
-        if parts.username is not None or parts.password is not None:
-            raise ValueError("a user and a password don't belong in it: they have options of their own")
-        if parts.scheme not in schemes:
-            raise ValueError(f"expected a URL that begins with {' or '.join(f'{scheme}://' for scheme in schemes)}")
-        if not parts.hostname:
-            raise ValueError("expected a URL with a host")
-        return parts.port
+        parts = _url_parts(text, expected)
+        if parts.scheme not in schemes or not parts.hostname:
+            raise ValueError(expected)
+        return parts
     return check
 
 
 def _place(text: str) -> object:
-    parts = urlsplit(text)
-    if not parts.scheme or "://" not in text:
-        raise ValueError("expected a URL such as file:///var/data or s3://bucket/folder")
+    return _url_parts(text, "expected a URL such as file:///var/data or s3://bucket/folder")
+
+
+def _url_parts(text: str, expected: str) -> SplitResult:
+    """Returns the parts of a URL. The ValueErrors are ours: those of urllib quote what may be a password."""
+    try:
+        parts = urlsplit(text)
+        whole = "://" in text and parts.port != 0
+    except ValueError:
+        raise ValueError(expected) from None
     if parts.username is not None or parts.password is not None:
         raise ValueError("a user and a password don't belong in it: they have options of their own")
+    if not whole:
+        raise ValueError(expected)
     return parts
 
 
@@ -199,9 +205,9 @@ def checked_options(kind: ConnectionKind, given: Sequence[tuple[str, str]]) -> O
             hints.append(_REFERENCE_HINT)
         elif (problem := _problem(rule, value)) is not None:
             problems.append(f"{name}: {problem}")
-    problems += [f"{name} is missing" for name, rule in rules.items() if rule.required and name not in names]
+    problems += [f"{name} is missing" for name in rules if name not in names and _is_needed(name, kind, dict(given))]
     if problems:
-        raise InvalidStatementError(f"options of a {kind} connection: {'; '.join(problems)}",
+        raise InvalidStatementError(f"options of a connection of type {kind}: {'; '.join(dict.fromkeys(problems))}",
                                     hint="; ".join(dict.fromkeys(hints)) or None)
     return tuple(sorted(given))
 
@@ -228,6 +234,14 @@ def opened(
         raise SecretMissingError(f"connection {connection.name} lacks secrets: {'; '.join(missing)}",
                                  hint="whoever runs the engine must set them, and variables before it starts")
     return OpenedConnection(connection.name, connection.kind, values, connection.version)
+
+
+def _is_needed(name: str, kind: ConnectionKind, given: Mapping[str, str]) -> bool:
+    if name == "username" and "password" in given:
+        return True
+    if kind == "kafka" and name in ("username", "password"):
+        return given.get("security", "").startswith("sasl")
+    return RULES[kind][name].required
 
 
 def _problem(rule: OptionRule, value: str) -> str | None:

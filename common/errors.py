@@ -197,6 +197,14 @@ class ContentRefusedError(OutsideError):
     actor = "user"
 
 
+class RowRefusedError(ContentRefusedError):
+    """It refuses one row, the one at place `row` of those that it was sent; it would take the others."""
+
+    def __init__(self, message: str, *, row: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.row = row
+
+
 class SecretMissingError(PenstockError):
     """An environment variable or a file that a connection takes a secret from isn't there, or is empty."""
 

@@ -378,6 +378,13 @@ class Catalog:
     def connection(self, name: str) -> ConnectionRecord | None:
         return self._connections.get(name)
 
+    def outside(self, name: str) -> Connection | None:
+        record = self._connections.get(name)
+        return None if record is None else record.connection
+
+    def outside_names(self) -> Iterable[str]:
+        return list(self._connections)
+
     def connections(self) -> tuple[ConnectionRecord, ...]:
         """Returns the connections to servers outside, in order of creation."""
         with self._lock:

@@ -49,6 +49,7 @@ from penstock.tasks.messages import (
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
 )
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.state_cache import DEFAULT_BYTES
@@ -163,8 +164,8 @@ class RunningStream:
     `last_checkpoint_id` were used, also if they aren't on disk any more. `snode_ids`: where its agg tasks are, if they
     aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
-    `queueBudget`. `functions`: the users' functions that it calls. `connect`: of an ingest, returns its connection with
-    the secrets as they are now; called for every attempt, as `children`.
+    `queueBudget`. `functions`: the users' functions that it calls. `connection` opens what its target outside is
+    reached by, or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others.
     """
 
     stream_id: int
@@ -186,7 +187,7 @@ class RunningStream:
     state_limit: int = 0
     functions: tuple[str, ...] = ()
     snode_ids: tuple[int, ...] = ()
-    connect: Callable[[], OpenedConnection] | None = None
+    connection: Callable[[], OpenedConnection | None] = lambda: None
 
     @property
     def nodes(self) -> Nodes:
@@ -198,14 +199,15 @@ class RunningStream:
         """Returns what workers need to host an attempt. May take its time, and raise PenstockErrors."""
         chosen = settings or self.settings
         if isinstance(self.plan, IngestPlan):
-            if self.connect is None:
+            connection = self.connection()
+            if connection is None:
                 raise InternalError(f"ingest {self.name} has no connection")
             return IngestDeployment(
-                self.stream_id, self.name, attempt, self.plan, self.connect(), self.vgroup_ids, checkpoint_id, chosen,
+                self.stream_id, self.name, attempt, self.plan, connection, self.vgroup_ids, checkpoint_id, chosen,
                 paused)
         return StreamDeployment(
             self.stream_id, self.name, attempt, self.plan, self.vgroup_ids, self.start_versions, checkpoint_id,
-            self.children(), chosen, paused, self.snode_ids)
+            self.children(), chosen, paused, self.snode_ids, self.connection())
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,6 +249,8 @@ class _Entry:
     paused: bool
     #: why, if nobody has asked for it
     pause_reason: str = ""
+    #: when it was resumed last: its target outside has the whole time again
+    resumed_ms: int = 0
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: Deployment | None = None
@@ -380,6 +384,10 @@ class StreamController:
     def set_state_limit(self, stream_id: int, limit: int) -> None:
         """Gives a stream another limit, 0 for none; a paused stream stays so."""
         self._ask(lambda: self._set_state_limit(stream_id, limit))
+
+    def use_connection(self, stream_id: int, connection: OpenedConnection) -> None:
+        """Has a stream write, or an ingest read, by this version of its connection. A later attempt opens it itself."""
+        self._ask(lambda: self._post_event(stream_id, UseConnection(connection)))
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         """Has a running stream compute a range of time, or rows that it left out, again.
@@ -741,6 +749,7 @@ class StreamController:
     def _resume(self, stream_id: int, skip_to_end: bool) -> None:
         entry = self._entry(stream_id)
         entry.paused, entry.pause_reason = False, ""
+        entry.resumed_ms = self._clock.now_ms()
         stream = self._machine.stream(stream_id)
         entry.skip_pending = skip_to_end and (stream is None or stream.state is not StreamState.RUNNING)
         self._post_event(stream_id, Resume(skip_to_end))
@@ -868,6 +877,7 @@ class StreamController:
             self._monitor.heartbeat(known, worker.heard_at)
             for stream_id in {status.task.stream_id for status in known}:
                 self._keep_state_limit(self._entries[stream_id])
+                self._keep_retry_time(self._entries[stream_id])
             self._hear_of_queues(message.queues, connection.index)
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
@@ -909,8 +919,22 @@ class StreamController:
             if reason is not None:
                 self._pause_for(entry, reason)
 
+    def _keep_retry_time(self, entry: _Entry) -> None:
+        """Pauses a stream whose target outside was tried for long enough, unless it has a DLQ for that."""
+        plan = entry.stream.plan
+        outside = None if isinstance(plan, IngestPlan) else plan.sink.outside
+        if outside is None or outside.on_failure == "dlq" or entry.paused:
+            return
+        for status in self._monitor.statuses_of(entry.stream.stream_id):
+            since_ms = status.trouble_since_ms
+            if since_ms is not None:
+                tried_ms = self._clock.now_ms() - max(since_ms, entry.resumed_ms)
+                if tried_ms > entry.stream.settings.retry_time_s * 1000:
+                    self._pause_for(entry, f"{status.reason}; to go on: RESUME STREAM {entry.stream.name}")
+                    return
+
     def _pause_for(self, entry: _Entry, reason: str) -> None:
-        """Pauses a stream that has more than it may have; what it has read already still flows on."""
+        """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on."""
         stream_id = entry.stream.stream_id
         entry.pause_reason = reason
         self._pause(stream_id)

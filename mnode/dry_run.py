@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.common.errors import InvalidStatementError, NotFoundError
+from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.csv_rows import CsvBlock, read_csv
 from penstock.mnode.ingest import place_by_index
@@ -62,6 +62,9 @@ class DryRun:
         Raises what CREATE STREAM would, InvalidStatementError for a sample that is too large or has no such table.
         """
         plan = self._plan(statement.stream, session)
+        if plan.sink.outside is not None:
+            raise NotSupportedError("a dry run has no connections",
+                                    hint="write INTO a table's name: the results are the same")
         table = self._catalog.table(plan.source_database, plan.source_table)
         database = self._catalog.database(plan.source_database)
         assert table is not None

@@ -236,10 +236,10 @@ class Engine:
             self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
         self._logs = Logs(storage, self.paths, self.fs)
         self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)
+        self.connections = Connections(catalog, clock, os.environ, _read_text, probe)
         self._streams = Streams(
             catalog, storage, self.results, self._states, self.records, self.backups, self.paths, self.config, clock,
-            self._start_controller)
-        self.connections = Connections(catalog, clock, os.environ, _read_text, probe)
+            self._start_controller, self.connections)
         self._ingests = Ingests(
             catalog, storage, self.results, self._states, self.records, self.connections, self.paths, self.config,
             clock, self._streams.controller, self._streams.running)

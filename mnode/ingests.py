@@ -293,7 +293,7 @@ class Ingests:
             pause_reason=ingest.wanted_reason,
             queues=queue_counts(task_edges(plan, ingest.id, len(vgroup_ids)), nodes),
             checkpoint_interval_s=self._config.ingest_checkpoint_interval,
-            connect=lambda: self._connections.open(plan.connection),
+            connection=lambda: self._connections.open(plan.connection),
         ))
 
     def _next_attempt(self, ingest_id: int) -> int:
@@ -303,13 +303,19 @@ class Ingests:
         return attempt
 
     def _connection_altered(self, connection: Connection) -> None:
-        """Starts the ingests that read from a connection again, with its new options."""
+        """Has ingests from an altered connection read by what it is now."""
         controller = self._running()
         for ingest in self._catalog.ingests():
-            if ingest.connection == connection.name:
-                if controller is not None and not self._end_tasks(ingest, _STOP_TIMEOUT_S):
-                    continue  # it takes the new options with its next attempt
+            if ingest.connection != connection.name:
+                continue
+            if ingest.id in self._failed:
                 self.begin(ingest)
+            elif controller is not None and self.runs(ingest):
+                try:
+                    controller.use_connection(ingest.id, self._connections.open(connection.name))
+                except PenstockError as error:
+                    _log.warning("connection %s was altered, but can't be used: %s", connection.name, error,
+                                 extra=about(stream=ingest.name))
 
     def _end_tasks(self, ingest: IngestRecord, timeout_s: float) -> bool:
         """Returns whether no task of the ingest is left."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.common.clock import Clock
+from penstock.common.connection import OpenedConnection
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
@@ -30,6 +31,7 @@ from penstock.tasks.messages import (
     StartCheckpoint,
     TaskCheckpoint,
     TaskStatus,
+    UseConnection,
 )
 from penstock.tasks.runner import TaskFailure
 
@@ -108,6 +110,9 @@ class LocalController:
         """Changes nothing that is seen: nothing looks at the streams while they work."""
         entry = self._entry(stream_id)
         entry.stream = replace(entry.stream, state_limit=limit)
+
+    def use_connection(self, stream_id: int, connection: OpenedConnection) -> None:
+        self._running(self._entry(stream_id)).post(UseConnection(connection))
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         self._running(self._entry(stream_id)).post(order)

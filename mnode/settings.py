@@ -31,6 +31,7 @@ def task_settings(config: Config) -> TaskSettings:
         source_rows_per_second=config.source_rate,
         history_rows_per_second=config.history_rate,
         idle_timeout_s=config.idle_timeout,
+        retry_time_s=config.emit_retry_time,
         state_map_bytes=config.state_map_size,
         state_memory_bytes=config.stream_buffer_size,
     )

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
+from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
     InUseError,
@@ -33,6 +34,7 @@ from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
+from penstock.mnode.connections import Connections
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
 from penstock.mnode.cuts import READER_PIN_PREFIX
@@ -51,6 +53,7 @@ from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
+from penstock.planner.stream_outside import delivery
 from penstock.planner.stream_planner import StreamDefaults, plan_stream
 from penstock.planner.stream_time import TimeDefaults
 from penstock.planner.windows import count_between
@@ -85,6 +88,8 @@ _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
 REPLACEMENT_SUFFIX = "#new"
+NO_TARGET = 0
+"""The uid that stands for the result table of a stream whose results leave Penstock."""
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
@@ -105,8 +110,11 @@ class Streams:
         config: Config,
         clock: Clock,
         controller: Callable[[], Controller],
+        connections: Connections,
     ) -> None:
         self._catalog = catalog
+        self._connections = connections
+        connections.watch(self._use_connection)
         self._storage = storage
         self._results = results
         self._states = states
@@ -131,7 +139,8 @@ class Streams:
         `replaced`: as if this stream and its result table weren't there.
         """
         check_name(statement.name, "stream")
-        target = find_table(statement.target.name, session, self._catalog, statement.text)
+        inside = statement.target.outside is None
+        target = find_table(statement.target.name, session, self._catalog, statement.text) if inside else None
         view: CatalogView = self._catalog
         if replaced is not None:
             view = self._without_replaced(replaced, target)
@@ -162,8 +171,9 @@ class Streams:
         known = self._catalog.table_by_uid(replaced.target_uid)
         if not replaced.created_target or known is None:
             raise InvalidStreamError(
-                f"stream {replaced.name} writes into a table that it didn't create", code=_TARGET_TAKEN,
-                hint="its other rows would be lost: drop the stream and create it again")
+                f"stream {replaced.name} writes into "
+                + ("a connection" if replaced.target_uid == NO_TARGET else "a table that it didn't create"),
+                code=_TARGET_TAKEN, hint="what is there can't be replaced: drop the stream and create it again")
         if target is None or target.uid != known.uid:
             raise InvalidStreamError(
                 f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
@@ -264,6 +274,7 @@ class Streams:
                 functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
+                connections=() if plan.sink.outside is None else (plan.sink.outside.connection,),
             ))
         except PenstockError:
             if plan.sink.create:
@@ -459,6 +470,24 @@ class Streams:
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
                                     "computed once")
         return plan
+
+    def _use_connection(self, connection: Connection) -> None:
+        """Has streams into an altered connection write by what it is now; those that were paused for it go on."""
+        for stream in self._catalog.streams():
+            plan = self._plans.get(stream.id)
+            outside = None if plan is None else plan.sink.outside
+            if outside is None or outside.connection != connection.name:
+                continue
+            if self._controller is None or not self.runs(stream):
+                continue
+            try:
+                self._controller.use_connection(stream.id, self._connections.open(connection.name))
+            except PenstockError as error:
+                self.tell(stream.id, f"connection {connection.name} was altered, but can't be used: {error}")
+                continue
+            if stream.wanted == "paused" and stream.wanted_reason.startswith(f"connection {connection.name}: "):
+                self._catalog.set_stream_wanted(stream.id, "running")
+                self._controller.resume(stream.id)
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
@@ -737,7 +766,9 @@ class Streams:
         if plan is not None:
             options = self._options[stream.id]
             interval = options.checkpoint_interval
-            info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
+            info = replace(info, target=plan.sink.text if plan.sink.outside is not None else "",
+                           delivery=(delivery(plan) or "exactly once (upserts)").partition(":")[0],
+                           watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
                            rates=self._settings(options).rates, state_limit=self.state_limit(options),
                            backup=self._backup_text(stream.id), placement=self._placement(stream, ()))
@@ -777,6 +808,7 @@ class Streams:
         options = self._options[stream.id]
         interval = options.checkpoint_interval
         nodes = self.nodes_of(plan)
+        outside = plan.sink.outside
         self.controller().start(RunningStream(
             stream_id=stream.id,
             name=stream.name,
@@ -797,6 +829,7 @@ class Streams:
             last_checkpoint_id=stream.last_checkpoint_id,
             functions=plan.function_names,
             snode_ids=nodes.snode_ids,
+            connection=lambda: None if outside is None else self._connections.open(outside.connection),
         ))
 
     def controller(self) -> Controller:
@@ -829,6 +862,8 @@ class Streams:
             settings = replace(settings, source_rows_per_second=options.source_rate)
         if options.history_rate is not None:
             settings = replace(settings, history_rows_per_second=options.history_rate)
+        if options.retry_time is not None:
+            settings = replace(settings, retry_time_s=options.retry_time.in_units("ms") / 1000)
         return settings
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:
@@ -884,6 +919,12 @@ class _Without:
 
     def function(self, name: str) -> UserFunction | None:
         return self._catalog.function(name)
+
+    def outside(self, name: str) -> Connection | None:
+        return self._catalog.outside(name)
+
+    def outside_names(self) -> Iterable[str]:
+        return self._catalog.outside_names()
 
 
 def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:

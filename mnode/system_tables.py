@@ -42,7 +42,6 @@ Row = tuple[Any, ...]
 _ENDPOINT = "localhost"
 _SECRET = re.compile(r"secret|password|token|access\.?key", re.IGNORECASE)  # what Spark's own pages hide
 _MIB = 1024 * 1024
-_DELIVERY = "exactly once (upserts)"
 
 
 class StreamsView(Protocol):
@@ -340,7 +339,7 @@ class SystemTables:
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
-                target.database if target else None, target.name if target else None, info.watermark,
+                target.database if target else None, target.name if target else info.target or None, info.watermark,
                 info.trigger.replace("_", " "), _rate(rates.sink_bytes_per_second / BYTES_PER_MEGABYTE, "MB/s"),
                 f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
@@ -348,7 +347,7 @@ class SystemTables:
                 sum(report.status.late_rows for report in reports), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
-                history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
+                history_text(history, precision), info.guarantee.replace("_", " "), info.delivery or None,
                 info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
                 _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
                 state_bytes(report.status for report in reports), info.state_limit or None,

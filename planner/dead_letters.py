@@ -49,7 +49,9 @@ def _text(length: int) -> DataType:
 
 def replay_query(statement: ReplayDlq, columns: Sequence[str]) -> Select:
     """Returns the query for the rows of a DLQ table that are to be tried again: `tbname` and these columns."""
-    dead = exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead"))
+    dead = exp.And(
+        this=exp.EQ(this=exp.column("state"), expression=exp.Literal.string("dead")),
+        expression=exp.NEQ(this=exp.column("reason"), expression=exp.Literal.string("refused")))
     items = tuple(SelectItem(exp.column(name), name, name) for name in ("tbname", *columns))
     return Select(items, TableSource(statement.name), where=statement.where or dead)
 
@@ -89,7 +91,7 @@ def plan_dlq(
         return None
     columns = tuple(SourceColumn(column.name, column.physical, column.type) for column in source.columns)
     return replace(dlq_table(options.dlq, precision, catalog, session), columns=columns, late=options.late == "dlq",
-                   errors=options.on_error == "dlq")
+                   errors=options.on_error == "dlq", failures=options.on_failure == "dlq")
 
 
 def dlq_table(name: Name, precision: Precision, catalog: CatalogView, session: Session) -> DlqPlan:
@@ -108,4 +110,5 @@ def dlq_table(name: Name, precision: Precision, catalog: CatalogView, session: S
             (column.name, column.type) for column in (*existing.columns, *existing.tags)] != wanted):
         raise InvalidStatementError(f"{database}.{name.name} exists, but is no DLQ table",
                                     hint="leave its creation to CREATE STREAM or CREATE INGEST")
-    return DlqPlan(database, name.name, 0 if existing is None else existing.uid, (), late=False, errors=True)
+    return DlqPlan(database, name.name, 0 if existing is None else existing.uid, (), late=False, errors=True,
+                   failures=False)

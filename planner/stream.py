@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from penstock.common.connection import ConnectionKind
 from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.plan import PlanNode
 from penstock.planner.user_calls import UserCall
 from penstock.sql.schema import Column, UserFunction
-from penstock.sql.statements import FillMode, Guarantee, IntervalWindow
+from penstock.sql.statements import FillMode, Guarantee, IntervalWindow, OnFailure, OutsideFormat
 from penstock.sql.types import DataType, Precision
 
 Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
@@ -176,6 +177,22 @@ FIRST_INSTANT, LAST_INSTANT = 4_000_000_000_000_000_001, 4_000_000_000_000_000_0
 
 
 @dataclass(frozen=True, slots=True)
+class OutsidePlan:
+    """Where results go outside of Penstock: a topic, table or path of a connection.
+
+    `place` is empty where the connection's own address will do. `format` is None for PostgreSQL. `qos` is MQTT's.
+    `on_failure`: what becomes of results that can't be delivered, once they were tried for long enough.
+    """
+
+    connection: str
+    kind: ConnectionKind
+    place: str
+    format: OutsideFormat | None
+    qos: int = 1
+    on_failure: OnFailure = "pause"
+
+
+@dataclass(frozen=True, slots=True)
 class SinkPlan:
     """Where results go.
 
@@ -183,6 +200,8 @@ class SinkPlan:
     first. `children_sql` reads the relation `groups` (`_gid`, keys) and yields `_gid`, `_child` (the name of the
     child table) and `t0`, `t1`, ... (values of the target's `tags`, or NULL).
     `target_uid` is 0 until the engine has created the target.
+    With `outside` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
+    the groups' keys.
     """
 
     database: str
@@ -192,6 +211,15 @@ class SinkPlan:
     children_sql: str
     target_uid: int
     create: bool
+    outside: OutsidePlan | None = None
+
+    @property
+    def text(self) -> str:
+        """The target as EXPLAIN and SHOW have it."""
+        if self.outside is None:
+            return f"{self.database}.{self.table}"
+        place = f", {self.outside.place}" if self.outside.place else ""
+        return f"{self.outside.kind} connection {self.outside.connection}{place}"
 
     @property
     def key_column(self) -> Column | None:
@@ -244,6 +272,8 @@ OnError = Literal["null", "fail", "skip", "dlq"]
 class DlqPlan:
     """The table for rows that a stream leaves out: those that come `late`, or `errors` and those from the future.
 
+    `failures`: and results that a target outside doesn't take.
+
     `target_uid` is 0 until it is created. `columns` are all that a row of the source has.
     """
 
@@ -253,6 +283,11 @@ class DlqPlan:
     columns: tuple[SourceColumn, ...]
     late: bool
     errors: bool
+    failures: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +333,14 @@ class StreamPlan:
     def function_names(self) -> tuple[str, ...]:
         """The users' functions that the stream calls, each once."""
         return tuple(dict.fromkeys(call.function.name for call in self.functions))
+
+    @property
+    def emits_at_checkpoints(self) -> bool:
+        """Whether results leave with the checkpoints that they belong to, not when they are computed."""
+        outside = self.sink.outside
+        if outside is None:
+            return False
+        return outside.kind == "files" or (outside.kind == "kafka" and self.guarantee == "exactly_once")
 
     @property
     def leaves_out_errors(self) -> bool:

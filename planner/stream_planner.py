@@ -42,6 +42,7 @@ from penstock.planner.stream import (
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
 from penstock.planner.stream_joins import plan_stream_join
+from penstock.planner.stream_outside import plan_outside
 from penstock.planner.stream_row_windows import (
     END_ROWS,
     LAST_ROW,
@@ -71,6 +72,7 @@ from penstock.sql.statements import (
     IntervalWindow,
     JoinSource,
     Name,
+    OutsideTarget,
     Select,
     SelectItem,
     TableSource,
@@ -128,7 +130,14 @@ def plan_stream(
     """
     session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
-    plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
+    planner = _Planner(statement, catalog, session, defaults or StreamDefaults())
+    plan = planner.plan()
+    options = statement.options
+    if plan.sink.outside is None and (options.on_failure is not None or options.retry_time is not None):
+        raise InvalidStreamError("ON_FAILURE and RETRY_TIME are for streams INTO CONNECTION",
+                                 hint="a result table is a part of Penstock and has no failures of its own")
+    if plan.dlq is None and options.on_failure == "dlq":
+        plan = replace(plan, dlq=plan_dlq(options, planner.table, planner.precision, catalog, session))
     return replace(plan, functions=tuple(functions), guarantee=statement.options.guarantee or "exactly_once")
 
 
@@ -448,6 +457,8 @@ class _Planner:
     ) -> tuple[SinkPlan, list[str]]:
         """Returns the sink's plan and the SQL of each result column, cast to its target type."""
         target = self.statement.target
+        if target.outside is not None:
+            return self._outside_sink(target.outside, projections)
         database = target.name.database or self.session.database
         if database is None:
             raise InvalidStatementError("no database is in use", code=0x2616, hint="USE a database, or write db.table")
@@ -485,6 +496,49 @@ class _Planner:
         casts = [_converted(value, column.type) for value, column in zip(values, columns, strict=True)]
         sink = SinkPlan(database, target.name.name, columns, tags, self._children_sql(target.name, database, tags),
                         existing.uid if existing else 0, existing is None)
+        return sink, casts
+
+    def _outside_sink(
+        self, target: OutsideTarget, projections: list[tuple[SelectItem, SqlExpr]]
+    ) -> tuple[SinkPlan, list[str]]:
+        """Returns the sink's plan and the SQL of each result column, for results that leave Penstock.
+
+        A key that is also selected is called as it is there.
+        """
+        name = self.statement.target.name
+        connection = self.catalog.outside(name.name)
+        if connection is None:
+            raise NotFoundError(f"connection {name.name} does not exist",
+                                position=position(self.statement.text, name.offset, len(name.name)),
+                                hint=did_you_mean(name.name, self.catalog.outside_names()))
+        keys = [key for key in self.keys if key.partitions]
+        selected: dict[Field, str] = {}
+        for item, _ in projections[1:]:
+            key = next((key for key in keys for column in _column_name(item.expression) if column in key.names), None)
+            if key is not None:
+                selected.setdefault(key.field, item.name)
+        tags = tuple(Column(tag, key.field.type, tag) for key in keys
+                     for tag in (selected.get(key.field, key.names[0]),))
+        outside = replace(plan_outside(target, connection, [tag.name for tag in tags]),
+                          on_failure=self.statement.options.on_failure or "pause")
+        types = [value.type if value.type.kind is not Kind.NULL else VARCHAR for _, value in projections]
+        types[0] = timestamp(self.precision)
+        place = 1 if self.query.window is None and self.table.key_column is not None else None
+        columns = tuple(Column(item.name, kind, item.name, n == place)
+                        for n, ((item, _), kind) in enumerate(zip(projections, types, strict=True)))
+        names = [tag.name for tag in tags]
+        names += [column.name for column in columns if column.name not in selected.values()]
+        duplicate = next((name for n, name in enumerate(names) if name in names[:n]), None)
+        if duplicate is not None:
+            raise InvalidStatementError(f"the result has two columns named {duplicate}", code=0x263C,
+                                        hint="give one of them an alias")
+        self._check_key(columns)
+        self.bound = [value for _, value in projections]
+        casts = [_converted(value, column.type) for value, column in zip(self.bound, columns, strict=True)]
+        full_name = escaped(f"{outside.connection}.{outside.place}")
+        values = "".join(f", {key.field.name} AS t{n}" for n, key in enumerate(keys))
+        children = f"SELECT _gid, 't_' || md5('{full_name}' || ',' || _gid::VARCHAR) AS _child{values} FROM groups"
+        sink = SinkPlan(outside.connection, outside.place or outside.kind, columns, tags, children, 0, False, outside)
         return sink, casts
 
     def _key_place(self, names: list[str]) -> int | None:
@@ -802,10 +856,10 @@ class _Planner:
             ("watermark", f"{plan.watermark}{self.precision}"), *described(plan.time, self.precision),
             *((("timezone", plan.time_zone),) if self.statement.options.timezone is not None else ()),
             *((("on error", plan.on_error),) if plan.on_error != "null" else ()),
-            *((("dlq", f"{plan.dlq.database}.{plan.dlq.table}"),) if plan.dlq is not None else ()),
+            *((("dlq", plan.dlq.name),) if plan.dlq is not None else ()),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
-            ("into", f"{plan.sink.database}.{plan.sink.table}")), (scan,))
+            ("into", plan.sink.text)), (scan,))
 
     def position(self, node: exp.Expression) -> Position | None:
         start, end = source_range(node)

@@ -28,7 +28,10 @@ from penstock.sql.statements import (
     DryRunStream,
     Duration,
     Guarantee,
+    Name,
     NoteTime,
+    OutsideFormat,
+    OutsideTarget,
     PauseIngest,
     PauseStream,
     RecalculateStream,
@@ -44,7 +47,10 @@ from penstock.sql.statements import (
     TriggerMode,
 )
 
-_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT")
+_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT", "RETRY_TIME")
+_FAILURE_FATES = ("PAUSE", "DLQ")
+_PLACES = ("TOPIC", "TABLE", "PATH")
+_FORMATS = ("JSON", "CSV", "PARQUET", "AVRO")
 _ERROR_FATES = ("FAIL", "SKIP", "DLQ")
 _LATE_FATES = ("DROP", "RECALC", "DLQ")
 _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
@@ -139,6 +145,9 @@ class _OptionReader:
             return True
         if cursor.take("ON_ERROR"):
             self._set(token, "on_error", token.word, self._fate(token, *_ERROR_FATES))
+            return True
+        if cursor.take("ON_FAILURE"):
+            self._set(token, "on_failure", token.word, self._fate(token, *_FAILURE_FATES))
             return True
         if cursor.take("LATE"):
             self._set(token, "late", token.word, self._fate(token, *_LATE_FATES))
@@ -259,6 +268,13 @@ def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False)
 
 
 def _parse_target(cursor: Cursor) -> StreamTarget:
+    following = cursor.peek(1)
+    if (cursor.at("CONNECTION") and following.kind in (TokenKind.WORD, TokenKind.QUOTED)
+            and following.word not in ("AS", "TAGS", "SUBTABLE")):
+        cursor.advance()
+        start = cursor.token.start
+        name = Name(cursor.name("the name of a connection"), None, start)
+        return StreamTarget(name, outside=_parse_outside(cursor))
     name = cursor.object_name("the name of the target table")
     columns: tuple[tuple[str, bool], ...] | None = None
     if cursor.at_operator("("):
@@ -273,6 +289,34 @@ def _parse_target(cursor: Cursor) -> StreamTarget:
         subtable = parse_expression(cursor)
         cursor.expect_operator(")")
     return StreamTarget(name, columns, definitions, tag_names, subtable)
+
+
+def _parse_outside(cursor: Cursor) -> OutsideTarget:
+    """Parses `(TOPIC 'topic', FORMAT json, ...)`, which may be missing."""
+    places: dict[str, str] = {}
+    format_: OutsideFormat | None = None
+    qos: int | None = None
+    if not cursor.take_operator("("):
+        return OutsideTarget()
+    while not cursor.at_operator(")"):
+        token = cursor.token
+        if (word := cursor.take_any(*_PLACES)) is not None and word.lower() not in places:
+            places[word.lower()] = cursor.string(f"the {word.lower()}")
+        elif format_ is None and cursor.take("FORMAT"):
+            chosen = cursor.take_any(*_FORMATS)
+            if chosen is None:
+                raise cursor.fail(f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} is expected", hint=cursor.guess())
+            format_ = cast(OutsideFormat, chosen.lower())
+        elif qos is None and cursor.take("QOS"):
+            qos = cursor.integer("the QoS", minimum=1, maximum=2)
+        elif cursor.token is not token or token.word in ("FORMAT", "QOS"):
+            raise cursor.fail(f"{token.word} is given twice", token)
+        else:
+            raise cursor.fail("TOPIC, TABLE, PATH, FORMAT or QOS is expected", hint=cursor.guess())
+        if not cursor.take_operator(","):
+            break
+    cursor.expect_operator(")")
+    return OutsideTarget(tuple(places.items()), format_, qos)
 
 
 def _parse_target_column(cursor: Cursor) -> tuple[str, bool]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from penstock.common.connection import Connection
 from penstock.common.placement import Share, even_shares
 from penstock.sql.types import DataType, Precision
 
@@ -166,6 +167,14 @@ class CatalogView(Protocol):
 
     def function(self, name: str) -> UserFunction | None:
         """Returns the user's function of this name, or None."""
+        ...
+
+    def outside(self, name: str) -> Connection | None:
+        """Returns the connection of this name, or None."""
+        ...
+
+    def outside_names(self) -> Iterable[str]:
+        """Returns the names of all connections; for 'did you mean' hints."""
         ...
 
 

@@ -403,6 +403,7 @@ OnErrorWord = Literal["fail", "skip", "dlq"]
 LateWord = Literal["drop", "recalc", "dlq"]
 TimeWord = Literal["event", "ingestion", "processing"]
 Guarantee = Literal["exactly_once", "at_least_once"]
+OnFailure = Literal["pause", "dlq"]
 TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
 
@@ -442,13 +443,31 @@ class StreamOptions:
     history_rate: float | None = None
     state_limit: int | None = None
     guarantee: Guarantee | None = None
+    on_failure: OnFailure | None = None
+    retry_time: Duration | None = None
+
+
+OutsideFormat = Literal["json", "csv", "parquet", "avro"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideTarget:
+    """What stands in the parentheses of INTO CONNECTION name (...); what isn't given is None.
+
+    `places`: TOPIC, TABLE or PATH in lower case, and what it is. `qos` is that of MQTT.
+    """
+
+    places: tuple[tuple[str, str], ...] = ()
+    format: OutsideFormat | None = None
+    qos: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTarget:
-    """INTO name [(columns)] [TAGS(...)] [SUBTABLE(...)].
+    """INTO name [(columns)] [TAGS(...)] [SUBTABLE(...)], or INTO CONNECTION name (...).
 
     `columns`: names with a primary-key flag, or None. `tag_definitions`: TAGS with types; `tag_names`: without.
+    `outside`: `name` is a connection's, and results go where it leads to.
     """
 
     name: Name
@@ -456,6 +475,7 @@ class StreamTarget:
     tag_definitions: tuple[ColumnDefinition, ...] | None = None
     tag_names: tuple[str, ...] | None = None
     subtable: exp.Expression | None = None
+    outside: OutsideTarget | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
 from penstock.planner.plan import render_tree
 from penstock.planner.stream import StreamPlan
+from penstock.planner.stream_outside import columns_outside, delivery
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import TaskId
@@ -60,7 +61,12 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     if apart is not None:
         lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
-    lines.append(f"Delivery into {plan.sink.database}.{plan.sink.table}: {DELIVERY}")
+    lines.append(f"Delivery into {plan.sink.text}: {delivery(plan) or DELIVERY}")
+    if plan.sink.outside is not None:
+        lines.append(f"Columns there: {', '.join(columns_outside(plan.sink))}")
+        fate = "is paused" if plan.dlq is None or not plan.dlq.failures else f"goes on, {plan.dlq.name} has the results"
+        lines.append(f"What {plan.sink.outside.connection} doesn't take is tried again for RETRY_TIME, then the stream "
+                     f"{fate}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
 
@@ -137,4 +143,4 @@ def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
         case "agg":
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "sink":
-            return f"upserts into {plan.sink.database}.{plan.sink.table}"
+            return f"{'emits' if plan.sink.outside is not None else 'upserts'} into {plan.sink.text}"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
 
+from penstock.common.connection import OpenedConnection
 from penstock.common.errors import PenstockError
 from penstock.tasks.base_task import ROWS_TOTAL, BaseTask
 from penstock.tasks.connectors.consumers import avro_reader
@@ -28,6 +29,7 @@ from penstock.tasks.messages import (
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
 )
 from penstock.tasks.messages_in import Consumer, MessageBatch
 from penstock.tasks.queues import ChannelQueue
@@ -320,11 +322,25 @@ class IngestTask(BaseTask):
                 self._paused = False
                 self._stuck = ""
                 self._retry_at = None
+            case UseConnection(connection):
+                self._reopen(connection)
             case CheckpointCommitted(checkpoint_id):
                 super()._handle(event)
                 self._note_committed(checkpoint_id)
             case _:
                 super()._handle(event)
+
+    def _reopen(self, connection: OpenedConnection) -> None:
+        """Reads by other options from now on; what wasn't handed on yet comes again."""
+        self._deployment = replace(self._deployment, connection=connection)
+        if self._consumer is not None:
+            self._consumer.close()
+            self._consumer = None
+        self._polled.clear()
+        self._rest = None
+        while self.input.take(self.id) is not None:
+            pass
+        self._retry_at, self._retry_s, self._held = None, _RETRY_S[0], False
 
     def _note_committed(self, checkpoint_id: int) -> None:
         positions = self._noted.pop(checkpoint_id, None)

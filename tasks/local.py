@@ -17,13 +17,15 @@ from penstock.common.paths import DataPaths
 from penstock.tasks.build import build_tasks, task_edges
 from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.control import concerns
+from penstock.tasks.emit.build import outside_writer
+from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.runner import LocalLink, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import Deployment, IngestDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.task import Deployment, IngestDeployment, StreamDeployment, StreamTask, TaskEnvironment
 from penstock.tasks.timesheet import Timesheet
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import LogFiles
@@ -121,6 +123,9 @@ class LocalEnvironment:
 
     def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
         return self.consumers(deployment, index, positions, self.clock, self.wake)
+
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task))[0]
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.paths.state(task.stream_id, str(task)), map_bytes, self.state_cache)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from penstock.common.connection import OpenedConnection
 from penstock.wal.log import Access
 
 Level = Literal["source", "agg", "sink"]
@@ -140,7 +141,8 @@ class Pause:
 
 @dataclass(frozen=True, slots=True)
 class Resume:
-    """To source tasks: go on; `skip_to_end`: leave out what was written meanwhile (IGNORE UNTREATED)."""
+    """To sink tasks: try at once what a target outside didn't take. To source tasks: go on; `skip_to_end`: leave out
+    what was written meanwhile (IGNORE UNTREATED)."""
 
     skip_to_end: bool = False
 
@@ -153,6 +155,13 @@ class SetRates:
     sink_bytes_per_second: float
     source_rows_per_second: float
     history_rows_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class UseConnection:
+    """To sink tasks: write by this version of the connection from now on."""
+
+    connection: OpenedConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +187,8 @@ class Replay:
 
 
 TaskEvent = (
-    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | SetRates | Recalculate | Replay
+    StartCheckpoint | CheckpointCommitted | CheckpointAbandoned | Pause | Resume | SetRates | UseConnection
+    | Recalculate | Replay
 )
 
 
@@ -244,7 +254,7 @@ class ResultWrite:
 
 # --- rows that are left out --------------------------------------------------------------------------------------
 
-Reason = Literal["late", "future", "error"]
+Reason = Literal["late", "future", "error", "refused"]
 
 
 RowKey = tuple[int, int, int | str | None]
@@ -309,9 +319,9 @@ TaskState = Literal[
     "RUNNING",        # processing
     "IDLE",           # caught up, nothing to do
     "BACKPRESSURED",  # cannot put its output: somebody downstream is full
-    "RETRYING",       # what it reads from, or writes to, can't be reached or refuses it
     "RATE_LIMITED",   # waits for a token: a sink to write, a source to read on
-    "WRITING",        # a sink waits for the dnode's acknowledgement
+    "WRITING",        # a sink waits for its target's acknowledgement
+    "RETRYING",       # what is outside can't be written to, or read from: it is tried again and again
     "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
     "PAUSED",
     "STOPPED",
@@ -355,6 +365,7 @@ class TaskStatus:
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
     `messages_lag`: how many messages an ingest has still to read, None where the broker doesn't tell. `unknown_rows`:
     rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
+    `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
     `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
     """
 
@@ -411,6 +422,7 @@ class TaskStatus:
     messages_lag: int | None = None
     unknown_rows: int = 0
     last_refused: str = ""
+    trouble_since_ms: int | None = None
 
     def __reduce__(self) -> tuple[type[TaskStatus], tuple[Any, ...]]:
         # Heartbeats are full of these: what a dataclass with slots does by itself takes the mnode eight times as long.

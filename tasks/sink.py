@@ -1,4 +1,4 @@
-"""The sink task: turns result blocks into rate-limited, acknowledged write calls to the dnode."""
+"""The sink task: turns result blocks into rate-limited, acknowledged writes, to the dnode or to a target outside."""
 
 from __future__ import annotations
 
@@ -11,23 +11,26 @@ import pyarrow as pa
 from penstock.common.errors import InternalError
 from penstock.tasks.base_task import ComputingTask
 from penstock.tasks.destinations import Destinations
+from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import (
     Barrier,
     Block,
     CheckpointCommitted,
     ResultWrite,
+    Resume,
     StartCheckpoint,
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
     Watermark,
 )
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.rate import TokenBucket, burst
 from penstock.tasks.result_rows import ResultRows
 from penstock.tasks.set_aside import SetAside
-from penstock.tasks.task import StreamDeployment, TaskEnvironment, TransactionalWriter
+from penstock.tasks.task import ResultWriter, StreamDeployment, TaskEnvironment, TransactionalWriter
 
 _SMALLEST_WRITE = 64 * 1024
 # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
@@ -64,9 +67,12 @@ class SinkTask(ComputingTask):
         self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._result_rows = ResultRows(plan.sink, plan.agg is not None)
-        self._writer = environment.result_writer(self.id)
+        self._outside: OutsideWriter | None = None
+        if plan.sink.outside is not None:
+            self._outside = environment.outside_writer(self.id, deployment, self._store)
+        self._writer: ResultWriter = self._outside or environment.result_writer(self.id)
         self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
-        self._commits_with_checkpoints = plan.guarantee == "exactly_once"
+        self._commits_with_checkpoints = plan.guarantee == "exactly_once" or plan.emits_at_checkpoints
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
         self._calls = TokenBucket(calls, burst(calls, _CALLS_AT_ONCE_S), now)
@@ -96,6 +102,8 @@ class SinkTask(ComputingTask):
             self._writes = meta["writes"]
             self._aside.restore(meta.get("aside", ()))  # checkpoints of older versions have none
             self.input.reserve(self._aside.nbytes)
+            if self._outside is not None and meta.get("outside") is not None:
+                self._outside.restore(meta["outside"])
         if self._transactions is not None:
             self._transactions.recover(deployment.checkpoint_id)
 
@@ -110,7 +118,9 @@ class SinkTask(ComputingTask):
         # What is set aside takes the place of what would fill the queue; but a barrier must get through.
         awaited = self._begun[0] if self._begun is not None and self._sets_aside else 0
         progressed |= self.input.reserve(self._aside.nbytes, awaited)
-        if not progressed and not self._has_results and not self._writing:
+        if not progressed and self._outside is not None and self._outside.trouble is not None:
+            self._tracker.enter("RETRYING", str(self._outside.trouble))
+        elif not progressed and not self._has_results and not self._writing:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
                 self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
@@ -121,7 +131,7 @@ class SinkTask(ComputingTask):
     def _work(self) -> bool:
         """Takes and writes results, and makes checkpoints, as far as writes and rates let it."""
         if len(self._writing) == _WRITES_UNDER_WAY or (self._writing and self._due is not None):
-            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+            self._enter_writing()
             return False
         if self._due is not None:
             self._complete(self._due)
@@ -130,7 +140,7 @@ class SinkTask(ComputingTask):
         if self._has_results:
             return self._try_write() or taken
         if self._writing:
-            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+            self._enter_writing()
             return taken
         if self._barriers:
             channel, barrier = self._barriers.popleft()
@@ -139,6 +149,12 @@ class SinkTask(ComputingTask):
             return True
         return taken
 
+    def _enter_writing(self) -> None:
+        if self._outside is None:
+            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+        elif self._outside.trouble is None:
+            self._tracker.enter("WRITING", f"waits for {self._plan.sink.text} to acknowledge a write")
+
     @property
     def _has_results(self) -> bool:
         """Whether it has taken results for a write that isn't under way yet."""
@@ -146,11 +162,19 @@ class SinkTask(ComputingTask):
 
     def next_deadline(self) -> float | None:
         patient = None if self._begun is None or self._overdue else self._begun[1]
-        return min((at for at in (self._allowed_at, patient) if at is not None), default=None)
+        retry = None if self._outside is None else self._outside.next_try
+        return min((at for at in (self._allowed_at, patient, retry) if at is not None), default=None)
 
     def status(self) -> TaskStatus:
+        trouble = None if self._outside is None else self._outside.trouble
         return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
-                            bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes)
+                            bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes,
+                            trouble_since_ms=None if trouble is None else trouble.since_ms)
+
+    def close(self) -> None:
+        if self._outside is not None:
+            self._outside.close()
+        super().close()
 
     def _apply_rates(self) -> None:
         now, settings = self._clock.monotonic(), self._settings
@@ -309,6 +333,10 @@ class SinkTask(ComputingTask):
                 self._begun = checkpoint_id, self._clock.monotonic() + _PATIENCE_S
             case CheckpointCommitted(checkpoint_id) if self._transactions is not None:
                 self._transactions.commit(checkpoint_id)
+            case UseConnection(connection) if self._outside is not None:
+                self._outside.use(connection)
+            case Resume() if self._outside is not None:
+                self._outside.try_now()
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)
@@ -317,7 +345,8 @@ class SinkTask(ComputingTask):
 
     @property
     def _has_unwritten(self) -> bool:
-        return bool(self._aside)
+        return bool(self._aside) or (self._outside is not None and self._outside.undelivered)
 
     def _state(self) -> Mapping[str, Any]:
-        return {"writes": self._writes, "aside": self._aside.save()}
+        outside = {} if self._outside is None else {"outside": self._outside.save()}
+        return {"writes": self._writes, "aside": self._aside.save(), **outside}

@@ -18,6 +18,7 @@ from penstock.tasks.queues import ChannelQueue
 if TYPE_CHECKING:
     from penstock.planner.ingest import IngestPlan
     from penstock.planner.stream import StreamPlan
+    from penstock.tasks.emit.writers import OutsideWriter
     from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
@@ -38,6 +39,7 @@ class TaskSettings:
     state_map_bytes: int = 64 * 1024**3
     state_memory_bytes: int = 128 * 1024 * 1024
     functions_directory: Path = Path("udf")
+    retry_time_s: float = 600.0
 
     @property
     def rates(self) -> SetRates:
@@ -56,7 +58,7 @@ class StreamDeployment:
     WAL version that does *not* belong to the stream (its creation cut), used when `checkpoint_id` is None; else tasks
     restore that committed checkpoint. `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the
     source's child tables in vnode i as of now; later ones arrive as META records of the WAL. What a worker gets has
-    those of its own vnode only.
+    those of its own vnode only. `connection`: what the plan's target outside is reached by.
     """
 
     stream_id: int
@@ -70,6 +72,7 @@ class StreamDeployment:
     settings: TaskSettings
     paused: bool = False
     snode_ids: tuple[int, ...] = ()
+    connection: OpenedConnection | None = None
 
     @property
     def nodes(self) -> Nodes:
@@ -189,6 +192,10 @@ class TaskEnvironment(Protocol):
 
         Raises OutsideErrors; it may be tried again.
         """
+        ...
+
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        """Returns what a sink task writes to whose target is outside. `store` is the task's own."""
         ...
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from outside_servers import kafka, mosquitto, postgres  # noqa: F401 - fixtures for everybody
 
 import penstock
 

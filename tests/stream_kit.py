@@ -13,6 +13,7 @@ import pyarrow as pa
 from faulty_fs import FaultyFs
 
 from penstock.common.clock import ManualClock
+from penstock.common.connection import Connection, OpenedConnection
 from penstock.common.placement import place
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
@@ -20,6 +21,8 @@ from penstock.sql.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
 from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
+from penstock.tasks.emit.build import OpenTarget, outside_writer
+from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
 from penstock.tasks.state_cache import StateCache
@@ -51,6 +54,7 @@ class Catalog:
                  tag_values: Sequence[tuple[TagValue, ...]] | None = None, precision: Precision = "ms") -> None:
         """`tag_values`: one tuple per child table, for other `tags` than the site."""
         self.functions = functions
+        self.connections: tuple[Connection, ...] = ()
         options = DatabaseOptions(vgroups=vnodes, precision=precision)
         self.db = Database("p", options, tuple(range(1, vnodes + 1)), 0)
         self.meters = Table(SUPER_UID, "p", "meters", "super", tuple(columns), tuple(tags))
@@ -79,6 +83,12 @@ class Catalog:
 
     def function(self, name: str) -> UserFunction | None:
         return next((function for function in self.functions if function.name == name), None)
+
+    def outside(self, name: str) -> Connection | None:
+        return next((one for one in self.connections if one.name == name), None)
+
+    def outside_names(self) -> Iterable[str]:
+        return [one.name for one in self.connections]
 
 
 class Store:
@@ -202,6 +212,10 @@ class MemoryEnvironment:
             return self.kit.writer(task)
         return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
 
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
+                              self.kit.open_target)[0]
+
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.kit.root / "state" / str(task), map_bytes, self._cache)
 
@@ -219,22 +233,28 @@ class StreamKit:
                  settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None,
                  now_ms: int = 0, functions: Sequence[UserFunction] = (), store: Store | None = None,
                  time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None,
-                 restarted: bool = False, committed: int | None = None) -> None:
+                 restarted: bool = False, committed: int | None = None,
+                 connection: OpenedConnection | None = None, open_target: OpenTarget | None = None) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
         `restarted`: another process ran the stream in this directory, from the beginning of the logs; `committed`: the
         last checkpoint that it made valid.
 
         `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
-        writes to, instead of `results`.
+        writes to, instead of `results`. `connection`: the one of INTO CONNECTION; `open_target` opens the target
+        instead of the product's.
         """
         self.root = root
         self.writer = writer
+        self.connection = connection
+        self.open_target = open_target
         self.owns_store = store is None
         self.store = store or Store(root, Catalog(vnodes, tables, functions))
         self.clock = self.store.clock
         self.catalog = self.store.catalog
         self.vnodes = self.store.vnodes
+        if connection is not None:
+            self.catalog.connections = (Connection(connection.name, connection.kind, ()),)
         statement = parse_one(sql)
         assert isinstance(statement, CreateStream)
         self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", time_zone, now_ms))
@@ -270,7 +290,7 @@ class StreamKit:
             children.append(buffer.getvalue().to_pybytes())
         deployment = StreamDeployment(
             1, "s", self.attempt, self.plan, tuple(self.vnodes), self.start_versions, self.committed,
-            tuple(children), self.settings)
+            tuple(children), self.settings, connection=self.connection)
         self.stream = LocalStream(deployment, MemoryEnvironment(self))
         self.tasks = self.stream.tasks
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from penstock.common import errors
+from penstock.common import connection, errors
 from penstock.shell.help_text import COMMANDS
 from penstock.shell.script import SqlText, split_all
 from penstock.tasks import messages
@@ -181,3 +181,23 @@ def test_operations_page_statements_run(con: Any) -> None:
     assert len(statements) >= 4
     for statement in statements:
         con.execute(statement)
+
+
+def test_connections_page_statements_run(con: Any) -> None:
+    """The example runs, except that nobody is there to be tested."""
+    blocks = re.findall(r"^```sql\n(.*?)^```", page("docs/connections.md"), flags=re.MULTILINE | re.DOTALL)
+    pieces = [piece.text for piece in split_all(blocks[0]) if isinstance(piece, SqlText)]
+    assert len(pieces) == 6
+    for text in pieces:
+        con.execute(text)
+
+
+def test_connections_page_lists_the_options() -> None:
+    """Each type has the options that the engine knows, in their order, secrets with a star."""
+    section = page("docs/connections.md").partition("## Types and options")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", section, flags=re.MULTILINE))
+    del rows["type"]
+    assert rows.keys() == connection.RULES.keys()
+    for kind, rules in connection.RULES.items():
+        named = re.findall(r"`([a-z_]+)`(\*?)(?=[ ,;]|$)", re.sub(r" \(.*?\)", "", rows[kind]))
+        assert {(name, bool(star)) for name, star in named} == {(name, rule.secret) for name, rule in rules.items()}

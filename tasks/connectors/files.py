@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +35,48 @@ def outside_error(connection: OpenedConnection, error: Exception) -> OutsideErro
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return TargetMissingError(f"unknown folder {url}: {text}")
     return ConnectionFailedError(f"unreachable: {url}: {text}")
+
+
+class Folder:
+    """A folder below the connection's own, into which whole files are put."""
+
+    def __init__(self, connection: OpenedConnection, path: str) -> None:
+        """Raises OutsideErrors."""
+        self._connection = connection
+        self._filesystem, root = open_place(connection)
+        self._folder = f"{root.rstrip('/')}/{path.strip('/')}".rstrip("/")
+        with self._translating():
+            self._filesystem.makedirs(self._folder, exist_ok=True)
+
+    def put(self, name: str, data: bytes) -> None:
+        """Puts a file there, all of it or nothing, instead of one that had its name. Raises OutsideErrors."""
+        path = f"{self._folder}/{name}"
+        with self._translating():
+            if "file" not in self._filesystem.protocol:
+                self._filesystem.pipe_file(path, data)  # an object is there once it is complete
+                return
+            pending = f"{self._folder}/.{name}.pending"
+            with open(pending, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(pending, path)
+            _sync_directory(self._folder)
+
+    @contextmanager
+    def _translating(self) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - each file system has errors of its own
+            raise outside_error(self._connection, error) from None
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:

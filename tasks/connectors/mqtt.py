@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ssl
 import threading
+import time
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -69,6 +71,62 @@ def outside_error(connection: OpenedConnection, reason: ReasonCode | OSError) ->
     if name in _CONTENT:
         return ContentRefusedError(f"refused by {url}: {name}")
     return ConnectionFailedError(f"unreachable: {url}: {name}")
+
+
+class Publisher:
+    """A client that publishes, and waits until the broker has taken everything."""
+
+    def __init__(self, connection: OpenedConnection, client_id: str) -> None:
+        """Connects. Raises OutsideErrors."""
+        self._connection = connection
+        self._answers: list[ReasonCode] = []
+        self._answered = threading.Event()
+        self._refused: dict[int, ReasonCode] = {}
+        self._client = new_client(connection, client_id, reconnect_on_failure=False)
+        self._client.on_connect = self._on_connect
+        self._client.on_publish = self._on_publish
+        connect(self._client, connection)
+        self._client.loop_start()
+        if not self._answered.wait(connection.timeout_s):
+            self.close()
+            raise self._silent()
+        if self._answers[0].is_failure:
+            self.close()
+            raise outside_error(connection, self._answers[0])
+
+    def publish(self, messages: Iterable[tuple[str, bytes]], qos: int) -> list[tuple[int, str]]:
+        """Publishes (topic, payload) pairs; returns the places of those that the broker refuses, with its reason.
+
+        Raises OutsideErrors if not all are answered.
+        """
+        self._refused.clear()
+        sent = [self._client.publish(topic, payload, qos) for topic, payload in messages]
+        deadline = time.monotonic() + self._connection.timeout_s
+        for info in sent:
+            try:
+                info.wait_for_publish(max(0.0, deadline - time.monotonic()))
+            except (ValueError, RuntimeError) as error:
+                raise ConnectionFailedError(f"unreachable: {self._connection.options['url']}: {error}") from None
+            if not info.is_published():
+                raise self._silent()
+        return [(place, self._refused[info.mid].getName()) for place, info in enumerate(sent)
+                if info.mid in self._refused]
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+    def _silent(self) -> ConnectionFailedError:
+        return ConnectionFailedError(f"unreachable: {self._connection.options['url']}: no answer within "
+                                     f"{self._connection.timeout_s:g}s")
+
+    def _on_connect(self, _client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
+        self._answers.append(reason)
+        self._answered.set()
+
+    def _on_publish(self, _client: Client, _data: Any, mid: int, reason: ReasonCode, _properties: Any) -> None:
+        if reason.is_failure:
+            self._refused[mid] = reason
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import (
@@ -49,6 +51,15 @@ def outside_error(connection: OpenedConnection, error: psycopg.Error) -> Outside
     if kind is ContentRefusedError:
         return ContentRefusedError(f"refused by {place}: {text}")
     return ConnectionFailedError(f"unreachable: {place}: {text}")
+
+
+@contextmanager
+def translating(connection: OpenedConnection) -> Iterator[None]:
+    """Raises OutsideErrors for what psycopg raises inside of the block."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise outside_error(connection, error) from None
 
 
 def probe(connection: OpenedConnection, timeout_s: float) -> str:

@@ -51,6 +51,31 @@ def outside_error(connection: OpenedConnection, error: httpx.HTTPError) -> Outsi
     return ConnectionFailedError(f"unreachable: {connection.options['url']}: {text}")
 
 
+class Poster:
+    """Posts to the connection's address, or to a path below it."""
+
+    def __init__(self, connection: OpenedConnection, path: str) -> None:
+        """Raises OutsideErrors."""
+        self._connection = connection
+        url = connection.options["url"]
+        self._url = f"{url.rstrip('/')}/{path.lstrip('/')}" if path else url
+        self._client = new_client(connection)
+
+    def post(self, body: bytes, identity: str) -> None:
+        """Returns once the other side has said that it has it. Raises OutsideErrors."""
+        headers = {"Content-Type": "application/json", "Idempotency-Key": identity}
+        try:
+            response = self._client.post(self._url, content=body, headers=headers)
+        except httpx.HTTPError as error:
+            raise outside_error(self._connection, error) from None
+        problem = answer_error(self._connection, response)
+        if problem is not None:
+            raise problem
+
+    def close(self) -> None:
+        self._client.close()
+
+
 def probe(connection: OpenedConnection, timeout_s: float) -> str:
     """Asks for the headers of the address, which sets nothing off. Raises OutsideErrors."""
     with new_client(connection) as client:
