@@ -134,7 +134,8 @@ class MqttConsumer:
         self._wake()
 
     def _on_disconnect(self, _client: Client, _data: Any, _flags: Any, reason: ReasonCode, _properties: Any) -> None:
-        if reason.is_failure:
+        # A refusal is told before the connection ends for it.
+        if reason.is_failure and self._trouble is None:
             self._trouble = outside_error(self._connection, reason)
             self._wake()
 
