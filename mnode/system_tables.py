@@ -20,6 +20,7 @@ from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.connections import ConnectionInfo
 from penstock.mnode.history_text import history_text
+from penstock.mnode.ingests import IngestInfo
 from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
@@ -33,7 +34,7 @@ from penstock.mnode.verdict import stalled_reason
 from penstock.sql.dialect import quote_string
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
-from penstock.tasks.messages import TaskId
+from penstock.tasks.messages import TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
 
 Row = tuple[Any, ...]
@@ -61,6 +62,12 @@ class ConnectionsView(Protocol):
     def infos(self) -> list[ConnectionInfo]: ...
 
 
+class IngestsView(Protocol):
+    """How all ingests are."""
+
+    def infos(self) -> list[IngestInfo]: ...
+
+
 class VnodesView(Protocol):
     """What vnodes tell about themselves."""
 
@@ -79,6 +86,7 @@ class SystemTables:
         streams: StreamsView,
         savepoints: SavepointsView,
         connections: ConnectionsView,
+        ingests: IngestsView,
         activity: Activity,
         config: Config,
         clock: Clock,
@@ -90,6 +98,7 @@ class SystemTables:
         self._streams = streams
         self._savepoints = savepoints
         self._outside = connections
+        self._ingests = ingests
         self._activity = activity
         self._config = config
         self._clock = clock
@@ -110,6 +119,7 @@ class SystemTables:
             "ins_users": self._users,
             "ins_functions": self._functions,
             "ins_connections": self._outside_rows,
+            "ins_ingests": self._ingest_rows,
             "ins_indexes": list,
             "ins_configs": self._configs,
             "ins_streams": self._stream_rows,
@@ -282,6 +292,17 @@ class SystemTables:
             secret = name.startswith(SPARK_PREFIX) and _SECRET.search(name) is not None
             yield (name, "***" if secret else value, units.get(name), None)
 
+    def _ingest_rows(self) -> Iterator[Row]:
+        for info in self._ingests.infos():
+            record, plan = info.record, info.plan
+            target = self._catalog.table_by_uid(record.target_uid)
+            source = None if plan is None else ", ".join(plan.topics) or plan.path or "*"
+            yield (record.name, info.state, info.reason or None, info.since_ms, record.connection, source,
+                   None if target is None else target.database, None if target is None else target.name, info.rows,
+                   info.nbytes, info.errors, info.unknown, info.lag, info.last_refused or None,
+                   None if plan is None else plan.guarantee, None if plan is None else plan.on_error,
+                   record.tasks, record.attempt, info.restarts, record.created_ms, record.text)
+
     def _connections(self) -> Iterator[Row]:
         for connection in self._activity.connections():
             yield (connection.id, connection.user, "penstock", connection.login_ms, connection.last_access_ms)
@@ -330,6 +351,9 @@ class SystemTables:
                 info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
                 _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
                 state_bytes(report.status for report in reports), info.state_limit or None,
+                sum(status.notify_sent for status in sinks), sum(status.notify_failed for status in sinks),
+                sum(status.notify_waiting for status in sinks),
+                next((status.notify_error for status in sinks if status.notify_error), None),
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -345,7 +369,7 @@ class SystemTables:
                 info = now.infos[stream.id]
                 yield (*_task_row(stream, report, Nodes(vgroups, info.snode_ids), starts, precision, checkpoint,
                                   now.downstream.get(report.status.task, ())),
-                       info.worker_group or None, info.placement or None)
+                       info.worker_group or None, info.placement or None, *_notified(report.status))
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
@@ -482,6 +506,13 @@ def _task_row(
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
         ", ".join(map(str, downstream)) or None, status.aside_bytes, status.wal_access,
     )
+
+
+def _notified(status: TaskStatus) -> Row:
+    """Returns how the notifications of a sink task go; the others send none."""
+    if status.task.level != "sink":
+        return (None, None, None, None)
+    return (status.notify_sent, status.notify_failed, status.notify_waiting, status.notify_error or None)
 
 
 def _percent(share: float | None) -> float | None:

@@ -9,8 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
-from penstock.tasks.base_task import BaseTask
+from penstock.tasks.base_task import ComputingTask
+from penstock.tasks.compute import OPENED, OPERATION
 from penstock.tasks.destinations import Destinations
+from penstock.tasks.emit.courier import Trouble
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import (
@@ -26,6 +28,8 @@ from penstock.tasks.messages import (
     UseConnection,
     Watermark,
 )
+from penstock.tasks.notify.notifier import NotifyCounts
+from penstock.tasks.numbering import Numbers
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.rate import TokenBucket, burst
 from penstock.tasks.result_rows import ResultRows
@@ -45,7 +49,7 @@ _ASIDE_QUEUES = 4
 """With as much as so many queues hold set aside, a checkpoint takes no more but waits until some of it is written."""
 
 
-class SinkTask(BaseTask):
+class SinkTask(ComputingTask):
     """One sink task. Few writes are under way; what waits for them stays in the bounded input queue.
 
     Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing; a
@@ -71,6 +75,7 @@ class SinkTask(BaseTask):
         self._outside: OutsideWriter | None = None
         if plan.sink.outside is not None:
             self._outside = environment.outside_writer(self.id, deployment, self._store)
+        self._notifier = environment.notifier(self.id, deployment)
         self._writer: ResultWriter = self._outside or environment.result_writer(self.id)
         self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
         self._commits_with_checkpoints = plan.guarantee == "exactly_once" or plan.emits_at_checkpoints
@@ -127,8 +132,9 @@ class SinkTask(BaseTask):
         # What is set aside takes the place of what would fill the queue; but a barrier must get through.
         awaited = self._begun[0] if self._begun is not None and self._sets_aside else 0
         progressed |= self.input.reserve(self._aside.nbytes, awaited)
-        if not progressed and self._outside is not None and self._outside.trouble is not None:
-            self._tracker.enter("RETRYING", str(self._outside.trouble))
+        trouble = self._trouble
+        if not progressed and trouble is not None:
+            self._tracker.enter("RETRYING", str(trouble))
         elif not progressed and not self._has_results and not self._writing:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
@@ -159,10 +165,15 @@ class SinkTask(BaseTask):
         return taken
 
     def _enter_writing(self) -> None:
-        if self._outside is None:
-            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
-        elif self._outside.trouble is None:
-            self._tracker.enter("WRITING", f"waits for {self._plan.sink.text} to acknowledge a write")
+        if self._trouble is None:
+            whom = "the dnode" if self._outside is None else self._plan.sink.text
+            self._tracker.enter("WRITING", f"waits for {whom} to acknowledge a write")
+
+    @property
+    def _trouble(self) -> Trouble | None:
+        """Why what it writes, or has to tell of, isn't taken outside; None: it is."""
+        outside = None if self._outside is None else self._outside.trouble
+        return outside or (None if self._notifier is None else self._notifier.trouble)
 
     @property
     def _has_results(self) -> bool:
@@ -171,18 +182,22 @@ class SinkTask(BaseTask):
 
     def next_deadline(self) -> float | None:
         patient = None if self._begun is None or self._overdue else self._begun[1]
-        retry = None if self._outside is None else self._outside.next_try
-        return min((at for at in (self._allowed_at, patient, retry) if at is not None), default=None)
+        retries = [None if each is None else each.next_try for each in (self._outside, self._notifier)]
+        return min((at for at in (self._allowed_at, patient, *retries) if at is not None), default=None)
 
     def status(self) -> TaskStatus:
         trouble = None if self._outside is None else self._outside.trouble
+        notified = NotifyCounts() if self._notifier is None else self._notifier.counts
         return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
                             bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes,
-                            trouble_since_ms=None if trouble is None else trouble.since_ms)
+                            trouble_since_ms=None if trouble is None else trouble.since_ms,
+                            notify_sent=notified.sent, notify_failed=notified.failed, notify_waiting=notified.waiting,
+                            notify_error=notified.error)
 
     def close(self) -> None:
-        if self._outside is not None:
-            self._outside.close()
+        for way_out in (self._outside, self._notifier):
+            if way_out is not None:
+                way_out.close()
         super().close()
 
     def _apply_rates(self) -> None:
@@ -253,7 +268,13 @@ class SinkTask(BaseTask):
     def _make_ready(self) -> ResultWrite:
         """Makes one write of all blocks that were taken."""
         places = [self._destinations.learn(block) for block in self._blocks]
-        rows = self._result_rows.of(self._blocks, places)
+        blocks = self._blocks
+        if self._notifier is not None:
+            for block, place in zip(blocks, places, strict=True):
+                self._notifier.take(block, place, self._destinations.children)
+        if self._plan.announces_windows:
+            blocks, places = _results_only(blocks, places)
+        rows = self._result_rows.of(blocks, places)
         self._ready_bytes = rows.nbytes
         return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid,
                            self._destinations.children, rows)
@@ -276,6 +297,8 @@ class SinkTask(BaseTask):
         write = self._ready
         self._writing.append((write.rows.num_rows, self._ready_bytes))
         self._forget_blocks()
+        if self._notifier is not None:
+            self._notifier.submit()
         self._writer.submit(write)
         return True
 
@@ -295,6 +318,8 @@ class SinkTask(BaseTask):
     def _finish_writes(self) -> bool:
         """Counts the writes that were acknowledged since the last call; returns whether there were any."""
         acknowledged = self._writer.acknowledged()
+        if self._notifier is not None:
+            acknowledged = min(acknowledged, self._notifier.acknowledged())
         if acknowledged == self._acknowledged:
             return False
         for _ in range(acknowledged - self._acknowledged):
@@ -365,8 +390,10 @@ class SinkTask(BaseTask):
                 self._transactions.commit(checkpoint_id)
             case UseConnection(connection) if self._outside is not None:
                 self._outside.use(connection)
-            case Resume() if self._outside is not None:
-                self._outside.try_now()
+            case Resume():
+                for way_out in (self._outside, self._notifier):
+                    if way_out is not None:
+                        way_out.try_now()
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)
@@ -380,3 +407,17 @@ class SinkTask(BaseTask):
     def _state(self) -> Mapping[str, Any]:
         outside = {} if self._outside is None else {"outside": self._outside.save()}
         return {"writes": self._writes, "aside": self._aside.save(), **outside}
+
+
+def _results_only(
+    blocks: Sequence[pa.RecordBatch], places: Sequence[Numbers]
+) -> tuple[list[pa.RecordBatch], list[Numbers]]:
+    """Returns the rows of blocks, and their places, without those that only tell of windows."""
+    results: list[pa.RecordBatch] = []
+    of_results: list[Numbers] = []
+    for block, place in zip(blocks, places, strict=True):
+        written = block.column(OPERATION.name).to_numpy() < OPENED
+        whole = bool(written.all())
+        results.append(block if whole else block.filter(pa.array(written)))
+        of_results.append(place if whole else place[written])
+    return results, of_results
