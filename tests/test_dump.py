@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import profile
 from data_directories import T0, make_directory, open_sandbox
 from faulty_fs import FaultyFs
 from hypothesis import given, settings
@@ -111,7 +112,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         return pa.table(found)
 
     for _ in range(draw(st.integers(0, 6))):
-        what = draw(st.sampled_from(["rows", "rows", "rows", "delete", "flush", "column", "normal", "tag"]))
+        what = draw(st.sampled_from(["rows", "rows", "rows", "delete", "flush", "column", "gone", "normal", "tag"]))
         at = (T0 + draw(st.integers(0, 40)) * 1000) * units
         if what == "rows":
             steps.append(rows())
@@ -120,6 +121,10 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         elif what == "column" and "more" not in arrow:
             steps.append("ALTER STABLE d.m ADD COLUMN more DOUBLE")
             arrow["more"], kinds = pa.float64(), [*kinds, Kind.DOUBLE]
+        elif what == "gone" and "more" in arrow:
+            steps.append("ALTER STABLE d.m DROP COLUMN more")
+            del arrow["more"]
+            kinds = kinds[:-1]
         elif what == "normal":
             steps.append(f"INSERT INTO d.n VALUES ({at}, NULL) ({at + units}, 0.5)")
         elif what == "tag" and not json_tag:
@@ -152,7 +157,7 @@ def state_of(sandbox: Sandbox) -> list[Any]:
     ]
 
 
-@settings(max_examples=12)
+@settings(max_examples=300 if profile() == "nightly" else 8)
 @given(histories())
 def test_what_is_dumped_comes_back(history: dict[str, Any]) -> None:
     """Schema, child tables, tags and rows are equal, and a stream goes on and equals the batch answer."""
