@@ -123,6 +123,7 @@ class Config:
     history_rate: float = field(metadata=_key("streams", "number", 1, 1_000_000_000, or_zero=True))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))
+    sink_tables_per_second: float = field(metadata=_key("sinks", "number", 0, 1_000_000))
     stream_sink_data_rate: float = field(metadata=_key("sinks", "number", 0.1, 5, or_zero=True))
     emit_retry_time: float = field(metadata=_key("sinks", "duration", 0, 365 * DAY))
 

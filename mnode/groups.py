@@ -3,8 +3,8 @@
 Pure: no clock, no threads, no Spark. The controller performs the instructions and reports what came of them. A group
 serves one source database; streams share it up to a limit, if their tasks are on the same vnodes and snodes. Those that
 call users' functions share only with each other, and so do those whose groups nothing bounds: what such a function, or
-so much state, does to its process must not be felt by other streams. A failed worker costs its whole group: Spark ends the job, and each stream of it gets a new attempt in
-the group's next job.
+so much state, does to its process must not be felt by other streams. A failed worker costs its whole group: Spark ends
+the job, and each stream of it gets a new attempt in the group's next job.
 """
 
 from __future__ import annotations

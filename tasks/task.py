@@ -17,6 +17,7 @@ from penstock.tasks.queues import ChannelQueue
 if TYPE_CHECKING:
     from penstock.planner.stream import StreamPlan
     from penstock.tasks.emit.writers import OutsideWriter
+    from penstock.tasks.notify.notifier import Notifier
     from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
@@ -30,6 +31,7 @@ class TaskSettings:
     block_rows_max: int = 65_536
     block_bytes_max: int = 8 * 1024 * 1024
     sink_calls_per_second: float = 50.0
+    sink_tables_per_second: float = 1000.0
     sink_bytes_per_second: float = 2_000_000.0
     source_rows_per_second: float = 0.0
     history_rows_per_second: float = 0.0
@@ -159,6 +161,10 @@ class TaskEnvironment(Protocol):
 
     def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
         """Returns what a sink task writes to whose target is outside. `store` is the task's own."""
+        ...
+
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        """Returns what a sink task tells of windows by, None if nobody is to be told."""
         ...
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:

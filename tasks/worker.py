@@ -9,9 +9,9 @@ import gc
 import os
 import threading
 import traceback
-from functools import partial
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 

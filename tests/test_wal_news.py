@@ -61,7 +61,8 @@ WRITES = st.one_of(
 
 
 @settings(max_examples=60, deadline=None)
-@given(groups=st.lists(st.lists(WRITES, max_size=6), min_size=1, max_size=8), segment_bytes=st.sampled_from([5_000, ROOMY]))
+@given(groups=st.lists(st.lists(WRITES, max_size=6), min_size=1, max_size=8),
+       segment_bytes=st.sampled_from([5_000, ROOMY]))
 def test_no_record_is_missed(groups: list[list[Write]], segment_bytes: int) -> None:
     """What a look returns are the tables of the records that a reader finds, unless it says that all are concerned."""
     with tempfile.TemporaryDirectory() as folder:

@@ -367,7 +367,7 @@ class _News:
 
 @pytest.mark.parametrize("has_bell", [True, False])
 def test_streams_are_woken_for_records_that_concern_them(has_bell: bool) -> None:
-    """By the log's bell or by looking; a stream that nothing concerns reads on a little later, and none that has left."""
+    """By the log's bell or by looking; one that nothing concerns reads on a little later, one that has left never."""
     clock = _StandingClock()
     notifier = WalNotifier(clock, 0.0005)
     news = {2: _News(has_bell), 3: _News(has_bell)}
