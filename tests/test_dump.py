@@ -346,6 +346,8 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
             "CREATE STREAM f TRIGGER FORCE_WINDOW_CLOSE INTO y AS SELECT _wstart, sum(v) FROM m PARTITION BY tbname "
             "INTERVAL(1m)",
             "CREATE STREAM o INTO `Other`.z AS SELECT _wstart, sum(v) FROM d.m INTERVAL(1m)",
+            "CREATE STREAM n INTO w AS SELECT _wstart, sum(v) FROM m INTERVAL(1m) NOTIFY ('http://127.0.0.1:9/') "
+            "ON ('WINDOW_CLOSE')",
             "PAUSE STREAM p",
         ):
             sandbox.execute(statement)
@@ -354,10 +356,10 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
     dump(tmp_path / "data", tmp_path / "all")
     with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
         report = restore(tmp_path / "all", sandbox, {"d": "e", "Other": "d"})
-        assert report.streams == ["p", "f", "o"]
+        assert report.streams == ["p", "f", "o", "n"]
         catalog = sandbox.engine.catalog
         streams = {stream.name: stream for stream in catalog.streams()}
-        assert [streams[name].wanted for name in "pfo"] == ["paused", "running", "running"]
+        assert [streams[name].wanted for name in "pfon"] == ["paused", "running", "running", "paused"]
         assert all(stream.created_target for stream in streams.values())
         assert "FILL_HISTORY" not in streams["f"].text
         target = catalog.table_by_uid(streams["o"].target_uid)
