@@ -291,6 +291,31 @@ class Streams:
             raise
         return Result()
 
+    def restore(self, record: StreamRecord) -> StreamRecord:
+        """Puts a stream of another instance, or of an earlier time, into the catalog over tables that are here already.
+
+        Of `record` its id, its source and its cut are made anew: it reads what is written from now on, and what is
+        there if its text says FILL_HISTORY 1. It starts with the next start of the engine, unless it is stopped.
+        Raises what CREATE STREAM would.
+        """
+        if self._catalog.stream(record.name) is not None:
+            raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
+        plan = self.plan_again(record)
+        source_database = require_database(plan.source_database, self._catalog)
+        self._refuse_long_history(plan, source_database)
+        source = self._catalog.table(plan.source_database, plan.source_table)
+        assert source is not None
+        cut = self._storage.durable_cut(source_database.vgroup_ids)
+        restored = self._catalog.create_stream(replace(
+            record, id=0, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
+            source_columns=tuple(column.physical for column in plan.source.columns), start_cut=cut, attempt=0,
+            savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
+            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
+            connections=() if plan.sink.outside is None else (plan.sink.outside.connection,)))
+        for vgroup_id, version in cut:
+            self._storage.vnode(vgroup_id).set_pin(_pin(restored.id), version)
+        return restored
+
     def drop(self, statement: DropStream) -> Result:
         """Ends a stream and forgets it; the result table stays."""
         stream = self.find(statement.name, if_exists=statement.if_exists)
@@ -626,7 +651,7 @@ class Streams:
         for stream_id, problem in self._catalog.damaged_streams.items():
             _log.error("stream %x is set aside: %s", stream_id, problem)
         ids = {*(stream.id for stream in self._catalog.streams()), *self._catalog.damaged_streams}
-        known = {f"{stream_id:x}" for stream_id in ids}
+        known = {f"{id_:x}" for id_ in (*ids, *(ingest.id for ingest in self._catalog.ingests()))}
         root = self._paths.root / "streams"
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
@@ -809,9 +834,7 @@ class Streams:
         interval = options.checkpoint_interval
         nodes = self.nodes_of(plan)
         outside = plan.sink.outside
-        if self._controller is None:
-            self._controller = self._make_controller()
-        self._controller.start(RunningStream(
+        self.controller().start(RunningStream(
             stream_id=stream.id,
             name=stream.name,
             database=database.name,
@@ -829,10 +852,20 @@ class Streams:
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id, database.vgroup_ids),
             last_checkpoint_id=stream.last_checkpoint_id,
-            functions=plan.function_names,
+            company=plan.company,
             snode_ids=nodes.snode_ids,
             connection=lambda: None if outside is None else self._connections.open(outside.connection),
         ))
+
+    def controller(self) -> Controller:
+        """Returns what runs the streams, and ingests; made when the first of them has to run."""
+        if self._controller is None:
+            self._controller = self._make_controller()
+        return self._controller
+
+    def running(self) -> Controller | None:
+        """Returns what runs the streams, None if nothing had to run yet."""
+        return self._controller
 
     def nodes_of(self, plan: StreamPlan) -> Nodes:
         """Returns what a stream that starts now runs on."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
 from penstock.planner.plan import render_tree
-from penstock.planner.stream import NotifyPlan, StreamPlan
+from penstock.planner.stream import Company, NotifyPlan, StreamPlan
 from penstock.planner.stream_outside import columns_outside, delivery
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.build import TaskEdges, task_edges
@@ -78,7 +78,10 @@ def placement(plan: StreamPlan, snode_ids: Sequence[int]) -> str | None:
     reasons: list[str] = []
     if plan.functions:
         called = ", ".join(plan.function_names)
-        reasons.append(f"shared only with streams that call users' functions (udfNice), since it calls {called}")
+        reasons.append(f"shared only with {plan.company.value} (apartNice), since it calls {called}")
+    elif plan.company is Company.OPEN_GROUPS:
+        reasons.append(f"shared only with {plan.company.value} (apartNice), "
+                       "since columns of rows tell its groups apart")
     if snode_ids:
         on = ", ".join(map(str, snode_ids))
         reasons.append(f"shared only with streams that have their agg tasks on the same snodes: {on}")
@@ -123,6 +126,8 @@ def _state(plan: StreamPlan) -> str:
         return f"{bounded}, {kept} are kept; {where}"
     if plan.source.group_is_table:
         return f"{bounded}, {kept} are kept for each child table; {where}"
+    if not plan.grouped_by_values:
+        return f"{bounded}, {kept} are kept for each value of PARTITION BY, no more than tables; {where}"
     return f"unbounded, {kept} are kept for each value of PARTITION BY; {where}"
 
 

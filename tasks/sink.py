@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
-from penstock.tasks.base_task import BaseTask
+from penstock.tasks.base_task import ComputingTask
 from penstock.tasks.compute import OPENED, OPERATION
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.emit.courier import Trouble
@@ -40,6 +40,7 @@ _SMALLEST_WRITE = 64 * 1024
 # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
 _CALLS_AT_ONCE_S = 0.1
 _BYTES_AT_ONCE_S = 1.0
+_TABLES_AT_ONCE_S = 0.1
 # One that the dnode performs and one on its way to it; more would only keep results from being merged.
 _WRITES_UNDER_WAY = 2
 _PATIENCE_S = 0.25
@@ -48,7 +49,7 @@ _ASIDE_QUEUES = 4
 """With as much as so many queues hold set aside, a checkpoint takes no more but waits until some of it is written."""
 
 
-class SinkTask(BaseTask):
+class SinkTask(ComputingTask):
     """One sink task. Few writes are under way; what waits for them stays in the bounded input queue.
 
     Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing; a
@@ -82,6 +83,14 @@ class SinkTask(BaseTask):
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
         self._calls = TokenBucket(calls, burst(calls, _CALLS_AT_ONCE_S), now)
         self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
+        # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
+        # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
+        makes_tables = plan.grouped_by_values and self._outside is None
+        tables = settings.sink_tables_per_second if makes_tables else 0.0
+        self._tables_at_once = burst(tables, _TABLES_AT_ONCE_S)
+        self._tables = TokenBucket(tables, self._tables_at_once, now)
+        self._new_tables = 0  # in `_blocks`, at most
+        self._rest: Block | None = None  # of the last block, with more new tables than one write may have
         self._blocks: list[pa.RecordBatch] = []
         self._blocks_bytes = 0
         self._ready: ResultWrite | None = None
@@ -211,6 +220,13 @@ class SinkTask(BaseTask):
         taken_any = False
         enough = self._write_bytes_max
         while self._blocks_bytes < enough and not self._barriers:
+            if self._rest is not None:
+                if self._blocks:
+                    break
+                rest, self._rest = self._rest, None
+                self._add(rest)
+                taken_any = True
+                continue
             oldest = self._aside.take()
             if oldest is not None:
                 self._add(Block(oldest))
@@ -232,8 +248,18 @@ class SinkTask(BaseTask):
         return taken_any
 
     def _add(self, block: Block) -> None:
-        self._blocks.append(block.data)
-        self._blocks_bytes += block.nbytes
+        """Adds rows to those of the next write, up to the one that would bring too many new child tables."""
+        if not self._tables.unlimited:
+            first = self._destinations.first_of_new(block.data)
+            room = int(self._tables_at_once) - self._new_tables
+            if len(first) > room:
+                end = int(first[room])
+                self._rest = block.part(end, block.data.num_rows - end)
+                block = block.part(0, end)
+            self._new_tables += min(len(first), room)
+        if block.data.num_rows:
+            self._blocks.append(block.data)
+            self._blocks_bytes += block.nbytes
 
     def _note_taken(self, block: Block) -> None:
         self._rows_in += block.data.num_rows
@@ -254,9 +280,9 @@ class SinkTask(BaseTask):
                            self._destinations.children, rows)
 
     def _try_write(self) -> bool:
-        """Submits a write if both buckets allow it. Blocks are merged only then, so that later ones come along."""
+        """Submits a write if all buckets allow it. Blocks are merged only then, so that later ones come along."""
         now = self._clock.monotonic()
-        at = self._calls.available_at(1, now)
+        at = max(self._calls.available_at(1, now), self._tables.available_at(self._new_tables, now))
         if at <= now:
             self._ready = self._ready or self._make_ready()
             at = self._bytes.available_at(self._ready_bytes, now)
@@ -264,7 +290,8 @@ class SinkTask(BaseTask):
             self._allowed_at = at
             self._tracker.enter("RATE_LIMITED", self._limit_text(now))
             return False
-        if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)):
+        if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)
+                and self._tables.try_take(self._new_tables, now)):
             raise InternalError(f"{self.id}: a token bucket refused what it had promised")
         assert self._ready is not None
         write = self._ready
@@ -278,12 +305,14 @@ class SinkTask(BaseTask):
     def _forget_blocks(self) -> None:
         """The blocks that were taken are on their way, or set aside."""
         self._blocks, self._blocks_bytes = [], 0
-        self._ready, self._ready_bytes = None, 0
+        self._ready, self._ready_bytes, self._new_tables = None, 0, 0
         self._allowed_at = None
 
     def _limit_text(self, now: float) -> str:
         if self._bytes.available_at(self._ready_bytes, now) > now:
             return f"its rate limit of {self._settings.sink_bytes_per_second / 1e6:g} MB/s"
+        if self._tables.available_at(self._new_tables, now) > now:
+            return f"its limit of {self._settings.sink_tables_per_second:g} new child tables per second"
         return f"its limit of {self._settings.sink_calls_per_second:g} write calls per second"
 
     def _finish_writes(self) -> bool:
@@ -340,7 +369,8 @@ class SinkTask(BaseTask):
 
     def _complete(self, checkpoint_id: int) -> None:
         """Makes the checkpoint durable: everything before its barriers is written and acknowledged, or set aside."""
-        self._aside.put_back(self._blocks)
+        self._aside.put_back(self._blocks if self._rest is None else [*self._blocks, self._rest.data])
+        self._rest = None
         self._forget_blocks()
         if self._transactions is not None and self._commits_with_checkpoints:
             self._transactions.prepare(checkpoint_id)
