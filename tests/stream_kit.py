@@ -21,7 +21,8 @@ from penstock.sql.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
 from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
-from penstock.tasks.emit.build import OpenTarget, outside_writer
+from penstock.tasks.emit.build import OpenTarget, open_target, outside_writer
+from penstock.tasks.emit.courier import Target
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
@@ -213,8 +214,13 @@ class MemoryEnvironment:
         return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
 
     def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        def open_with(connection: OpenedConnection, known: bool) -> Target:
+            if self.kit.open_target is not None:
+                return self.kit.open_target(connection, known)
+            return self.kit.around(open_target(task, deployment, connection, known))
+
         return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
-                              self.kit.open_target)[0]
+                              open_with)[0]
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.kit.root / "state" / str(task), map_bytes, self._cache)
@@ -234,7 +240,8 @@ class StreamKit:
                  now_ms: int = 0, functions: Sequence[UserFunction] = (), store: Store | None = None,
                  time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None,
                  restarted: bool = False, committed: int | None = None,
-                 connection: OpenedConnection | None = None, open_target: OpenTarget | None = None) -> None:
+                 connection: OpenedConnection | None = None, open_target: OpenTarget | None = None,
+                 around: Callable[[Target], Target] = lambda target: target) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
         `restarted`: another process ran the stream in this directory, from the beginning of the logs; `committed`: the
@@ -242,12 +249,13 @@ class StreamKit:
 
         `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
         writes to, instead of `results`. `connection`: the one of INTO CONNECTION; `open_target` opens the target
-        instead of the product's.
+        instead of the product's, `around` is what the product's is wrapped into.
         """
         self.root = root
         self.writer = writer
         self.connection = connection
         self.open_target = open_target
+        self.around = around
         self.owns_store = store is None
         self.store = store or Store(root, Catalog(vnodes, tables, functions))
         self.clock = self.store.clock
