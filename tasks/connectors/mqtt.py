@@ -78,8 +78,7 @@ class Publisher:
     """A client that publishes, and waits until the broker has taken everything."""
 
     def __init__(self, connection: OpenedConnection, name: str) -> None:
-        """Connects. `name` is added to the connection's client id, which only one client may have. Raises OutsideErrors.
-        """
+        """Connects, as the connection's client id and `name`: only one client may have an id. Raises OutsideErrors."""
         client_id = "-".join(filter(None, (connection.options.get("client_id"), name)))
         connection = replace(connection, options={**connection.options, "client_id": client_id})
         self._connection = connection

@@ -41,8 +41,8 @@ def outside_writer(
         letters = DeadLetters(plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, task,
                               deployment.vgroup_ids[task.index], plan.source.precision, dead_writer())
         dead = DeadResultTable(letters, rows, plan.sink.text, clock)
-    courier = Courier(open_with or partial(open_target, task, deployment), deployment.connection, clock, wake, dead=dead,
-                      give_up_after_s=settings.retry_time_s)
+    courier = Courier(open_with or partial(open_target, task, deployment), deployment.connection, clock, wake,
+                      dead=dead, give_up_after_s=settings.retry_time_s)
     if plan.emits_at_checkpoints:
         return StagedWriter(rows, courier, store, _BACKLOG_QUEUES * settings.queue_bytes), courier
     return DirectWriter(rows, courier), courier
