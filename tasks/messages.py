@@ -354,6 +354,8 @@ class TaskStatus:
     of which `state_memory` are in memory.
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
     `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
+    `notify_sent`: events of windows that addresses of NOTIFY have taken, `notify_failed` that were dropped,
+    `notify_waiting` that are still to be sent, each once per address; `notify_error`: what went wrong last.
     `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
     """
 
@@ -408,6 +410,10 @@ class TaskStatus:
     aside_bytes: int = 0
     wal_access: Access | None = None
     trouble_since_ms: int | None = None
+    notify_sent: int = 0
+    notify_failed: int = 0
+    notify_waiting: int = 0
+    notify_error: str = ""
 
     def __reduce__(self) -> tuple[type[TaskStatus], tuple[Any, ...]]:
         # Heartbeats are full of these: what a dataclass with slots does by itself takes the mnode eight times as long.

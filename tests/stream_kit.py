@@ -26,6 +26,8 @@ from penstock.tasks.emit.courier import Target
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.notify.notifier import Notifier, OpenMouth, notifier_of
+from penstock.tasks.notify.target import open_mouth
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
@@ -222,6 +224,9 @@ class MemoryEnvironment:
         return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
                               open_with)[0]
 
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        return notifier_of(deployment, self.clock, self.wake, self.kit.open_url)
+
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.kit.root / "state" / str(task), map_bytes, self._cache)
 
@@ -241,7 +246,8 @@ class StreamKit:
                  time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None,
                  restarted: bool = False, committed: int | None = None,
                  connection: OpenedConnection | None = None, open_target: OpenTarget | None = None,
-                 around: Callable[[Target], Target] = lambda target: target) -> None:
+                 around: Callable[[Target], Target] = lambda target: target,
+                 open_url: OpenMouth = open_mouth) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
         `restarted`: another process ran the stream in this directory, from the beginning of the logs; `committed`: the
@@ -249,13 +255,15 @@ class StreamKit:
 
         `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
         writes to, instead of `results`. `connection`: the one of INTO CONNECTION; `open_target` opens the target
-        instead of the product's, `around` is what the product's is wrapped into.
+        instead of the product's, `around` is what the product's is wrapped into. `open_url` opens the addresses
+        of NOTIFY.
         """
         self.root = root
         self.writer = writer
         self.connection = connection
         self.open_target = open_target
         self.around = around
+        self.open_url = open_url
         self.owns_store = store is None
         self.store = store or Store(root, Catalog(vnodes, tables, functions))
         self.clock = self.store.clock
@@ -383,7 +391,8 @@ class StreamKit:
 
 def unhurried(**changes: Any) -> TaskSettings:
     """Returns settings without limits of rate, small enough for tests; `changes` are other fields."""
-    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26), **changes)
+    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_per_second=0,
+                                state_map_bytes=1 << 26), **changes)
 
 
 # -- random steps ---------------------------------------------------------------------------------------------------
