@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from penstock.tasks.messages import TaskStatus
 from penstock.tasks.notify import events, notifier
 from penstock.tasks.notify.target import open_mouth
 
+ROOT = Path(__file__).resolve().parent.parent
 T0 = 1_600_000_000_000  # 40 seconds behind a full minute
 MINUTE = 60_000
 Make = Callable[..., StreamKit]
@@ -127,6 +129,8 @@ def test_an_interval_opens_and_closes(make: Make, ear: Ear) -> None:
     }
     assert opened.keys() == closed.keys() - {"windowEnd", "result"}
     assert len({event["eventId"] for event in ear.events()}) == 5
+    [example] = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "connections.md").read_text("utf-8"), flags=re.DOTALL)
+    assert json.loads(example)["streams"][0]["events"][0].keys() == closed.keys()
     url, identity, message = ear.messages[0]
     assert (url, message["messageId"], message["streams"][0]["streamName"]) == ("ws://a", identity, "s")
     assert message.keys() == {"messageId", "timestamp", "streams"}
