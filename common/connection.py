@@ -168,6 +168,11 @@ class OpenedConnection:
         """How long a call may take, in seconds."""
         return read_duration(self.options["timeout"])
 
+    @property
+    def address(self) -> str:
+        """The URL as texts may show it: what is behind `?` may be a key."""
+        return self.options["url"].partition("?")[0]
+
     def hidden(self, text: str) -> str:
         """Returns a text, such as a library's error, without the secrets that it may quote."""
         rules = RULES[self.kind]

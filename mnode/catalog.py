@@ -961,13 +961,7 @@ class Catalog:
                 self._children[parent][child.uid] = child
                 self._namespace_of(self._tables[parent]).children[child.name] = (parent, child)
             for _, value in read.sound_items(_STREAMS, self.damaged_streams):
-                value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
-                value["source_columns"] = tuple(value["source_columns"])
-                value["functions"] = tuple(value.get("functions", ()))
-                value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
-                value["connections"] = tuple(value.get("connections", ()))
-                value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
-                self._streams[value["id"]] = StreamRecord(**value)
+                self._streams[value["id"]] = _stream(value)
             for _, value in read.items(_INGESTS):
                 value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
                 self._ingests[value["id"]] = IngestRecord(**value)
@@ -977,12 +971,34 @@ class Catalog:
                 function = codec.function_from_json(value)
                 self._functions[function.name] = function
             for _, value in read.items(_USERS):
-                value["password"] = PasswordHash(**value["password"])
-                self._users[value["name"]] = UserRecord(**value)
+                self._users[value["name"]] = _user(value)
             for _, value in read.items(_CONNECTIONS):
-                kept = value["connection"]
-                kept["options"] = tuple((option, text) for option, text in kept["options"])
-                self._connections[kept["name"]] = ConnectionRecord(Connection(**kept), value["created_ms"])
+                kept = _connection(value)
+                self._connections[kept.connection.name] = kept
+
+
+def _stream(value: dict[str, Any]) -> StreamRecord:
+    """Returns a stream from its entry, also from one of an older version."""
+    value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
+    value["source_columns"] = tuple(value["source_columns"])
+    value["functions"] = tuple(value.get("functions", ()))
+    value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
+    value["connections"] = tuple(value.get("connections", ()))
+    value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
+    return StreamRecord(**value)
+
+
+def _user(value: dict[str, Any]) -> UserRecord:
+    """Returns a user from its entry."""
+    value["password"] = PasswordHash(**value["password"])
+    return UserRecord(**value)
+
+
+def _connection(value: dict[str, Any]) -> ConnectionRecord:
+    """Returns a connection from its entry."""
+    kept = value["connection"]
+    kept["options"] = tuple((option, text) for option, text in kept["options"])
+    return ConnectionRecord(Connection(**kept), value["created_ms"])
 
 
 class _Write:
@@ -1055,7 +1071,7 @@ class CatalogFile:
         self._path = path
         try:
             self._env = lmdb.open(str(path), readonly=True, max_dbs=len(_STORES), subdir=True)
-            self._stores = {name: self._env.open_db(name, create=False) for name in (_DATABASES, _TABLES, _CHILDREN)}
+            self._stores = dict(self._there())
         except lmdb.Error as error:
             raise StorageError(f"the catalog {path} cannot be opened: {error}",
                                hint="who reads it must be allowed to write its lock.mdb") from error
@@ -1067,6 +1083,29 @@ class CatalogFile:
         with self._env.begin() as transaction:
             value = self._read(transaction).get(_DATABASES, name.encode())
         return None if value is None else codec.database_from_json(value)
+
+    def databases(self) -> list[Database]:
+        """Returns the users' databases, in order of creation."""
+        found = [codec.database_from_json(value) for value in self._values(_DATABASES)]
+        return sorted(found, key=lambda database: database.vgroup_ids)
+
+    def streams(self) -> list[StreamRecord]:
+        """Returns the streams, in order of creation."""
+        return [_stream(value) for value in self._values(_STREAMS)]
+
+    def functions(self) -> list[UserFunction]:
+        """Returns the users' functions, in order of creation."""
+        found = [codec.function_from_json(value) for value in self._values(_FUNCTIONS)]
+        return sorted(found, key=lambda function: function.uid)
+
+    def users(self) -> list[UserRecord]:
+        """Returns the users, in order of creation."""
+        return sorted((_user(value) for value in self._values(_USERS)), key=lambda user: (user.created_ms, user.name))
+
+    def connections(self) -> list[ConnectionRecord]:
+        """Returns the connections to servers outside, in order of creation."""
+        return sorted((_connection(value) for value in self._values(_CONNECTIONS)),
+                      key=lambda kept: (kept.created_ms, kept.connection.name))
 
     def table(self, database: str, name: str) -> Table | None:
         """Returns a super, normal or child table."""
@@ -1082,9 +1121,8 @@ class CatalogFile:
         return None
 
     def tables(self, database: str) -> list[Table]:
-        """Returns the super and the normal tables of a database."""
-        with self._env.begin() as transaction:
-            found = [codec.table_from_json(value)[0] for _, value in self._read(transaction).items(_TABLES)]
+        """Returns the super and the normal tables of a database, in order of creation."""
+        found = [codec.table_from_json(value)[0] for value in self._values(_TABLES)]
         return [table for table in found if table.database == database and table.replaces is None]
 
     def children(self, super_uid: int) -> Iterator[ChildTable]:
@@ -1098,6 +1136,19 @@ class CatalogFile:
         with self._env.begin() as transaction:
             value = self._read(transaction).get(_CHILDREN, key)
         return None if value is None else codec.child_from_json(key, value)[1]
+
+    def _there(self) -> Iterator[tuple[bytes, Any]]:
+        for name in (_DATABASES, _TABLES, _CHILDREN, _STREAMS, _FUNCTIONS, _USERS, _CONNECTIONS):
+            try:
+                yield name, self._env.open_db(name, create=False)
+            except lmdb.NotFoundError:
+                continue  # no engine that knows of it has opened the directory yet
+
+    def _values(self, store: bytes) -> list[Any]:
+        if store not in self._stores:
+            return []
+        with self._env.begin() as transaction:
+            return [value for _, value in self._read(transaction).items(store)]
 
     def _read(self, transaction: Any) -> _Read:
         return _Read(transaction, self._stores, self._path)

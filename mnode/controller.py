@@ -35,6 +35,7 @@ from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.planner.ingest import IngestPlan
+from penstock.planner.stream import Company
 from penstock.tasks import control
 from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
@@ -118,7 +119,7 @@ class ControllerSettings:
     queue_budget_bytes: int = 0
     state_cache_bytes: int = DEFAULT_BYTES
     memory_limit_bytes: int = 0
-    udf_nice: int = 0
+    apart_nice: int = 0
     executors_interval_s: float = 2.0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
@@ -145,7 +146,7 @@ class ControllerSettings:
             queue_budget_bytes=config.queue_budget,
             state_cache_bytes=config.max_stream_backend_cache * MIB,
             memory_limit_bytes=limit_bytes(config.memory_limit, memory_bytes),
-            udf_nice=config.udf_nice,
+            apart_nice=config.apart_nice,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.worker_host,
@@ -164,8 +165,8 @@ class RunningStream:
     `last_checkpoint_id` were used, also if they aren't on disk any more. `snode_ids`: where its agg tasks are, if they
     aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
-    `queueBudget`. `functions`: the users' functions that it calls. `connection` opens what its target outside is
-    reached by, or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others.
+    `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is reached by,
+    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others.
     """
 
     stream_id: int
@@ -185,7 +186,7 @@ class RunningStream:
     last_checkpoint_id: int = 0
     pause_reason: str = ""
     state_limit: int = 0
-    functions: tuple[str, ...] = ()
+    company: Company = Company.ANY
     snode_ids: tuple[int, ...] = ()
     connection: Callable[[], OpenedConnection | None] = lambda: None
 
@@ -476,7 +477,7 @@ class StreamController:
             self._machine.waits_for(group) if group.lacks_slots else group.reason, failures=group.failures,
             streams=tuple(self._entries[stream_id].stream.name for stream_id in sorted(group.streams)),
             executor=executor, host=None if executor is None else hosts.get(executor), slots=1 if group.slots else 0,
-            nice=self._nice(group.user_code))
+            nice=self._nice(group.company))
         worker = self._workers.get(group.name, {}).get(index)
         if worker is None:
             return info
@@ -493,9 +494,9 @@ class StreamController:
             if free > 0:
                 yield WorkerInfo(None, None, None, "FREE", executor=executor.id, host=executor.host, slots=free)
 
-    def _nice(self, user_code: bool) -> int:
+    def _nice(self, company: Company) -> int:
         """Returns how much lower the priority of a group's processes is."""
-        return self._settings.udf_nice if user_code else 0
+        return 0 if company is Company.ANY else self._settings.apart_nice
 
     def close(self, final_checkpoint: bool = True) -> None:
         """Ends all streams and workers; takes at most about as long as the two timeouts for it together.
@@ -732,8 +733,7 @@ class StreamController:
         if stream.stream_id in self._entries:
             return
         self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
-        self._handle(groups.AddStream(
-            stream.stream_id, stream.database, stream.nodes, user_code=bool(stream.functions)))
+        self._handle(groups.AddStream(stream.stream_id, stream.database, stream.nodes, stream.company))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
         entry = self._entries.get(stream_id)
@@ -1017,7 +1017,7 @@ class StreamController:
             self._settings.log_level,
             self._settings.log_format,
             self._settings.state_cache_bytes,
-            self._nice(instruction.user_code),
+            self._nice(instruction.company),
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"

@@ -28,7 +28,7 @@ from penstock.sql.cursor import RESERVED
 from penstock.sql.cuts import cut_text
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.parser import parse_one
-from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
+from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Session, Table, TagValue
 from penstock.sql.statements import CreateStream, Describe, Name, Show
 from penstock.sql.stream_options import altered, given
 from penstock.sql.types import INTEGERS, DataType, Kind
@@ -246,10 +246,7 @@ class Shower:
 
     def _create_database(self, show: Show, session: Session) -> Result:
         database = require_database(show.database or "", self._catalog)
-        quoted = ("PRECISION", "CACHEMODEL", "ENCRYPT_ALGORITHM", "STRICT")
-        parts = [f"{option} {quote_string(value) if option in quoted else value}"
-                 for option, value in effective_options(database.options).items() if value]
-        statement = f"CREATE DATABASE {_name(database.name)} {' '.join(parts)}"
+        statement = f"CREATE DATABASE {_name(database.name)} {database_options(database.options)}"
         return rows_result((("Database", _TEXT), ("Create Database", _TEXT)), [(database.name, statement)])
 
     def _create_table(self, show: Show, session: Session) -> Result:
@@ -272,6 +269,13 @@ class Shower:
         kept = kept_defaults(statement, TimeDefaults(**stream.defaults))
         text = altered(statement, kept) if given(kept) else stream.text
         return rows_result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, text)])
+
+
+def database_options(options: DatabaseOptions) -> str:
+    """Returns the options as CREATE DATABASE has them, every one that has a value."""
+    quoted = ("PRECISION", "CACHEMODEL", "ENCRYPT_ALGORITHM", "STRICT")
+    return " ".join(f"{option} {quote_string(value) if option in quoted else value}"
+                    for option, value in effective_options(options).items() if value)
 
 
 def create_statement(table: Table) -> str:

@@ -291,6 +291,31 @@ class Streams:
             raise
         return Result()
 
+    def restore(self, record: StreamRecord) -> StreamRecord:
+        """Puts a stream of another instance, or of an earlier time, into the catalog over tables that are here already.
+
+        Of `record` its id, its source and its cut are made anew: it reads what is written from now on, and what is
+        there if its text says FILL_HISTORY 1. It starts with the next start of the engine, unless it is stopped.
+        Raises what CREATE STREAM would.
+        """
+        if self._catalog.stream(record.name) is not None:
+            raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
+        plan = self.plan_again(record)
+        source_database = require_database(plan.source_database, self._catalog)
+        self._refuse_long_history(plan, source_database)
+        source = self._catalog.table(plan.source_database, plan.source_table)
+        assert source is not None
+        cut = self._storage.durable_cut(source_database.vgroup_ids)
+        restored = self._catalog.create_stream(replace(
+            record, id=0, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
+            source_columns=tuple(column.physical for column in plan.source.columns), start_cut=cut, attempt=0,
+            savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
+            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
+            connections=() if plan.sink.outside is None else (plan.sink.outside.connection,)))
+        for vgroup_id, version in cut:
+            self._storage.vnode(vgroup_id).set_pin(_pin(restored.id), version)
+        return restored
+
     def drop(self, statement: DropStream) -> Result:
         """Ends a stream and forgets it; the result table stays."""
         stream = self.find(statement.name, if_exists=statement.if_exists)
@@ -827,7 +852,7 @@ class Streams:
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id, database.vgroup_ids),
             last_checkpoint_id=stream.last_checkpoint_id,
-            functions=plan.function_names,
+            company=plan.company,
             snode_ids=nodes.snode_ids,
             connection=lambda: None if outside is None else self._connections.open(outside.connection),
         ))

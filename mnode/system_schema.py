@@ -103,7 +103,8 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("blocked_by", _text(64)), ("history", _text(128)), ("guarantee", _text(20)), ("delivery", _text(64)),
             ("verdict", _LINE), ("source_quota", _text(24)), ("history_quota", _text(24)),
             ("sink_calls_quota", _text(24)),
-            ("state_bytes", _BIG), ("state_limit", _BIG),
+            ("state_bytes", _BIG), ("state_limit", _BIG), ("notify_sent", _BIG), ("notify_failed", _BIG),
+            ("notify_waiting", _BIG), ("notify_error", _LINE),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -124,6 +125,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("state_capacity", _BIG), ("busy_total_seconds", _DOUBLE), ("blocked_total_seconds", _DOUBLE),
             ("udf_total_seconds", _DOUBLE), ("downstream", _LINE), ("aside_bytes", _BIG),
             ("wal_access", _WORD), ("worker_group", _text(96)), ("placement", _LINE),
+            ("notify_sent", _BIG), ("notify_failed", _BIG), ("notify_waiting", _BIG), ("notify_error", _LINE),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),

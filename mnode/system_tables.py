@@ -34,7 +34,7 @@ from penstock.mnode.verdict import stalled_reason
 from penstock.sql.dialect import quote_string
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
-from penstock.tasks.messages import TaskId
+from penstock.tasks.messages import TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
 
 Row = tuple[Any, ...]
@@ -351,6 +351,9 @@ class SystemTables:
                 info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
                 _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
                 state_bytes(report.status for report in reports), info.state_limit or None,
+                sum(status.notify_sent for status in sinks), sum(status.notify_failed for status in sinks),
+                sum(status.notify_waiting for status in sinks),
+                next((status.notify_error for status in sinks if status.notify_error), None),
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -366,7 +369,7 @@ class SystemTables:
                 info = now.infos[stream.id]
                 yield (*_task_row(stream, report, Nodes(vgroups, info.snode_ids), starts, precision, checkpoint,
                                   now.downstream.get(report.status.task, ())),
-                       info.worker_group or None, info.placement or None)
+                       info.worker_group or None, info.placement or None, *_notified(report.status))
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
@@ -503,6 +506,13 @@ def _task_row(
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
         ", ".join(map(str, downstream)) or None, status.aside_bytes, status.wal_access,
     )
+
+
+def _notified(status: TaskStatus) -> Row:
+    """Returns how the notifications of a sink task go; the others send none."""
+    if status.task.level != "sink":
+        return (None, None, None, None)
+    return (status.notify_sent, status.notify_failed, status.notify_waiting, status.notify_error or None)
 
 
 def _percent(share: float | None) -> float | None:

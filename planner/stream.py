@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import Literal
 
 from penstock.common.connection import ConnectionKind
@@ -10,7 +11,15 @@ from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.plan import PlanNode
 from penstock.planner.user_calls import UserCall
 from penstock.sql.schema import Column, UserFunction
-from penstock.sql.statements import FillMode, Guarantee, IntervalWindow, OnFailure, OutsideFormat
+from penstock.sql.statements import (
+    FillMode,
+    Guarantee,
+    IntervalWindow,
+    NotifyEvent,
+    NotifyFailure,
+    OnFailure,
+    OutsideFormat,
+)
 from penstock.sql.types import DataType, Precision
 
 Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
@@ -192,6 +201,25 @@ class OutsidePlan:
     on_failure: OnFailure = "pause"
 
 
+WindowType = Literal["Time", "State", "Session", "Event", "Count"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyPlan:
+    """Who is told of windows that open and close.
+
+    `end_column`: which result column is the window's end; None: `AggPlan.window` tells. `skips_before`: of windows that
+    start before it nobody is told, in units of the source's precision; None: of all they are.
+    """
+
+    urls: tuple[str, ...]
+    events: tuple[NotifyEvent, ...]
+    on_failure: NotifyFailure
+    window_type: WindowType
+    end_column: int | None
+    skips_before: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class SinkPlan:
     """Where results go.
@@ -290,6 +318,14 @@ class DlqPlan:
         return f"{self.database}.{self.table}"
 
 
+class Company(Enum):
+    """With whom a stream shares processes: only with streams of the same kind."""
+
+    ANY = "streams that keep no more groups than there are tables, and call no users' functions"
+    USER_CODE = "streams that call users' functions"
+    OPEN_GROUPS = "streams whose groups nothing bounds"
+
+
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One planned stream.
@@ -298,7 +334,8 @@ class StreamPlan:
     `agg` is None for scalar streams (no window), and for those by the clock, which have `force`. `period_ms`:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
-    `table_key`: which of the keys is the name of the rows' table, if any is.
+    `table_key`: which of the keys is the name of the rows' table, if any is. `grouped_by_values`: columns of rows tell
+    groups apart, so nothing bounds how many there are; with names and tags of tables there are no more than tables.
     `functions` are the users' functions that the SQL texts call. `guarantee`: how often a row counts after a failure.
     `on_error`: what becomes of rows that can't be computed; null is TDengine's way: functions give NULL, and what else
     fails ends the attempt.
@@ -328,6 +365,20 @@ class StreamPlan:
     dlq: DlqPlan | None = None
     guarantee: Guarantee = "exactly_once"
     table_key: int | None = None
+    grouped_by_values: bool = False
+    notify: NotifyPlan | None = None
+
+    @property
+    def company(self) -> Company:
+        """With whom the stream may share processes."""
+        if self.functions:
+            return Company.USER_CODE
+        return Company.OPEN_GROUPS if self.grouped_by_values and self.agg is not None else Company.ANY
+
+    @property
+    def announces_windows(self) -> bool:
+        """Whether agg tasks tell sink tasks of windows that open."""
+        return self.notify is not None and "window_open" in self.notify.events
 
     @property
     def function_names(self) -> tuple[str, ...]:

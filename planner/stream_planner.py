@@ -42,6 +42,7 @@ from penstock.planner.stream import (
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
 from penstock.planner.stream_joins import plan_stream_join
+from penstock.planner.stream_notify import NOTIFY_TRIGGERS, plan_notify
 from penstock.planner.stream_outside import plan_outside
 from penstock.planner.stream_row_windows import (
     END_ROWS,
@@ -138,6 +139,8 @@ def plan_stream(
                                  hint="a result table is a part of Penstock and has no failures of its own")
     if plan.dlq is None and options.on_failure == "dlq":
         plan = replace(plan, dlq=plan_dlq(options, planner.table, planner.precision, catalog, session))
+    if statement.notify is not None and plan.notify is None:
+        raise NotSupportedError(f"NOTIFY doesn't go with TRIGGER {plan.trigger.upper()}", hint=NOTIFY_TRIGGERS)
     return replace(plan, functions=tuple(functions), guarantee=statement.options.guarantee or "exactly_once")
 
 
@@ -220,6 +223,7 @@ class _Planner:
                                         hint="only the start of a window tells which result is to be replaced")
             self.partials.update({(name,): (name, partial)
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
+        notify = plan_notify(self.statement, trigger.mode, casts, time)
         if time.clock != "event":
             trigger = replace(trigger, ignore_expired=False, ignore_update=True)
         self.row_key()  # source tasks tell rows by it
@@ -234,6 +238,8 @@ class _Planner:
             history=self._history(), delete_mark=self._delete_mark(), time=time, on_error=on_error,
             dlq=plan_dlq(options, self.table, self.precision, self.catalog, self.session),
             table_key=next((place for place, key in enumerate(self.keys) if key.sql == "tbname"), None),
+            grouped_by_values=not self._keys_are_of_tables(),
+            notify=notify,
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -743,10 +749,9 @@ class _Planner:
         window: IntervalWindow | None = None, marks: WindowMarks | None = None,
     ) -> SourceKernel | None:
         """Returns what a source task can compute without DuckDB: groups must follow from the child table alone."""
-        members = {"tbname", *(tag.name for tag in self.table.tags)}
         groups_sql = None
         if self.keys:
-            if not set().union(*(columns_of(key.sql) for key in self.keys)) <= members:
+            if not self._keys_are_of_tables():
                 return None
             groups_sql = f"SELECT {', '.join(['_tuid', f'{gid} AS _gid', *keys])} FROM children"
         panes = panes_of(window, self.precision, self.session.time_zone) if window is not None else None
@@ -760,6 +765,11 @@ class _Planner:
             partials=[partial for _, partial in self.partials.values()], projections=projections,
             marks=marks.marks if marks is not None else (),
             mark_condition=marks.condition if marks is not None else None, panes=panes, types=types)
+
+    def _keys_are_of_tables(self) -> bool:
+        """Tells whether a row's keys follow from its child table alone: from its name and its tags."""
+        members = {"tbname", *(tag.name for tag in self.table.tags)}
+        return all(set(columns_of(key.sql)) <= members for key in self.keys)
 
     def _is_tag(self, key: Key) -> bool:
         return any(key.sql == quoted(tag.name) for tag in self.table.tags)

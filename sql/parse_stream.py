@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from sqlglot import exp
 
-from penstock.common.errors import NotSupportedError
 from penstock.common.quantities import MIB, TIB, read_size, size_text
 from penstock.sql.cursor import Cursor
 from penstock.sql.lexer import Token, TokenKind
-from penstock.sql.literals import position
 from penstock.sql.parse_ddl import parse_column_definition, parse_parenthesised, take_if_exists, take_if_not_exists
 from penstock.sql.parse_expression import parse_expression
 from penstock.sql.parse_query import at_query, parse_query
@@ -30,6 +28,9 @@ from penstock.sql.statements import (
     Guarantee,
     Name,
     NoteTime,
+    Notify,
+    NotifyEvent,
+    NotifyFailure,
     OutsideFormat,
     OutsideTarget,
     PauseIngest,
@@ -260,11 +261,41 @@ def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False)
         raise cursor.fail("a stream takes a single SELECT, not a UNION", query_start)
     if query.into_file is not None:
         raise cursor.fail("a stream cannot write to a file", query_start)
-    if cursor.at("NOTIFY"):
-        token = cursor.token
-        raise NotSupportedError("NOTIFY is not supported", position=position(cursor.text, token.start, len(token.raw)))
+    notify = _parse_notify(cursor) if cursor.take("NOTIFY") else None
     return CreateStream(name, options, target, query, if_not_exists, cursor.source(start), options_place,
-                        or_replace)
+                        or_replace, notify)
+
+
+def _parse_notify(cursor: Cursor) -> Notify:
+    """Parses what follows NOTIFY: `(url, ...) ON (event, ...) [NOTIFY_HISTORY 0|1] [ON_FAILURE DROP|PAUSE]`."""
+    urls = parse_parenthesised(cursor, lambda inside: inside.string("a URL"))
+    cursor.expect("ON")
+    events = parse_parenthesised(cursor, _parse_notify_event)
+    history: bool | None = None
+    on_failure: NotifyFailure | None = None
+    while not cursor.at_end:
+        token = cursor.token
+        word = cursor.take_any("NOTIFY_HISTORY", "ON_FAILURE")
+        if word is None:
+            break
+        if (history if word == "NOTIFY_HISTORY" else on_failure) is not None:
+            raise cursor.fail(f"{word} is given twice", token)
+        if word == "NOTIFY_HISTORY":
+            history = bool(cursor.integer(word, maximum=1))
+        else:
+            fate = cursor.take_any("DROP", "PAUSE")
+            if fate is None:
+                raise cursor.fail("DROP or PAUSE is expected behind ON_FAILURE")
+            on_failure = cast(NotifyFailure, fate.lower())
+    return Notify(urls, tuple(dict.fromkeys(events)), history or False, on_failure or "pause")
+
+
+def _parse_notify_event(cursor: Cursor) -> NotifyEvent:
+    token = cursor.token
+    event = cursor.string("an event").lower()
+    if event not in get_args(NotifyEvent):
+        raise cursor.fail("'WINDOW_OPEN' or 'WINDOW_CLOSE' is expected", token)
+    return cast(NotifyEvent, event)
 
 
 def _parse_target(cursor: Cursor) -> StreamTarget:

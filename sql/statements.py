@@ -478,6 +478,20 @@ class StreamTarget:
     outside: OutsideTarget | None = None
 
 
+NotifyEvent = Literal["window_open", "window_close"]
+NotifyFailure = Literal["pause", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """NOTIFY (url, ...) ON ('WINDOW_OPEN', ...) [NOTIFY_HISTORY 0|1] [ON_FAILURE DROP|PAUSE]."""
+
+    urls: tuple[str, ...]
+    events: tuple[NotifyEvent, ...]
+    history: bool = False
+    on_failure: NotifyFailure = "pause"
+
+
 @dataclass(frozen=True, slots=True)
 class CreateStream(Statement):
     """`text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
@@ -493,6 +507,7 @@ class CreateStream(Statement):
     text: str = ""
     options_place: tuple[int, int] = (0, 0)
     or_replace: bool = False
+    notify: Notify | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,13 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import ComputingTask
-from penstock.tasks.compute import result_schema
+from penstock.tasks.compute import OPERATION, result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.final_stage import FinalStage
@@ -264,6 +265,10 @@ class AggTask(ComputingTask):
             self._outbox.send(channels[0], results)
             return
         self._outbox.spread(self._destinations.sinks_of(self._destinations.learn(results), len(channels)), results)
+
+    def _announce(self, results: pa.RecordBatch, operation: int) -> None:
+        """Sends on what only those need who are notified: OPENED or VOIDED."""
+        self._route(results.set_column(0, OPERATION, pa.array(np.full(results.num_rows, operation, np.uint8))))
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)

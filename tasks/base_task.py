@@ -38,6 +38,7 @@ class BaseTask:
     """A task of a stream or an ingest. Subclasses set up their queues, work in `step` and say what their state is."""
 
     input: ChannelQueue[TaskId]
+    followed_table: int | None = None
 
     def __init__(self, task: TaskId, deployment: Deployment, environment: TaskEnvironment) -> None:
         settings = deployment.settings
@@ -174,6 +175,7 @@ class BaseSourceTask(ComputingTask):
         super().__init__(TaskId(deployment.stream_id, "source", index), deployment, environment)
         self.input = ChannelQueue(self._settings.queue_bytes, [self.id], environment.wake)
         self._source = self._plan.source
+        self.followed_table = self._source.storage_uid
         self._vgroup_id = deployment.vgroup_ids[index]
         self._children = Children(self._source, deployment.children[index])
         self._checkpoints: deque[int] = deque()

@@ -24,6 +24,7 @@ from penstock.tasks.emit.build import outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.messages import TaskCheckpoint, TaskId
 from penstock.tasks.messages_in import Consumer, Positions
+from penstock.tasks.notify.notifier import Notifier, notifier_of
 from penstock.tasks.remote_log import LogRequest, RemoteLogs
 from penstock.tasks.result_writer import FlightResultWriter
 from penstock.tasks.state_cache import StateCache
@@ -32,6 +33,7 @@ from penstock.tasks.task import IngestDeployment, ResultWriter, StreamDeployment
 from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import Log, LogFiles
+from penstock.wal.news import WalNews
 from penstock.wal.reader import WalReader
 
 LOCK_NAME = "OWNER"
@@ -288,6 +290,10 @@ class WorkerEnvironment:
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(self._data.log(vgroup_id), after_version + 1)
 
+    def open_news(self, vgroup_id: int) -> WalNews:
+        """Opens a vnode's log for who wakes the streams that follow it."""
+        return WalNews(self._data.log(vgroup_id))
+
     def read_rows(
         self,
         vgroup_id: int,
@@ -321,6 +327,12 @@ class WorkerEnvironment:
         writer, courier = outside_writer(task, deployment, store, self.clock, self.wake, dead_writer)
         courier.start(f"deliver {task}")
         return writer
+
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        notifier = notifier_of(deployment, self.clock, self.wake)
+        if notifier is not None:
+            notifier.start(f"notify {task}")
+        return notifier
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return self._data.open_state(task, map_bytes)

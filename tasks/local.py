@@ -22,6 +22,7 @@ from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.messages_in import Consumer, Positions
+from penstock.tasks.notify.notifier import Notifier
 from penstock.tasks.runner import LocalLink, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
@@ -126,6 +127,9 @@ class LocalEnvironment:
 
     def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
         return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task))[0]
+
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        return None  # nobody outside is to hear of a trial
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.paths.state(task.stream_id, str(task)), map_bytes, self.state_cache)

@@ -366,6 +366,8 @@ class TaskStatus:
     `messages_lag`: how many messages an ingest has still to read, None where the broker doesn't tell. `unknown_rows`:
     rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
     `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
+    `notify_sent`: events of windows that addresses of NOTIFY have taken, `notify_failed` that were dropped,
+    `notify_waiting` that are still to be sent, each once per address; `notify_error`: what went wrong last.
     `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
     """
 
@@ -423,6 +425,10 @@ class TaskStatus:
     unknown_rows: int = 0
     last_refused: str = ""
     trouble_since_ms: int | None = None
+    notify_sent: int = 0
+    notify_failed: int = 0
+    notify_waiting: int = 0
+    notify_error: str = ""
 
     def __reduce__(self) -> tuple[type[TaskStatus], tuple[Any, ...]]:
         # Heartbeats are full of these: what a dataclass with slots does by itself takes the mnode eight times as long.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.planner.ingest import IngestPlan
     from penstock.planner.stream import StreamPlan
     from penstock.tasks.emit.writers import OutsideWriter
+    from penstock.tasks.notify.notifier import Notifier
     from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
@@ -32,6 +33,7 @@ class TaskSettings:
     block_rows_max: int = 65_536
     block_bytes_max: int = 8 * 1024 * 1024
     sink_calls_per_second: float = 50.0
+    sink_tables_per_second: float = 1000.0
     sink_bytes_per_second: float = 2_000_000.0
     source_rows_per_second: float = 0.0
     history_rows_per_second: float = 0.0
@@ -198,6 +200,10 @@ class TaskEnvironment(Protocol):
         """Returns what a sink task writes to whose target is outside. `store` is the task's own."""
         ...
 
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        """Returns what a sink task tells of windows by, None if nobody is to be told."""
+        ...
+
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         """Returns the state of a task, of `map_bytes` at most; nobody else has it open. The task closes it."""
         ...
@@ -213,6 +219,11 @@ class StreamTask(Protocol):
     """A task as the runtime drives it. `step` and `close` are called by one thread only; `post` by any."""
 
     id: TaskId
+
+    @property
+    def followed_table(self) -> int | None:
+        """The uid of the table that a source task follows in its vnode's log; None for other tasks."""
+        ...
 
     @property
     def input(self) -> ChannelQueue[TaskId]: ...

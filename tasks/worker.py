@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -186,10 +187,11 @@ class Worker:
         )  # fmt: skip
         stream.queues.add(queues_of(tasks))
         for task in tasks:
-            if task.id.level == "source" and isinstance(deployment, StreamDeployment):
+            if task.followed_table is not None and isinstance(deployment, StreamDeployment):
                 vgroup_id = deployment.vgroup_ids[task.id.index]
-                log = stream.environment.open_wal(vgroup_id, 0)
-                self._notifier.follow(vgroup_id, deployment.stream_id, log, stream.runner.wake)
+                self._notifier.follow(
+                    vgroup_id, deployment.stream_id, task.followed_table,
+                    partial(stream.environment.open_news, vgroup_id), stream.runner.wake)
         return tasks, links
 
     def _start(self, message: StartStream) -> None:

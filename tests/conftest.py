@@ -27,6 +27,7 @@ TEST_CONFIG: dict[str, Any] = {
     "heartbeatInterval": "50ms",
     "streamSinkDataRate": 0,
     "sinkCallsPerSecond": 1000,
+    "sinkTablesPerSecond": 0,
     "spark.master": "local[16]",
 }
 

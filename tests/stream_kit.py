@@ -25,6 +25,8 @@ from penstock.tasks.emit.build import OpenTarget, outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.notify.notifier import Notifier, OpenMouth, notifier_of
+from penstock.tasks.notify.target import open_mouth
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
@@ -216,6 +218,9 @@ class MemoryEnvironment:
         return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
                               self.kit.open_target)[0]
 
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        return notifier_of(deployment, self.clock, self.wake, self.kit.open_url)
+
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.kit.root / "state" / str(task), map_bytes, self._cache)
 
@@ -234,7 +239,8 @@ class StreamKit:
                  now_ms: int = 0, functions: Sequence[UserFunction] = (), store: Store | None = None,
                  time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None,
                  restarted: bool = False, committed: int | None = None,
-                 connection: OpenedConnection | None = None, open_target: OpenTarget | None = None) -> None:
+                 connection: OpenedConnection | None = None, open_target: OpenTarget | None = None,
+                 open_url: OpenMouth = open_mouth) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
         `restarted`: another process ran the stream in this directory, from the beginning of the logs; `committed`: the
@@ -242,12 +248,13 @@ class StreamKit:
 
         `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
         writes to, instead of `results`. `connection`: the one of INTO CONNECTION; `open_target` opens the target
-        instead of the product's.
+        instead of the product's. `open_url` opens the addresses of NOTIFY.
         """
         self.root = root
         self.writer = writer
         self.connection = connection
         self.open_target = open_target
+        self.open_url = open_url
         self.owns_store = store is None
         self.store = store or Store(root, Catalog(vnodes, tables, functions))
         self.clock = self.store.clock
@@ -375,7 +382,8 @@ class StreamKit:
 
 def unhurried(**changes: Any) -> TaskSettings:
     """Returns settings without limits of rate, small enough for tests; `changes` are other fields."""
-    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26), **changes)
+    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_per_second=0,
+                                state_map_bytes=1 << 26), **changes)
 
 
 # -- random steps ---------------------------------------------------------------------------------------------------

@@ -22,6 +22,8 @@ TUID_COLUMN = "_tuid"
 _BODY = struct.Struct("<IIBBHIQqI")
 _CRC = struct.Struct("<I")
 HEADER_SIZE = _BODY.size + _CRC.size
+_TABLE = struct.Struct("<Q")  # both ROWS and DELETE begin so
+TABLE_SIZE = _TABLE.size
 _ROWS = struct.Struct("<QII")
 _ORIGIN = struct.Struct("<QqH")
 _SCHEMA = struct.Struct("<QIB3x")
@@ -260,6 +262,18 @@ def decode_schema(header: Header, payload: bytes) -> SchemaRecord:
     except (struct.error, pa.ArrowInvalid, OSError) as error:
         raise DamagedRecordError(f"the schema cannot be decoded: {error}") from error
     return SchemaRecord(header.version, table_uid, shape, schema)
+
+
+def table_of(start: bytes) -> int:
+    """Returns the uid of the table that a ROWS or DELETE record is of, from the first TABLE_SIZE bytes of its payload.
+
+    Raises DamagedRecordError if they are too few.
+    """
+    try:
+        (table_uid,) = _TABLE.unpack_from(start)
+    except struct.error as error:
+        raise DamagedRecordError("the payload is cut off") from error
+    return int(table_uid)
 
 
 def decode(header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) -> Record:

@@ -35,7 +35,7 @@ def answer_error(connection: OpenedConnection, response: httpx.Response) -> Outs
     """Returns the Penstock error for an answer, None if it is fine."""
     if response.status_code < 400:
         return None
-    text = f"{connection.options['url']} answers {response.status_code} {response.reason_phrase}"
+    text = f"{connection.address} answers {response.status_code} {response.reason_phrase}"
     if response.status_code in (401, 403, 407):
         return LoginRefusedError(f"login refused: {text}")
     if response.status_code in (404, 410):
@@ -48,7 +48,7 @@ def answer_error(connection: OpenedConnection, response: httpx.Response) -> Outs
 def outside_error(connection: OpenedConnection, error: httpx.HTTPError) -> OutsideError:
     """Returns the Penstock error for a request that got no answer."""
     text = connection.hidden(f"{type(error).__name__}: {error}")
-    return ConnectionFailedError(f"unreachable: {connection.options['url']}: {text}")
+    return ConnectionFailedError(f"unreachable: {connection.address}: {text}")
 
 
 class Poster:

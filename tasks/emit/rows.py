@@ -80,7 +80,7 @@ class OutsideRows:
     def events(self, rows: pa.RecordBatch) -> Iterator[Event]:
         """Yields the events of rows that `of` made."""
         names = [column.name for column in self.columns]
-        columns = [_plain(rows.column(n), column) for n, column in enumerate(self.columns, 1)]
+        columns = [plain_values(rows.column(n), column) for n, column in enumerate(self.columns, 1)]
         for operation, *values in zip(rows.column(0).to_pylist(), *columns, strict=True):
             word, kept = (DELETE, values[:self._of_delete]) if operation else (UPSERT, values)
             found = dict(zip(names, kept, strict=False))
@@ -119,7 +119,7 @@ def json_text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
 
 
-def _plain(values: pa.Array, column: Column) -> list[Any]:
+def plain_values(values: pa.Array, column: Column) -> list[Any]:
     """Returns values as JSON and CSV have them: times as text in UTC, bytes in base64, what isn't finite as None."""
     match column.type.kind:
         case Kind.TIMESTAMP:
