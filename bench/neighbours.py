@@ -5,7 +5,8 @@ the moment at which a row should have been sent to its result being visible. The
 
 - `tame`: the same as the others, the measure of all;
 - `udf`: a function in Python that computes for half a second per block, without giving anybody else the processor;
-- `state`: sessions by a column that is new with every row, none of which closes, fed as fast as the stream reads.
+- `state`: sessions by a column that is new with every row, none of which closes, fed as fast as the stream reads;
+- `tables`: the same, but sessions close at once, so that every row makes a child table of the result.
 
 The ratio is that of the nine's p50 and p99 beside a hostile tenth to those beside a tame one.
 """
@@ -31,7 +32,7 @@ from bench.node import Node
 from bench.setup import DATABASE
 from penstock import __version__
 
-TENTHS = ("tame", "udf", "state")
+TENTHS = ("tame", "udf", "state", "tables")
 _TAME = 9
 _T0 = 1_700_000_000_000
 _WARM_S = 3.0
@@ -54,6 +55,13 @@ _STREAMS: Mapping[str, str] = {
     "tame": "SELECT ts, v FROM m PARTITION BY tbname",
     "udf": "SELECT ts, crunch(v) v FROM hog PARTITION BY tbname",
     "state": "SELECT _wstart, count(*) n, sum(v) s FROM hog PARTITION BY v SESSION(ts, 1h)",
+    "tables": "SELECT _wstart, count(*) n, sum(v) s FROM hog PARTITION BY v SESSION(ts, 1h)",
+}
+_OPTIONS: Mapping[str, str] = {
+    "tame": "TRIGGER AT_ONCE",
+    "udf": "TRIGGER AT_ONCE",
+    "state": "TRIGGER WINDOW_CLOSE WATERMARK 3650d",
+    "tables": "TRIGGER WINDOW_CLOSE",
 }
 
 
@@ -72,8 +80,7 @@ def beside(folder: Path, phase: Phase, tenth: str, schedule: Schedule, seconds: 
             node.execute(statement)
         for n in range(_TAME):
             node.execute(f"CREATE STREAM s{n} TRIGGER AT_ONCE INTO o{n} AS {_STREAMS['tame']}")
-        trigger = "WINDOW_CLOSE" if tenth == "state" else "AT_ONCE"
-        node.execute(f"CREATE STREAM tenth TRIGGER {trigger} INTO o AS {_STREAMS[tenth]}")
+        node.execute(f"CREATE STREAM tenth {_OPTIONS[tenth]} INTO o AS {_STREAMS[tenth]}")
         node.wait_running()
         watched = {stream.id for stream in node.engine.catalog.streams() if stream.name != "tenth"}
         stop = threading.Event()
@@ -86,7 +93,7 @@ def beside(folder: Path, phase: Phase, tenth: str, schedule: Schedule, seconds: 
         stop.set()
         node.wait_until(lambda: _shown(node, watched) == _TAME * len(due) * schedule.rows_per_tick, _SETTLE_S)
         return {"measure": "neighbours", "engine": "penstock", "tenth": tenth, "streams": _TAME + 1,
-                "rows_per_second": schedule.rows_per_second, "seconds": seconds,
+                "rows_per_second": schedule.rows_per_second, "tick_ms": schedule.tick_ms, "seconds": seconds,
                 "latency_from_schedule_ms": percentiles(_latencies(node, watched, due, schedule))}
 
 
@@ -147,15 +154,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.neighbours", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows-per-second", type=int, default=1000)
+    parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
     parser.add_argument("--seconds", type=int, default=20, help="how long each latency is measured (default 20)")
     parser.add_argument("--streams-per-worker", type=int, help="instead of the default")
     parser.add_argument("--tenths", nargs="+", choices=TENTHS[1:], default=TENTHS[1:])
     options = parser.parse_args(arguments)
     config = {} if options.streams_per_worker is None else {"streamsPerWorker": options.streams_per_worker}
+    schedule = Schedule(options.rows_per_second, options.tick_ms)
     latency: dict[str, dict[str, float]] = {}
     for tenth in ("tame", *options.tenths):
-        line = measured(beside, None, tenth=tenth, schedule=Schedule(options.rows_per_second), seconds=options.seconds,
-                        config=config)
+        line = measured(beside, None, tenth=tenth, schedule=schedule, seconds=options.seconds, config=config)
         latency[tenth] = line["latency_from_schedule_ms"]
         print(json.dumps({"version": __version__, **config, **line}), flush=True)
     print(json.dumps({"measure": "neighbours", "version": __version__, **config, "ratios": {

@@ -123,16 +123,19 @@ class Config:
     history_rate: float = field(metadata=_key("streams", "number", 1, 1_000_000_000, or_zero=True))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))
+    sink_tables_per_second: float = field(metadata=_key("sinks", "number", 0, 1_000_000))
     stream_sink_data_rate: float = field(metadata=_key("sinks", "number", 0.1, 5, or_zero=True))
+    emit_retry_time: float = field(metadata=_key("sinks", "duration", 0, 365 * DAY))
 
     checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))
+    ingest_checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))
     checkpoint_timeout: float = field(metadata=_key("checkpoints", "duration", 1, DAY))
     checkpoints_kept: int = field(metadata=_key("checkpoints", "integer", 1, 100))
     checkpoint_backup_dir: str = field(metadata=_key("checkpoints", "text", or_empty=True))
     checkpoint_backup_interval: float = field(metadata=_key("checkpoints", "duration", 0, DAY))
 
     streams_per_worker: int = field(metadata=_key("workers", "integer", 1, 60))
-    udf_nice: int = field(metadata=_key("workers", "integer", 0, 19))
+    apart_nice: int = field(metadata=_key("workers", "integer", 0, 19))
     worker_idle_timeout: float = field(metadata=_key("workers", "duration", 0, DAY))
     heartbeat_interval: float = field(metadata=_key("workers", "duration", 0.01, MINUTE))
     heartbeat_timeout: float = field(metadata=_key("workers", "duration", 0.1, HOUR))

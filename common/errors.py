@@ -171,6 +171,52 @@ class OutOfMemoryError(PenstockError):
                    hint="give the worker's container more memory, or lower streamBufferSize and blockRowsMax")
 
 
+class OutsideError(PenstockError):
+    """A server or a place outside of Penstock that a connection leads to doesn't do what it should."""
+
+    actor: ClassVar[Actor] = "operator"
+
+
+class ConnectionFailedError(OutsideError):
+    """It can't be reached, or doesn't answer in time."""
+
+    retry = True
+
+
+class LoginRefusedError(OutsideError):
+    """It refuses the user, the password, the token or the certificate of the connection."""
+
+
+class TargetMissingError(OutsideError):
+    """It was reached, but the database, topic, folder or address there doesn't exist."""
+
+
+class ContentRefusedError(OutsideError):
+    """It was reached and let us in, but refuses what it is sent; the same again won't help."""
+
+    actor = "user"
+
+
+class RowRefusedError(ContentRefusedError):
+    """It refuses one row, the one at place `row` of those that it was sent; it would take the others."""
+
+    def __init__(self, message: str, *, row: int, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.row = row
+
+
+class SecretMissingError(PenstockError):
+    """An environment variable or a file that a connection takes a secret from isn't there, or is empty."""
+
+    actor = "operator"
+
+
+class LibraryMissingError(PenstockError):
+    """A Python package that isn't always installed is needed; the hint says how to install it."""
+
+    actor = "operator"
+
+
 class InternalError(PenstockError):
     """A broken invariant: a defect of Penstock."""
 

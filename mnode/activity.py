@@ -1,4 +1,4 @@
-"""Who is connected and which statements run now; for SHOW CONNECTIONS and SHOW QUERIES."""
+"""Who is connected and which statements run now; for perf_connections and SHOW QUERIES."""
 
 from __future__ import annotations
 

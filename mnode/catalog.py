@@ -1,4 +1,4 @@
-"""The catalog: databases, tables, child tables, streams, functions, users and snodes; in LMDB, cached in memory.
+"""The catalog: databases, tables, child tables, streams, functions, users, connections, snodes; in LMDB and memory.
 
 It checks only its own invariants (names are free, things exist); what statements may do is decided in `ddl` and
 `streams`. It is the one module of the mnode that imports lmdb. Every method that changes something is one durable
@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 import lmdb
 
+from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -35,9 +36,10 @@ FORMAT_VERSION = 1
 FIRST_UID = 1000
 """Uids below are those of system tables."""
 
-_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS = (
-    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users")
-_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS)
+_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS = (
+    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",
+    b"ingests")
+_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS)
 
 WantedState = Literal["running", "paused", "stopped"]
 
@@ -62,6 +64,7 @@ class StreamRecord:
     `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
     users' functions that it calls. `defaults`: what the options about time meant that the statement left out, by the
     names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
+    `connections`: the names of the connections that it uses.
     Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
     if not by its owner. `other_uid`, `other_child_uid` and `other_columns` are of the right side of a join.
     """
@@ -90,6 +93,7 @@ class StreamRecord:
     other_uid: int | None = None
     other_child_uid: int | None = None
     other_columns: tuple[str, ...] = ()
+    connections: tuple[str, ...] = ()
 
     @property
     def source_uids(self) -> tuple[int, ...]:
@@ -108,6 +112,28 @@ class StreamRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class IngestRecord:
+    """An ingest as it was created, and what its owner wants of it; fields as in `StreamRecord`.
+
+    Its id is of the same series as those of streams. `tasks`: how many it was given; what they have read stays theirs.
+    """
+
+    id: int
+    name: str
+    text: str
+    database: str | None
+    time_zone: str
+    target_uid: int
+    connection: str
+    created_ms: int
+    tasks: int
+    dlq: tuple[str, str] | None = None
+    attempt: int = 0
+    wanted: WantedState = "running"
+    wanted_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Snode:
     """A place for agg tasks and checkpoint backups that is not a vnode."""
 
@@ -123,6 +149,14 @@ class UserRecord:
     name: str
     role: Role
     password: PasswordHash
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionRecord:
+    """A connection to a server outside; its secrets are references."""
+
+    connection: Connection
     created_ms: int
 
 
@@ -205,6 +239,8 @@ class Catalog:
         self._snodes: dict[int, Snode] = {}
         self._functions: dict[str, UserFunction] = {}
         self._users: dict[str, UserRecord] = {}
+        self._connections: dict[str, ConnectionRecord] = {}
+        self._ingests: dict[int, IngestRecord] = {}
         self._next_id = FIRST_UID
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
@@ -334,6 +370,16 @@ class Catalog:
     def stream_by_id(self, stream_id: int) -> StreamRecord | None:
         return self._streams.get(stream_id)
 
+    def ingests(self) -> tuple[IngestRecord, ...]:
+        with self._lock:
+            return tuple(self._ingests[ingest_id] for ingest_id in sorted(self._ingests))
+
+    def ingest(self, name: str) -> IngestRecord | None:
+        return next((ingest for ingest in self.ingests() if ingest.name == name), None)
+
+    def ingest_by_id(self, ingest_id: int) -> IngestRecord | None:
+        return self._ingests.get(ingest_id)
+
     def functions(self) -> tuple[UserFunction, ...]:
         """Returns the users' functions, in order of creation."""
         with self._lock:
@@ -346,6 +392,21 @@ class Catalog:
         """Returns the users, in order of creation."""
         with self._lock:
             return tuple(sorted(self._users.values(), key=lambda user: (user.created_ms, user.name)))
+
+    def connection(self, name: str) -> ConnectionRecord | None:
+        return self._connections.get(name)
+
+    def outside(self, name: str) -> Connection | None:
+        record = self._connections.get(name)
+        return None if record is None else record.connection
+
+    def outside_names(self) -> Iterable[str]:
+        return list(self._connections)
+
+    def connections(self) -> tuple[ConnectionRecord, ...]:
+        """Returns the connections to servers outside, in order of creation."""
+        with self._lock:
+            return tuple(sorted(self._connections.values(), key=lambda kept: (kept.created_ms, kept.connection.name)))
 
     def snodes(self) -> tuple[Snode, ...]:
         with self._lock:
@@ -638,6 +699,34 @@ class Catalog:
                 self._forget_named(table)
             return self._streams.pop(record.id)
 
+    def create_ingest(self, record: IngestRecord) -> IngestRecord:
+        """Stores an ingest; its `id` is assigned here."""
+        with self._transaction() as write:
+            if self.ingest(record.name) is not None:
+                raise AlreadyExistsError(f"ingest {record.name} already exists")
+            stored = replace(record, id=self._next_id)
+            write.put(_META, b"next_id", stored.id + 1)
+            write.put(_INGESTS, codec.key(stored.id), codec.dataclass_to_json(stored))
+            write.commit()
+            self._next_id = stored.id + 1
+            self._ingests[stored.id] = stored
+            return stored
+
+    def next_ingest_attempt(self, ingest_id: int) -> IngestRecord:
+        """Counts a new attempt of an ingest, durably, before it is started."""
+        with self._lock:
+            return self._update_ingest(ingest_id, attempt=self._require_ingest(ingest_id).attempt + 1)
+
+    def set_ingest_wanted(self, ingest_id: int, wanted: WantedState, reason: str = "") -> IngestRecord:
+        return self._update_ingest(ingest_id, wanted=wanted, wanted_reason=reason)
+
+    def drop_ingest(self, ingest_id: int) -> None:
+        with self._transaction() as write:
+            self._require_ingest(ingest_id)
+            write.delete(_INGESTS, codec.key(ingest_id))
+            write.commit()
+            del self._ingests[ingest_id]
+
     def replace_stream(self, stream_id: int) -> tuple[StreamRecord, Table]:
         """Puts a stream and its result table in the place of those that they replace, in one step.
 
@@ -738,6 +827,22 @@ class Catalog:
             write.commit()
             del self._users[name]
 
+    # --- connections -------------------------------------------------------------------------------------------
+
+    def put_connection(self, record: ConnectionRecord) -> None:
+        """Stores a new connection, or a known one with other options."""
+        name = record.connection.name
+        with self._transaction() as write:
+            write.put(_CONNECTIONS, name.encode(), codec.dataclass_to_json(record))
+            write.commit()
+            self._connections[name] = record
+
+    def drop_connection(self, name: str) -> None:
+        with self._transaction() as write:
+            write.delete(_CONNECTIONS, name.encode())
+            write.commit()
+            del self._connections[name]
+
     # --- inside ------------------------------------------------------------------------------------------------
 
     def _update_stream(self, stream_id: int, **changes: Any) -> StreamRecord:
@@ -758,6 +863,20 @@ class Catalog:
         if record is None:
             raise NotFoundError("the stream does not exist any more", code=0x03F1)
         return record
+
+    def _update_ingest(self, ingest_id: int, **changes: Any) -> IngestRecord:
+        with self._transaction() as write:
+            changed = replace(self._require_ingest(ingest_id), **changes)
+            write.put(_INGESTS, codec.key(ingest_id), codec.dataclass_to_json(changed))
+            write.commit()
+            self._ingests[ingest_id] = changed
+            return changed
+
+    def _require_ingest(self, ingest_id: int) -> IngestRecord:
+        ingest = self._ingests.get(ingest_id)
+        if ingest is None:
+            raise NotFoundError(f"there is no ingest {ingest_id:x}")
+        return ingest
 
     def _require_database(self, name: str) -> Database:
         database = self._databases.get(name)
@@ -860,21 +979,45 @@ class Catalog:
                 self._children[parent][child.uid] = child
                 self._namespace_of(self._tables[parent]).children[child.name] = (parent, child)
             for _, value in read.sound_items(_STREAMS, self.damaged_streams):
-                value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
-                value["source_columns"] = tuple(value["source_columns"])
-                value["other_columns"] = tuple(value.get("other_columns", ()))
-                value["functions"] = tuple(value.get("functions", ()))
+                self._streams[value["id"]] = _stream(value)
+            for _, value in read.items(_INGESTS):
                 value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
-                value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
-                self._streams[value["id"]] = StreamRecord(**value)
+                self._ingests[value["id"]] = IngestRecord(**value)
             for _, value in read.items(_SNODES):
                 self._snodes[value["id"]] = Snode(**value)
             for _, value in read.items(_FUNCTIONS):
                 function = codec.function_from_json(value)
                 self._functions[function.name] = function
             for _, value in read.items(_USERS):
-                value["password"] = PasswordHash(**value["password"])
-                self._users[value["name"]] = UserRecord(**value)
+                self._users[value["name"]] = _user(value)
+            for _, value in read.items(_CONNECTIONS):
+                kept = _connection(value)
+                self._connections[kept.connection.name] = kept
+
+
+def _stream(value: dict[str, Any]) -> StreamRecord:
+    """Returns a stream from its entry, also from one of an older version."""
+    value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
+    value["source_columns"] = tuple(value["source_columns"])
+    value["other_columns"] = tuple(value.get("other_columns", ()))
+    value["functions"] = tuple(value.get("functions", ()))
+    value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
+    value["connections"] = tuple(value.get("connections", ()))
+    value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
+    return StreamRecord(**value)
+
+
+def _user(value: dict[str, Any]) -> UserRecord:
+    """Returns a user from its entry."""
+    value["password"] = PasswordHash(**value["password"])
+    return UserRecord(**value)
+
+
+def _connection(value: dict[str, Any]) -> ConnectionRecord:
+    """Returns a connection from its entry."""
+    kept = value["connection"]
+    kept["options"] = tuple((option, text) for option, text in kept["options"])
+    return ConnectionRecord(Connection(**kept), value["created_ms"])
 
 
 class _Write:
@@ -947,7 +1090,7 @@ class CatalogFile:
         self._path = path
         try:
             self._env = lmdb.open(str(path), readonly=True, max_dbs=len(_STORES), subdir=True)
-            self._stores = {name: self._env.open_db(name, create=False) for name in (_DATABASES, _TABLES, _CHILDREN)}
+            self._stores = dict(self._there())
         except lmdb.Error as error:
             raise StorageError(f"the catalog {path} cannot be opened: {error}",
                                hint="who reads it must be allowed to write its lock.mdb") from error
@@ -959,6 +1102,29 @@ class CatalogFile:
         with self._env.begin() as transaction:
             value = self._read(transaction).get(_DATABASES, name.encode())
         return None if value is None else codec.database_from_json(value)
+
+    def databases(self) -> list[Database]:
+        """Returns the users' databases, in order of creation."""
+        found = [codec.database_from_json(value) for value in self._values(_DATABASES)]
+        return sorted(found, key=lambda database: database.vgroup_ids)
+
+    def streams(self) -> list[StreamRecord]:
+        """Returns the streams, in order of creation."""
+        return [_stream(value) for value in self._values(_STREAMS)]
+
+    def functions(self) -> list[UserFunction]:
+        """Returns the users' functions, in order of creation."""
+        found = [codec.function_from_json(value) for value in self._values(_FUNCTIONS)]
+        return sorted(found, key=lambda function: function.uid)
+
+    def users(self) -> list[UserRecord]:
+        """Returns the users, in order of creation."""
+        return sorted((_user(value) for value in self._values(_USERS)), key=lambda user: (user.created_ms, user.name))
+
+    def connections(self) -> list[ConnectionRecord]:
+        """Returns the connections to servers outside, in order of creation."""
+        return sorted((_connection(value) for value in self._values(_CONNECTIONS)),
+                      key=lambda kept: (kept.created_ms, kept.connection.name))
 
     def table(self, database: str, name: str) -> Table | None:
         """Returns a super, normal or child table."""
@@ -974,9 +1140,8 @@ class CatalogFile:
         return None
 
     def tables(self, database: str) -> list[Table]:
-        """Returns the super and the normal tables of a database."""
-        with self._env.begin() as transaction:
-            found = [codec.table_from_json(value)[0] for _, value in self._read(transaction).items(_TABLES)]
+        """Returns the super and the normal tables of a database, in order of creation."""
+        found = [codec.table_from_json(value)[0] for value in self._values(_TABLES)]
         return [table for table in found if table.database == database and table.replaces is None]
 
     def children(self, super_uid: int) -> Iterator[ChildTable]:
@@ -990,6 +1155,19 @@ class CatalogFile:
         with self._env.begin() as transaction:
             value = self._read(transaction).get(_CHILDREN, key)
         return None if value is None else codec.child_from_json(key, value)[1]
+
+    def _there(self) -> Iterator[tuple[bytes, Any]]:
+        for name in (_DATABASES, _TABLES, _CHILDREN, _STREAMS, _FUNCTIONS, _USERS, _CONNECTIONS):
+            try:
+                yield name, self._env.open_db(name, create=False)
+            except lmdb.NotFoundError:
+                continue  # no engine that knows of it has opened the directory yet
+
+    def _values(self, store: bytes) -> list[Any]:
+        if store not in self._stores:
+            return []
+        with self._env.begin() as transaction:
+            return [value for _, value in self._read(transaction).items(store)]
 
     def _read(self, transaction: Any) -> _Read:
         return _Read(transaction, self._stores, self._path)

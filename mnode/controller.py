@@ -34,6 +34,8 @@ from penstock.mnode.queue_shares import QueueShares
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
+from penstock.planner.ingest import IngestPlan
+from penstock.planner.stream import Company
 from penstock.tasks import control
 from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
@@ -48,14 +50,16 @@ from penstock.tasks.messages import (
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
 )
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.state_cache import DEFAULT_BYTES
-from penstock.tasks.task import StreamDeployment, TaskSettings
+from penstock.tasks.task import Deployment, IngestDeployment, StreamDeployment, TaskSettings
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
+    from penstock.common.connection import OpenedConnection
     from penstock.planner.stream import StreamPlan
 
 _log = logger(__name__)
@@ -115,7 +119,7 @@ class ControllerSettings:
     queue_budget_bytes: int = 0
     state_cache_bytes: int = DEFAULT_BYTES
     memory_limit_bytes: int = 0
-    udf_nice: int = 0
+    apart_nice: int = 0
     executors_interval_s: float = 2.0
     final_checkpoint_timeout_s: float = 10.0
     close_timeout_s: float = 5.0
@@ -142,7 +146,7 @@ class ControllerSettings:
             queue_budget_bytes=config.queue_budget,
             state_cache_bytes=config.max_stream_backend_cache * MIB,
             memory_limit_bytes=limit_bytes(config.memory_limit, memory_bytes),
-            udf_nice=config.udf_nice,
+            apart_nice=config.apart_nice,
             log_level=config.log_level,
             log_format=config.log_format,
             host=config.worker_host,
@@ -151,7 +155,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunningStream:
-    """A stream that shall run. `start_versions` belong to the source tasks, as in `StreamDeployment`.
+    """A stream, or an ingest, that shall run. `start_versions` belong to its source tasks, as in `StreamDeployment`.
 
     `children` returns the source's child tables per vnode as of now, as `StreamDeployment.children`.
     `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
@@ -161,13 +165,15 @@ class RunningStream:
     `last_checkpoint_id` were used, also if they aren't on disk any more. `snode_ids`: where its agg tasks are, if they
     aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
-    `queueBudget`. `functions`: the users' functions that it calls.
+    `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is reached by,
+    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; `note_delivery` hears
+    what keeps results from being delivered there, or nothing once they are.
     """
 
     stream_id: int
     name: str
     database: str
-    plan: StreamPlan
+    plan: StreamPlan | IngestPlan
     vgroup_ids: tuple[int, ...]
     start_versions: tuple[int, ...]
     children: Callable[[], tuple[bytes, ...]]
@@ -181,8 +187,10 @@ class RunningStream:
     last_checkpoint_id: int = 0
     pause_reason: str = ""
     state_limit: int = 0
-    functions: tuple[str, ...] = ()
+    company: Company = Company.ANY
     snode_ids: tuple[int, ...] = ()
+    connection: Callable[[], OpenedConnection | None] = lambda: None
+    note_delivery: Callable[[str], None] = lambda problem: None
 
     @property
     def nodes(self) -> Nodes:
@@ -191,7 +199,23 @@ class RunningStream:
     @property
     def source_vgroup_ids(self) -> tuple[int, ...]:
         """The vnode of each source task; the first are `vgroup_ids`."""
-        return self.plan.source_vgroup_ids(self.vgroup_ids)
+        return self.vgroup_ids if isinstance(self.plan, IngestPlan) else self.plan.source_vgroup_ids(self.vgroup_ids)
+
+    def deployment(
+        self, attempt: int, checkpoint_id: int | None, paused: bool, settings: TaskSettings | None = None
+    ) -> Deployment:
+        """Returns what workers need to host an attempt. May take its time, and raise PenstockErrors."""
+        chosen = settings or self.settings
+        if isinstance(self.plan, IngestPlan):
+            connection = self.connection()
+            if connection is None:
+                raise InternalError(f"ingest {self.name} has no connection")
+            return IngestDeployment(
+                self.stream_id, self.name, attempt, self.plan, connection, self.vgroup_ids, checkpoint_id, chosen,
+                paused)
+        return StreamDeployment(
+            self.stream_id, self.name, attempt, self.plan, self.vgroup_ids, self.start_versions, checkpoint_id,
+            self.children(), chosen, paused, self.snode_ids, self.connection())
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +257,13 @@ class _Entry:
     paused: bool
     #: why, if nobody has asked for it
     pause_reason: str = ""
+    #: when it was resumed last: its target outside has the whole time again
+    resumed_ms: int = 0
+    #: what was said last of the delivery to its target outside
+    delivery: str | None = None
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
-    deployment: StreamDeployment | None = None
+    deployment: Deployment | None = None
     tasks: set[TaskId] = field(default_factory=set)
     record: CommitRecord | None = None
     last_checkpoint_id: int = 0
@@ -367,6 +395,10 @@ class StreamController:
         """Gives a stream another limit, 0 for none; a paused stream stays so."""
         self._ask(lambda: self._set_state_limit(stream_id, limit))
 
+    def use_connection(self, stream_id: int, connection: OpenedConnection) -> None:
+        """Has a stream write, or an ingest read, by this version of its connection. A later attempt opens it itself."""
+        self._ask(lambda: self._post_event(stream_id, UseConnection(connection)))
+
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         """Has a running stream compute a range of time, or rows that it left out, again.
 
@@ -454,7 +486,7 @@ class StreamController:
             self._machine.waits_for(group) if group.lacks_slots else group.reason, failures=group.failures,
             streams=tuple(self._entries[stream_id].stream.name for stream_id in sorted(group.streams)),
             executor=executor, host=None if executor is None else hosts.get(executor), slots=1 if group.slots else 0,
-            nice=self._nice(group.user_code))
+            nice=self._nice(group.company))
         worker = self._workers.get(group.name, {}).get(index)
         if worker is None:
             return info
@@ -471,9 +503,9 @@ class StreamController:
             if free > 0:
                 yield WorkerInfo(None, None, None, "FREE", executor=executor.id, host=executor.host, slots=free)
 
-    def _nice(self, user_code: bool) -> int:
+    def _nice(self, company: Company) -> int:
         """Returns how much lower the priority of a group's processes is."""
-        return self._settings.udf_nice if user_code else 0
+        return 0 if company is Company.ANY else self._settings.apart_nice
 
     def close(self, final_checkpoint: bool = True) -> None:
         """Ends all streams and workers; takes at most about as long as the two timeouts for it together.
@@ -710,8 +742,7 @@ class StreamController:
         if stream.stream_id in self._entries:
             return
         self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
-        self._handle(groups.AddStream(
-            stream.stream_id, stream.database, stream.nodes, user_code=bool(stream.functions)))
+        self._handle(groups.AddStream(stream.stream_id, stream.database, stream.nodes, stream.company))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
         entry = self._entries.get(stream_id)
@@ -727,6 +758,7 @@ class StreamController:
     def _resume(self, stream_id: int, skip_to_end: bool) -> None:
         entry = self._entry(stream_id)
         entry.paused, entry.pause_reason = False, ""
+        entry.resumed_ms = self._clock.now_ms()
         stream = self._machine.stream(stream_id)
         entry.skip_pending = skip_to_end and (stream is None or stream.state is not StreamState.RUNNING)
         self._post_event(stream_id, Resume(skip_to_end))
@@ -854,6 +886,7 @@ class StreamController:
             self._monitor.heartbeat(known, worker.heard_at)
             for stream_id in {status.task.stream_id for status in known}:
                 self._keep_state_limit(self._entries[stream_id])
+                self._watch_delivery(self._entries[stream_id])
             self._hear_of_queues(message.queues, connection.index)
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
@@ -895,8 +928,30 @@ class StreamController:
             if reason is not None:
                 self._pause_for(entry, reason)
 
+    def _watch_delivery(self, entry: _Entry) -> None:
+        """Says how the delivery to a target outside goes, and pauses a stream that has tried for long enough, unless
+        it has a DLQ for that."""
+        plan = entry.stream.plan
+        outside = None if isinstance(plan, IngestPlan) else plan.sink.outside
+        if outside is None:
+            return
+        sinks = [status for status in self._monitor.statuses_of(entry.stream.stream_id) if status.task.level == "sink"]
+        away = next((status for status in sinks if status.trouble_since_ms is not None), None)
+        if away is None or away.trouble_since_ms is None:
+            if entry.delivery != "" and any(status.rows_out for status in sinks):
+                entry.delivery = ""
+                entry.stream.note_delivery("")
+            return
+        if entry.delivery != away.reason:
+            entry.delivery = away.reason
+            entry.stream.note_delivery(away.reason)
+        tried_ms = self._clock.now_ms() - max(away.trouble_since_ms, entry.resumed_ms)
+        long_enough = tried_ms > entry.stream.settings.retry_time_s * 1000
+        if long_enough and outside.on_failure == "pause" and not entry.paused:
+            self._pause_for(entry, f"{away.reason}; to go on: RESUME STREAM {entry.stream.name}")
+
     def _pause_for(self, entry: _Entry, reason: str) -> None:
-        """Pauses a stream that has more than it may have; what it has read already still flows on."""
+        """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on."""
         stream_id = entry.stream.stream_id
         entry.pause_reason = reason
         self._pause(stream_id)
@@ -979,7 +1034,7 @@ class StreamController:
             self._settings.log_level,
             self._settings.log_format,
             self._settings.state_cache_bytes,
-            self._nice(instruction.user_code),
+            self._nice(instruction.company),
             self._build,
         )
         description = f"penstock {group} on database {instruction.database}: {workers} workers"
@@ -1003,7 +1058,7 @@ class StreamController:
             attempt = stream.next_attempt()
             record = newest_or_recovered(self._records, stream, attempt, entry.damaged)
             ids = self._records.ids(stream.stream_id)
-            children = stream.children()
+            deployment = stream.deployment(attempt, None if record is None else record.checkpoint_id, entry.paused)
         except PenstockError as error:
             reason = str(error)
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
@@ -1013,19 +1068,6 @@ class StreamController:
             reason = f"{type(error).__name__}: {error}"
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
             return
-        deployment = StreamDeployment(
-            stream.stream_id,
-            stream.name,
-            attempt,
-            stream.plan,
-            stream.vgroup_ids,
-            stream.start_versions,
-            None if record is None else record.checkpoint_id,
-            children,
-            stream.settings,
-            entry.paused,
-            stream.snode_ids,
-        )
         last_id = max([*ids, entry.last_checkpoint_id, stream.last_checkpoint_id])
         self._post(lambda: self._prepared(entry, preparation, deployment, record, last_id))
 
@@ -1036,7 +1078,7 @@ class StreamController:
         self,
         entry: _Entry,
         preparation: int,
-        deployment: StreamDeployment,
+        deployment: Deployment,
         record: CommitRecord | None,
         last_checkpoint_id: int,
     ) -> None:

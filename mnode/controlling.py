@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from penstock.common.connection import OpenedConnection
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
 from penstock.tasks.messages import Recalculate, Replay, SetRates, TaskStatus
@@ -27,6 +28,8 @@ class Controller(Protocol):
     def set_rates(self, stream_id: int, rates: SetRates) -> None: ...
 
     def set_state_limit(self, stream_id: int, limit: int) -> None: ...
+
+    def use_connection(self, stream_id: int, connection: OpenedConnection) -> None: ...
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None: ...
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.common.errors import InvalidStatementError
+from penstock.common.errors import InvalidStatementError, NotSupportedError
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.lookup import require_table
 from penstock.mnode.queries import Queries
@@ -46,6 +46,9 @@ class Replays:
         rows = self._queries.run(replay_query(statement, names), session).table
         if rows is None or not rows.num_rows:
             return Result()
+        if "refused" in rows.column("reason").to_pylist():
+            raise NotSupportedError("results that a connection refused can't be tried again from here",
+                                    hint="RECALCULATE STREAM computes their time again; leave reason 'refused' out")
         by_stream: dict[str, list[tuple[int, DeadRow]]] = {}
         for row in _with_integers(rows).to_pylist():
             by_stream.setdefault(row["stream_name"], []).append(self._dead_row(row, database.precision))

@@ -64,6 +64,9 @@ class DryRun:
         plan = self._plan(statement.stream, session)
         if plan.join is not None:
             raise NotSupportedError("DRY RUN is for streams over one table", hint="SELECT gives what a join will give")
+        if plan.sink.outside is not None:
+            raise NotSupportedError("a dry run has no connections",
+                                    hint="write INTO a table's name: the results are the same")
         table = self._catalog.table(plan.source_database, plan.source_table)
         database = self._catalog.database(plan.source_database)
         assert table is not None

@@ -26,6 +26,7 @@ from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
+from penstock.mnode.connections import Connections
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
 from penstock.mnode.controlling import Controller
 from penstock.mnode.csv_rows import CsvBlock
@@ -38,6 +39,7 @@ from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.gate import Gate
 from penstock.mnode.ingest import Ingest
+from penstock.mnode.ingests import Ingests
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.logins import Logins
 from penstock.mnode.logs import Logs
@@ -70,6 +72,7 @@ from penstock.planner.plan import ResultColumn
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
+    AlterConnection,
     AlterDatabase,
     AlterStream,
     AlterTable,
@@ -77,16 +80,20 @@ from penstock.sql.statements import (
     AnalyzeStream,
     CheckpointStream,
     CreateChildTables,
+    CreateConnection,
     CreateDatabase,
     CreateFunction,
+    CreateIngest,
     CreateSnode,
     CreateStream,
     CreateTable,
     CreateUser,
     Delete,
     Describe,
+    DropConnection,
     DropDatabase,
     DropFunction,
+    DropIngest,
     DropSavepoint,
     DropSnode,
     DropStream,
@@ -97,10 +104,12 @@ from penstock.sql.statements import (
     FlushDatabase,
     Insert,
     NoteTime,
+    PauseIngest,
     PauseStream,
     Query,
     RecalculateStream,
     ReplayDlq,
+    ResumeIngest,
     ResumeStream,
     Select,
     SetOperation,
@@ -109,10 +118,12 @@ from penstock.sql.statements import (
     StartStream,
     Statement,
     StopStream,
+    TestConnection,
     TrimDatabase,
     UseDatabase,
 )
 from penstock.sql.stream_options import rates_sql
+from penstock.tasks.connectors.probing import probe
 from penstock.tasks.data_place import mark_place
 from penstock.tasks.environment import Request, RowsRequest, SpanRequest
 from penstock.tasks.explain import explain_stream
@@ -132,6 +143,10 @@ def spark_runtime(config: Config, root: Path) -> Runtime:
 
     log_directory = config.log_dir if config.log_dir.is_absolute() else root / config.log_dir
     return SparkRuntime(config.spark_properties(), CONF_DIRECTORY, log_directory / "spark.log")
+
+
+def _read_text(path: str) -> str:
+    return Path(path).read_text("utf-8")
 
 
 class Engine:
@@ -200,6 +215,7 @@ class Engine:
             if self._controller_factory is None:
                 self.backups.watch()
             self._streams.start_all()
+            self._ingests.start_all()
             self._watch_replacements()
             rest = Rest(self, self.logins, config.timezone, config.request_size_max)
             for door in open_doors(config, self.overview, rest, self.logins, self.catalog):
@@ -220,18 +236,22 @@ class Engine:
             self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
         self._logs = Logs(storage, self.paths, self.fs)
         self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)
+        self.connections = Connections(catalog, clock, os.environ, _read_text, probe)
         self._streams = Streams(
             catalog, storage, self.results, self._states, self.records, self.backups, self.paths, self.config, clock,
-            self._start_controller)
+            self._start_controller, self.connections)
+        self._ingests = Ingests(
+            catalog, storage, self.results, self._states, self.records, self.connections, self.paths, self.config,
+            clock, self._streams.controller, self._streams.running)
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
         self._splitting = Splitting(
-            catalog, storage, self.records, self._streams, self.results, self.paths, self.fs, clock, self._gate,
-            self._ddl_lock, self.activity.note_progress)
+            catalog, storage, self.records, self._streams, self._ingests, self.results, self.paths, self.fs, clock,
+            self._gate, self._ddl_lock, self.activity.note_progress)
         self.system_tables = SystemTables(
-            catalog, storage, self._streams, self._lifecycle, self.activity, self.config, clock, __version__,
-            clock.now_ms())
+            catalog, storage, self._streams, self._lifecycle, self.connections, self._ingests, self.activity,
+            self.config, clock, __version__, clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._users = Users(catalog, clock, secrets.token_bytes)
@@ -301,6 +321,8 @@ class Engine:
                 result = self._ddl.flush_database(statement)
                 self._views.refresh()
                 return result
+            case TestConnection():
+                return self.connections.test(statement)
             case SplitVgroup():
                 return self._splitting.split(statement)
             case AlterDatabase(options=options) if "VGROUPS" in dict(options):
@@ -339,7 +361,9 @@ class Engine:
             case CreateChildTables():
                 return self._ddl.create_children(statement, session)
             case AlterTable():
-                return self._ddl.alter_table(statement, session)
+                result = self._ddl.alter_table(statement, session)
+                self._ingests.table_altered()
+                return result
             case DropTable():
                 return self._ddl.drop_tables(statement, session)
             case Delete():
@@ -354,6 +378,14 @@ class Engine:
                 return self._streams.pause(statement)
             case ResumeStream():
                 return self._streams.resume(statement)
+            case CreateIngest():
+                return self._ingests.create(statement, session, self._ddl)
+            case DropIngest():
+                return self._ingests.drop(statement)
+            case PauseIngest():
+                return self._ingests.pause(statement)
+            case ResumeIngest():
+                return self._ingests.resume(statement)
             case StartStream():
                 return self._lifecycle.start(statement)
             case DropSavepoint():
@@ -374,6 +406,12 @@ class Engine:
                 return self._users.alter(statement)
             case DropUser():
                 return self._users.drop(statement)
+            case CreateConnection():
+                return self.connections.create(statement)
+            case AlterConnection():
+                return self.connections.alter(statement)
+            case DropConnection():
+                return self.connections.drop(statement)
             case CreateSnode():
                 return self._ddl.create_snode(statement)
             case DropSnode():
@@ -492,7 +530,7 @@ class Engine:
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
             self._runtime, self._service.address, self._secret, self._streams.checkpointed,
-            surroundings=self._surroundings, before_commit=self._streams.settle, on_pause=self._note_paused,
+            surroundings=self._surroundings, before_commit=self._settle, on_pause=self._note_paused,
             measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
 
     def _answer(self, request: Request) -> pa.Table:
@@ -506,7 +544,18 @@ class Engine:
 
     def _note_paused(self, stream_id: int, reason: str) -> None:
         with self._ddl_lock:
-            self._streams.note_paused(stream_id, reason)
+            ingest = self.catalog.ingest_by_id(stream_id)
+            if ingest is not None:
+                self._ingests.note_paused(ingest, reason)
+            else:
+                self._streams.note_paused(stream_id, reason)
+
+    def _settle(self, stream_id: int) -> None:
+        ingest = self.catalog.ingest_by_id(stream_id)
+        if ingest is not None:
+            self._ingests.settle(ingest)
+        else:
+            self._streams.settle(stream_id)
 
     def _stop_service(self) -> None:
         if self._service is not None:

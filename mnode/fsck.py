@@ -88,7 +88,8 @@ class Fsck:
                 "engine doesn't start", "restore the folder catalog from a copy"))
             return
         try:
-            report.catalog_entries = (len(catalog.databases()) + len(catalog.streams()) + len(catalog.functions()))
+            report.catalog_entries = (len(catalog.databases()) + len(catalog.streams()) + len(catalog.functions())
+                                      + len(catalog.connections()))
             for stream_id, problem in catalog.damaged_streams.items():
                 report.damages.append(Damage(
                     "catalog", self._paths.catalog, problem, f"stream {stream_id:x} is not known any more; its state "

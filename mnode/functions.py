@@ -8,9 +8,9 @@ from pathlib import Path
 
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InUseError, InvalidStatementError, NotFoundError
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.ddl import check_name
-from penstock.mnode.lookup import did_you_mean
 from penstock.mnode.session import Result
 from penstock.sql.functions import lookup
 from penstock.sql.schema import UserFunction

@@ -2,9 +2,9 @@
 
 Pure: no clock, no threads, no Spark. The controller performs the instructions and reports what came of them. A group
 serves one source database; streams share it up to a limit, if their tasks are on the same vnodes and snodes. Those that
-call users' functions share only with each other: what such a function does to its process must not be felt by streams
-that call none. A failed worker costs its whole group: Spark ends the job, and each stream of it gets a new attempt in
-the group's next job.
+call users' functions share only with each other, and so do those whose groups nothing bounds: what such a function, or
+so much state, does to its process must not be felt by other streams. A failed worker costs its whole group: Spark ends
+the job, and each stream of it gets a new attempt in the group's next job.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.common.errors import InternalError
+from penstock.planner.stream import Company
 from penstock.tasks.nodes import Nodes
 
 _STORY_EVENTS_MAX = 20
@@ -37,12 +38,12 @@ class GroupSettings:
 
 @dataclass(frozen=True, slots=True)
 class AddStream:
-    """A stream shall run, on these nodes. `user_code`: it calls users' functions."""
+    """A stream shall run, on these nodes, in this company."""
 
     stream_id: int
     database: str
     nodes: Nodes
-    user_code: bool = False
+    company: Company = Company.ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +153,7 @@ class SubmitGroup:
     group: str
     database: str
     nodes: Nodes
-    user_code: bool = False
+    company: Company = Company.ANY
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,14 +287,14 @@ class InvalidTransitionError(InternalError):
 class Group:
     """A worker group. `name` is the name of its current or last job.
 
-    `user_code`: it is for streams that call users' functions, and for no others. `lacks_slots`: its next
-    job is submitted once enough of Spark's slots are free.
+    `company`: it is for such streams, and for no others. `lacks_slots`: its next job is submitted once enough of
+    Spark's slots are free.
     """
 
     number: int
     database: str
     nodes: Nodes
-    user_code: bool
+    company: Company
     since: float
     state: GroupState = GroupState.WAITING
     reason: str = ""
@@ -450,13 +451,13 @@ class GroupMachine:
             for group in self._groups.values()
             if group.nodes == event.nodes
             and group.database == event.database
-            and group.user_code is event.user_code
+            and group.company is event.company
             and group.state in order
             and len(group.streams) < self._settings.streams_per_worker
         ]
         if free:
             return min(free, key=lambda group: (order.index(group.state), group.number))
-        group = Group(self._next_number, event.database, event.nodes, event.user_code, now)
+        group = Group(self._next_number, event.database, event.nodes, event.company, now)
         self._groups[group.number] = group
         self._next_number += 1
         return group
@@ -569,7 +570,7 @@ class GroupMachine:
         group.joined.clear()
         group.cancelled = False
         self._move_group(group, GroupState.STARTING, group.reason, now)
-        return [SubmitGroup(group.name, group.database, group.nodes, group.user_code)]
+        return [SubmitGroup(group.name, group.database, group.nodes, group.company)]
 
     @property
     def free_slots(self) -> int | None:

@@ -20,8 +20,8 @@ from penstock.common.errors import (
     PenstockError,
     UnavailableError,
 )
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog, Savepoint, StreamRecord
-from penstock.mnode.lookup import did_you_mean
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.session import Result, rows_result
 from penstock.mnode.storage import Storage

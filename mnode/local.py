@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from penstock.common.clock import Clock
+from penstock.common.connection import OpenedConnection
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
@@ -17,6 +18,7 @@ from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
 from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
+from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.local import LocalEnvironment, LocalStream
 from penstock.tasks.messages import (
     CheckpointAbandoned,
@@ -29,9 +31,9 @@ from penstock.tasks.messages import (
     StartCheckpoint,
     TaskCheckpoint,
     TaskStatus,
+    UseConnection,
 )
 from penstock.tasks.runner import TaskFailure
-from penstock.tasks.task import StreamDeployment
 
 _NEVER_S = 1e18
 
@@ -59,13 +61,15 @@ class LocalController:
         results: ResultStore,
         records: CommitRecords,
         on_checkpoint: Callable[[int, Mapping[int, int]], None],
+        consumers: ConsumerFactory = open_consumer,
     ) -> None:
+        """`consumers` opens what ingests read from."""
         self._clock = clock
         self._on_checkpoint = on_checkpoint
         self._results = results
         self._records = records
         self._environment = LocalEnvironment(
-            clock, fs, paths, results.read, results.write_results, self._note_acknowledged)
+            clock, fs, paths, results.read, results.write_results, self._note_acknowledged, consumers)
         self._entries: dict[int, _Entry] = {}
         self._events: list[StreamEvent] = []
 
@@ -106,6 +110,9 @@ class LocalController:
         """Changes nothing that is seen: nothing looks at the streams while they work."""
         entry = self._entry(stream_id)
         entry.stream = replace(entry.stream, state_limit=limit)
+
+    def use_connection(self, stream_id: int, connection: OpenedConnection) -> None:
+        self._running(self._entry(stream_id)).post(UseConnection(connection))
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
         self._running(self._entry(stream_id)).post(order)
@@ -219,10 +226,9 @@ class LocalController:
         stream = entry.stream
         # A rate limit would only make virtual time stand still.
         settings = stream.settings.with_rates(SetRates(0, 0, 0, 0))
-        return LocalStream(StreamDeployment(
-            stream.stream_id, stream.name, entry.attempt, stream.plan, stream.vgroup_ids, stream.start_versions,
-            None if record is None else record.checkpoint_id, stream.children(), settings,
-            entry.paused), self._environment)
+        checkpoint_id = None if record is None else record.checkpoint_id
+        return LocalStream(replace(stream, snode_ids=()).deployment(
+            entry.attempt, checkpoint_id, entry.paused, settings), self._environment)
 
     def _step(self, entry: _Entry) -> bool:
         if entry.running is None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.literals import position
@@ -17,12 +17,6 @@ DATABASE_MISSING = 0x0388
 TABLE_MISSING = 0x2603
 COLUMN_MISSING = 0x2602
 TAG_MISSING = 0x260E
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    """Returns a hint that names the known name closest to `name`, or None."""
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {close[0]}?" if close else None
 
 
 def database_of(name: Name, session: Session, catalog: Catalog, text: str = "") -> Database:

@@ -96,9 +96,10 @@ def _lag(status: TaskStatus) -> int | None:
 
 
 def _has_work(status: TaskStatus) -> bool:
-    """Whether there is something that the task could get on with now; who waits for a token couldn't."""
+    """Whether there is something that the task could get on with now; who waits for a token, or for a
+    target outside, couldn't."""
     waiting = status.input_bytes + status.aside_bytes + (_lag(status) or 0)
-    return waiting > 0 and status.state not in ("PAUSED", "RATE_LIMITED")
+    return waiting > 0 and status.state not in ("PAUSED", "RATE_LIMITED", "RETRYING")
 
 
 class Monitor:

@@ -16,8 +16,8 @@ import pyarrow as pa
 from penstock.common.errors import InvalidStatementError, NotFoundError, UnavailableError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import CatalogFile
-from penstock.mnode.lookup import did_you_mean
 from penstock.mnode.scan import tag_array
 from penstock.mnode.storage import vgroups_of
 from penstock.sql.cuts import Cut

@@ -40,7 +40,7 @@ class EngineLease:
         self._released = False
 
     def login(self, user: str) -> int:
-        """Returns the id under which SHOW CONNECTIONS lists a connection of this user."""
+        """Returns the id under which perf_connections lists a connection of this user."""
         return self.engine.activity.login(user)
 
     def logout(self, connection_id: int) -> None:

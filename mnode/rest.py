@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
+from urllib.parse import parse_qsl
 
 from penstock.common import errors
-from penstock.common.errors import InvalidStatementError, PenstockError, UnauthenticatedError
+from penstock.common.errors import (
+    InvalidStatementError,
+    InvalidValueError,
+    NotFoundError,
+    PenstockError,
+    UnauthenticatedError,
+)
 from penstock.mnode.http_body import RequestError
 from penstock.mnode.http_door import Answer, Place, Request
 from penstock.mnode.json_rows import column_meta, json_rows
 from penstock.mnode.logins import Logins, read_basic
+from penstock.mnode.lookup import DATABASE_MISSING
+from penstock.mnode.partial_writes import write_what_can_be
 from penstock.mnode.session import Result, SessionState, rows_result
+from penstock.sql.dialect import quote_identifier
 from penstock.sql.types import INT
 
 SQL, LOGIN = "/sql", "/login"
-WRITE, PING = ("/write", "/influxdb/v1/write"), ("/ping", "/influxdb/v1/ping")
+WRITE, QUERY, PING = (
+    (f"/{name}", f"/influxdb/v1/{name}") for name in ("write", "query", "ping"))
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
 _JSON = "application/json"
 _NO_CODE = 0xFFFF
 _PRECISIONS = {"n": "ns", "u": "us", "µ": "us"}
+_CREATE_DATABASE = re.compile(
+    r'\s*CREATE\s+DATABASE\s+(?:"(?P<quoted>(?:[^"\\]|\\.)+)"|(?P<plain>\w+))(?:\s+WITH\s.*)?\s*;?\s*',
+    re.IGNORECASE | re.DOTALL)
 _STATUSES: tuple[tuple[type[PenstockError], HTTPStatus], ...] = (
     (errors.UnauthenticatedError, HTTPStatus.UNAUTHORIZED),
     (errors.PermissionDeniedError, HTTPStatus.FORBIDDEN),
@@ -42,7 +57,9 @@ class Statements(Protocol):
 
     def execute(self, text: str, state: SessionState, /) -> Result: ...
 
-    def ingest_lines(self, data: bytes, database: str, precision: str, state: SessionState, /) -> int: ...
+    def ingest_lines(
+        self, data: bytes, database: str, precision: str, state: SessionState, /, *, first_line: int = 1
+    ) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +91,11 @@ class Rest:
         self._size_max = size_max
 
     def places(self) -> dict[str, Place]:
-        sql, write = _Call(("POST",), self._sql), _Call(("POST",), self._write)
+        sql, write, query = (_Call(("POST",), answer) for answer in (self._sql, self._write, self._query))
         return {
             SQL: sql, f"{SQL}/": sql, LOGIN: _Call(("POST",), self._login),
-            **dict.fromkeys(WRITE, write), **dict.fromkeys(PING, _Call(("GET", "HEAD"), _pong)),
+            **dict.fromkeys(WRITE, write), **dict.fromkeys(QUERY, query),
+            **dict.fromkeys(PING, _Call(("GET", "HEAD"), _pong)),
         }
 
     def _sql(self, request: Request) -> Answer:
@@ -89,15 +107,40 @@ class Rest:
         return Answer(HTTPStatus.OK, _document(result), _JSON)
 
     def _write(self, request: Request) -> Answer:
-        """Writes the lines in the body."""
+        """Writes the lines in the body, and says which are wrong, if some are."""
         database = request.query.get("db")
         state = self._session(request, database)
         if not database:
             raise InvalidStatementError("the database is missing", hint="name it: /write?db=name")
         precision = request.query.get("precision") or "ns"
         lines = request.read_body(self._size_max)
-        self._engine.ingest_lines(lines, database, _PRECISIONS.get(precision, precision), state)
+        unit = _PRECISIONS.get(precision, precision)
+        try:
+            dropped = write_what_can_be(lines, lambda data, first_line: self._engine.ingest_lines(
+                data, database, unit, state, first_line=first_line))
+        except NotFoundError as error:
+            if error.code != DATABASE_MISSING:
+                raise
+            # These words tell clients of InfluxDB to create it and to send the lines again.
+            raise NotFoundError(f'database not found: "{database}"', code=error.code, hint=error.hint) from error
+        if dropped is not None:
+            raise InvalidValueError(f"partial write: {dropped.error.message} dropped={dropped.lines}",
+                                    code=dropped.error.code, hint=dropped.error.hint)
         return Answer(HTTPStatus.NO_CONTENT)
+
+    def _query(self, request: Request) -> Answer:
+        """Creates a database, the one statement of InfluxDB's that those send who write."""
+        state = self._session(request, None)
+        form = dict(parse_qsl(_text(request.read_body(self._size_max)), keep_blank_values=True))
+        text = form.get("q") or request.query.get("q", "")
+        found = _CREATE_DATABASE.fullmatch(text)
+        if found is None:
+            raise InvalidStatementError("of InfluxDB's statements only CREATE DATABASE is known",
+                                        hint=f"POST {SQL} takes Penstock's")
+        name = found["plain"] or re.sub(r"\\(.)", r"\1", found["quoted"])
+        # Lines have nanoseconds: what comes in must not be cut off.
+        self._engine.execute(f"CREATE DATABASE IF NOT EXISTS {quote_identifier(name)} PRECISION 'ns'", state)
+        return _document_answer(HTTPStatus.OK, {"results": [{"statement_id": 0}]})
 
     def _login(self, request: Request) -> Answer:
         """Gives a token for the user and the password of a Basic Authorization."""
@@ -142,8 +185,9 @@ def _pong(request: Request) -> Answer:
 
 
 def _failure(status: HTTPStatus, code: int, text: str, headers: dict[str, str]) -> Answer:
-    # `desc` is what clients of SQL read, `error` what those of line protocol do.
-    return _document_answer(status, {"code": code, "desc": text, "error": text}, headers)
+    # `desc` is what clients of SQL read, `error` what those of line protocol do, `results` those who create databases.
+    results = [{"statement_id": 0, "error": text}]
+    return _document_answer(status, {"code": code, "desc": text, "error": text, "results": results}, headers)
 
 
 def _document_answer(

@@ -18,7 +18,7 @@ from penstock.sql.types import DataType, Kind
 class SessionState:
     """The state of one connection; USE changes it. Statements of one session may come from several threads.
 
-    `identity`: who asks, and what that one may do. `connection_id` is what SHOW CONNECTIONS lists it under.
+    `identity`: who asks, and what that one may do. `connection_id` is what perf_connections lists it under.
     """
 
     time_zone: str

@@ -27,10 +27,12 @@ def task_settings(config: Config) -> TaskSettings:
         block_rows_max=config.block_rows_max,
         block_bytes_max=config.block_bytes_max,
         sink_calls_per_second=config.sink_calls_per_second,
+        sink_tables_per_second=config.sink_tables_per_second,
         sink_bytes_per_second=config.stream_sink_data_rate * BYTES_PER_MEGABYTE,
         source_rows_per_second=config.source_rate,
         history_rows_per_second=config.history_rate,
         idle_timeout_s=config.idle_timeout,
+        retry_time_s=config.emit_retry_time,
         state_map_bytes=config.state_map_size,
         state_memory_bytes=config.stream_buffer_size,
     )

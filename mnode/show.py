@@ -8,11 +8,11 @@ from collections.abc import Callable, Sequence
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.ddl import require_super
 from penstock.mnode.lookup import (
     NO_DATABASE,
-    did_you_mean,
     require_database,
     require_table,
     table_missing,
@@ -28,7 +28,7 @@ from penstock.sql.cursor import RESERVED
 from penstock.sql.cuts import cut_text
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.parser import parse_one
-from penstock.sql.schema import ChildTable, Column, Session, Table, TagValue
+from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Session, Table, TagValue
 from penstock.sql.statements import CreateStream, Describe, Name, Show
 from penstock.sql.stream_options import altered, given
 from penstock.sql.types import INTEGERS, DataType, Kind
@@ -38,6 +38,7 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # SHOW <what>: (system database, table, columns with the names they get). All rows are shown.
 _WHOLE: dict[str, tuple[str, str]] = {
     "streams": (INFORMATION_SCHEMA, "ins_streams"),
+    "ingests": (INFORMATION_SCHEMA, "ins_ingests"),
     "stream tasks": (INFORMATION_SCHEMA, "ins_stream_tasks"),
     "workers": (INFORMATION_SCHEMA, "ins_stream_workers"),
     "watermarks": (INFORMATION_SCHEMA, "ins_watermarks"),
@@ -52,7 +53,7 @@ _WHOLE: dict[str, tuple[str, str]] = {
     "variables": (INFORMATION_SCHEMA, "ins_configs"),
     "cluster variables": (INFORMATION_SCHEMA, "ins_configs"),
     "local variables": (INFORMATION_SCHEMA, "ins_configs"),
-    "connections": (PERFORMANCE_SCHEMA, "perf_connections"),
+    "connections": (INFORMATION_SCHEMA, "ins_connections"),
     "queries": (PERFORMANCE_SCHEMA, "perf_queries"),
 }
 
@@ -245,10 +246,7 @@ class Shower:
 
     def _create_database(self, show: Show, session: Session) -> Result:
         database = require_database(show.database or "", self._catalog)
-        quoted = ("PRECISION", "CACHEMODEL", "ENCRYPT_ALGORITHM", "STRICT")
-        parts = [f"{option} {quote_string(value) if option in quoted else value}"
-                 for option, value in effective_options(database.options).items() if value]
-        statement = f"CREATE DATABASE {_name(database.name)} {' '.join(parts)}"
+        statement = f"CREATE DATABASE {_name(database.name)} {database_options(database.options)}"
         return rows_result((("Database", _TEXT), ("Create Database", _TEXT)), [(database.name, statement)])
 
     def _create_table(self, show: Show, session: Session) -> Result:
@@ -271,6 +269,13 @@ class Shower:
         kept = kept_defaults(statement, TimeDefaults(**stream.defaults))
         text = altered(statement, kept) if given(kept) else stream.text
         return rows_result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, text)])
+
+
+def database_options(options: DatabaseOptions) -> str:
+    """Returns the options as CREATE DATABASE has them, every one that has a value."""
+    quoted = ("PRECISION", "CACHEMODEL", "ENCRYPT_ALGORITHM", "STRICT")
+    return " ".join(f"{option} {quote_string(value) if option in quoted else value}"
+                    for option, value in effective_options(options).items() if value)
 
 
 def create_statement(table: Table) -> str:

@@ -18,7 +18,8 @@ class StreamInfo:
     `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `rates` None: those of all.
     `state_limit`: bytes of state beyond which it is paused, 0 for no limit.
     `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line. `placement`: why its worker group
-    isn't one for all streams, if it isn't. `snode_ids`: those that its agg tasks are on.
+    isn't one for all streams, if it isn't. `target`: where results go outside, empty for a table. `delivery`: what is
+    guaranteed of each result there. `snode_ids`: those that its agg tasks are on.
     """
 
     state: str
@@ -36,6 +37,8 @@ class StreamInfo:
     worker_group: str = ""
     placement: str = ""
     snode_ids: tuple[int, ...] = ()
+    target: str = ""
+    delivery: str = ""
 
 
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
+from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
     InUseError,
@@ -23,20 +24,23 @@ from penstock.common.errors import (
     InvalidStreamError,
     NotFoundError,
     NotSupportedError,
+    OutsideError,
     PenstockError,
     UnavailableError,
 )
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord
 from penstock.mnode.checkpoint_infos import checkpoint_infos
+from penstock.mnode.connections import Connections
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
 from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
-from penstock.mnode.lookup import TABLE_MISSING, did_you_mean, find_table, require_database
+from penstock.mnode.lookup import TABLE_MISSING, find_table, require_database
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.results import ResultStore
@@ -50,6 +54,7 @@ from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
+from penstock.planner.stream_outside import delivery
 from penstock.planner.stream_planner import StreamDefaults, plan_stream
 from penstock.planner.stream_time import TimeDefaults
 from penstock.planner.windows import count_between
@@ -84,6 +89,8 @@ _STOP_LATER_S = 60.0
 _PAUSE_TIMEOUT_S = 1.5
 _PAUSE_POLL_S = 0.02
 REPLACEMENT_SUFFIX = "#new"
+NO_TARGET = 0
+"""The uid that stands for the result table of a stream whose results leave Penstock."""
 _PIN_PREFIX, _HOLD = "stream-", "creating-"
 
 _log = logger(__name__)
@@ -104,8 +111,11 @@ class Streams:
         config: Config,
         clock: Clock,
         controller: Callable[[], Controller],
+        connections: Connections,
     ) -> None:
         self._catalog = catalog
+        self._connections = connections
+        connections.watch(self._use_connection)
         self._storage = storage
         self._results = results
         self._states = states
@@ -130,7 +140,8 @@ class Streams:
         `replaced`: as if this stream and its result table weren't there.
         """
         check_name(statement.name, "stream")
-        target = find_table(statement.target.name, session, self._catalog, statement.text)
+        inside = statement.target.outside is None
+        target = find_table(statement.target.name, session, self._catalog, statement.text) if inside else None
         view: CatalogView = self._catalog
         if replaced is not None:
             view = self._without_replaced(replaced, target)
@@ -162,8 +173,9 @@ class Streams:
         known = self._catalog.table_by_uid(replaced.target_uid)
         if not replaced.created_target or known is None:
             raise InvalidStreamError(
-                f"stream {replaced.name} writes into a table that it didn't create", code=_TARGET_TAKEN,
-                hint="its other rows would be lost: drop the stream and create it again")
+                f"stream {replaced.name} writes into "
+                + ("a connection" if replaced.target_uid == NO_TARGET else "a table that it didn't create"),
+                code=_TARGET_TAKEN, hint="what is there can't be replaced: drop the stream and create it again")
         if target is None or target.uid != known.uid:
             raise InvalidStreamError(
                 f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
@@ -235,9 +247,6 @@ class Streams:
         self, statement: CreateStream, session: Session, ddl: Ddl, plan: StreamPlan,
         vgroup_ids: tuple[int, ...], replaced: StreamRecord | None,
     ) -> Result:
-        source = self._source_table(plan.source_database, plan.source_table)
-        join = plan.join
-        other = None if join is None else self._source_table(join.right.database, join.right.table)
         target_uid = plan.sink.target_uid
         if plan.dlq is not None and not plan.dlq.target_uid:
             # Other streams may share it, so it stays if this one cannot be created.
@@ -249,27 +258,23 @@ class Streams:
                 target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
                 replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
         try:
-            record = self._catalog.create_stream(StreamRecord(
+            record = self._catalog.create_stream(self._reading(StreamRecord(
                 id=0,
                 name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
                 replaces=None if replaced is None else replaced.id,
                 text=statement.text,
                 database=session.database,
                 time_zone=session.time_zone,
-                source_uid=source.storage_uid,
+                source_uid=0,
                 target_uid=target_uid,
                 created_ms=session.now_ms,
                 start_cut=self._storage.durable_cut(vgroup_ids),
                 created_target=plan.sink.create,
-                child_uid=source.uid if source.kind == "child" else None,
-                source_columns=tuple(column.physical for column in plan.source.columns),
                 functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
-                other_uid=None if other is None else other.storage_uid,
-                other_child_uid=other.uid if other is not None and other.kind == "child" else None,
-                other_columns=() if join is None else tuple(column.physical for column in join.right.source.columns),
-            ))
+                connections=() if plan.sink.outside is None else (plan.sink.outside.connection,),
+            ), plan))
         except PenstockError:
             if plan.sink.create:
                 ddl.discard_table(target_uid)
@@ -285,6 +290,20 @@ class Streams:
             raise
         return Result()
 
+    def _reading(self, record: StreamRecord, plan: StreamPlan) -> StreamRecord:
+        """Returns the record with what the stream reads: one table, or two."""
+        source = self._source_table(plan.source_database, plan.source_table)
+        record = replace(
+            record, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
+            source_columns=tuple(column.physical for column in plan.source.columns))
+        if plan.join is None:
+            return record
+        right = plan.join.right
+        other = self._source_table(right.database, right.table)
+        return replace(
+            record, other_uid=other.storage_uid, other_child_uid=other.uid if other.kind == "child" else None,
+            other_columns=tuple(column.physical for column in right.source.columns))
+
     def _source_table(self, database: str, name: str) -> Table:
         table = self._catalog.table(database, name)
         if table is None:
@@ -295,6 +314,27 @@ class Streams:
         """Returns the vnodes that a stream reads, each once."""
         left = require_database(plan.source_database, self._catalog).vgroup_ids
         return tuple(dict.fromkeys(plan.source_vgroup_ids(left)))
+
+    def restore(self, record: StreamRecord) -> StreamRecord:
+        """Puts a stream of another instance, or of an earlier time, into the catalog over tables that are here already.
+
+        Of `record` its id, its source and its cut are made anew: it reads what is written from now on, and what is
+        there if its text says FILL_HISTORY 1. It starts with the next start of the engine, unless it is stopped.
+        Raises what CREATE STREAM would.
+        """
+        if self._catalog.stream(record.name) is not None:
+            raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
+        plan = self.plan_again(record)
+        self._refuse_long_history(plan, require_database(plan.source_database, self._catalog))
+        cut = self._storage.durable_cut(self._source_vgroup_ids(plan))
+        restored = self._catalog.create_stream(replace(
+            self._reading(record, plan), id=0, start_cut=cut, attempt=0,
+            savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
+            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
+            connections=() if plan.sink.outside is None else (plan.sink.outside.connection,)))
+        for vgroup_id, version in cut:
+            self._storage.vnode(vgroup_id).set_pin(_pin(restored.id), version)
+        return restored
 
     def drop(self, statement: DropStream) -> Result:
         """Ends a stream and forgets it; the result table stays."""
@@ -482,6 +522,32 @@ class Streams:
                                     "computed once")
         return plan
 
+    def _use_connection(self, connection: Connection) -> None:
+        """Has streams into an altered connection write by what it is now; those that were paused for it go on."""
+        for stream in self._catalog.streams():
+            plan = self._plans.get(stream.id)
+            outside = None if plan is None else plan.sink.outside
+            if outside is None or outside.connection != connection.name:
+                continue
+            if self._controller is None or not self.runs(stream):
+                continue
+            try:
+                self._controller.use_connection(stream.id, self._connections.open(connection.name))
+            except PenstockError as error:
+                self.tell(stream.id, f"connection {connection.name} was altered, but can't be used: {error}")
+                continue
+            if stream.wanted == "paused" and stream.wanted_reason.startswith(f"connection {connection.name}: "):
+                self._catalog.set_stream_wanted(stream.id, "running")
+                self._controller.resume(stream.id)
+
+    def _note_delivery(self, name: str, problem: str) -> None:
+        """Has SHOW CONNECTIONS say how a stream fares with a connection."""
+        try:
+            connection = self._connections.find(name)
+        except NotFoundError:
+            return  # the stream and its connection were dropped meanwhile
+        self._connections.note(connection, OutsideError(problem) if problem else None)
+
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
     def find(self, name: str, *, if_exists: bool) -> StreamRecord | None:
@@ -619,7 +685,7 @@ class Streams:
         for stream_id, problem in self._catalog.damaged_streams.items():
             _log.error("stream %x is set aside: %s", stream_id, problem)
         ids = {*(stream.id for stream in self._catalog.streams()), *self._catalog.damaged_streams}
-        known = {f"{stream_id:x}" for stream_id in ids}
+        known = {f"{id_:x}" for id_ in (*ids, *(ingest.id for ingest in self._catalog.ingests()))}
         root = self._paths.root / "streams"
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
@@ -759,7 +825,9 @@ class Streams:
         if plan is not None:
             options = self._options[stream.id]
             interval = options.checkpoint_interval
-            info = replace(info, watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
+            info = replace(info, target=plan.sink.text if plan.sink.outside is not None else "",
+                           delivery=(delivery(plan) or "exactly once (upserts)").partition(":")[0],
+                           watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
                            rates=self._settings(options).rates, state_limit=self.state_limit(options),
                            backup=self._backup_text(stream.id), placement=self._placement(stream, ()))
@@ -799,9 +867,8 @@ class Streams:
         options = self._options[stream.id]
         interval = options.checkpoint_interval
         nodes = self.nodes_of(plan)
-        if self._controller is None:
-            self._controller = self._make_controller()
-        self._controller.start(RunningStream(
+        outside = plan.sink.outside
+        self.controller().start(RunningStream(
             stream_id=stream.id,
             name=stream.name,
             database=database.name,
@@ -819,9 +886,21 @@ class Streams:
             savepoints=lambda: self._savepoints(stream.id),
             recover=lambda: self._backups.restore(stream.id, self._source_vgroup_ids(plan)),
             last_checkpoint_id=stream.last_checkpoint_id,
-            functions=plan.function_names,
+            company=plan.company,
             snode_ids=nodes.snode_ids,
+            connection=lambda: None if outside is None else self._connections.open(outside.connection),
+            note_delivery=lambda problem: None if outside is None else self._note_delivery(outside.connection, problem),
         ))
+
+    def controller(self) -> Controller:
+        """Returns what runs the streams, and ingests; made when the first of them has to run."""
+        if self._controller is None:
+            self._controller = self._make_controller()
+        return self._controller
+
+    def running(self) -> Controller | None:
+        """Returns what runs the streams, None if nothing had to run yet."""
+        return self._controller
 
     def nodes_of(self, plan: StreamPlan) -> Nodes:
         """Returns what a stream that starts now runs on."""
@@ -843,6 +922,8 @@ class Streams:
             settings = replace(settings, source_rows_per_second=options.source_rate)
         if options.history_rate is not None:
             settings = replace(settings, history_rows_per_second=options.history_rate)
+        if options.retry_time is not None:
+            settings = replace(settings, retry_time_s=options.retry_time.in_units("ms") / 1000)
         return settings
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:
@@ -907,6 +988,12 @@ class _Without:
 
     def function(self, name: str) -> UserFunction | None:
         return self._catalog.function(name)
+
+    def outside(self, name: str) -> Connection | None:
+        return self._catalog.outside(name)
+
+    def outside_names(self) -> Iterable[str]:
+        return self._catalog.outside_names()
 
 
 def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:

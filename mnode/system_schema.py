@@ -76,6 +76,17 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("create_time", _TIME), ("code_len", _INT), ("bufsize", _INT), ("func_language", _text(31)),
             ("func_body", _LINE), ("arguments", _LINE),
         ),
+        "ins_ingests": (
+            ("ingest_name", _NAME), ("state", _WORD), ("reason", _LINE), ("since", _TIME), ("connection", _NAME),
+            ("source", _LINE), ("target_db", _NAME), ("target_table", _NAME), ("rows", _BIG), ("bytes", _BIG),
+            ("errors", _BIG), ("unknown_fields", _BIG), ("lag", _BIG), ("last_error", _LINE), ("guarantee", _LINE),
+            ("on_error", _WORD), ("tasks", _INT), ("attempt", _BIG), ("restarts", _BIG), ("create_time", _TIME),
+            ("sql", _LINE),
+        ),
+        "ins_connections": (
+            ("name", _NAME), ("type", _WORD), ("options", _LINE), ("create_time", _TIME), ("used_by", _LINE),
+            ("state", _WORD), ("reason", _LINE), ("since", _TIME),
+        ),
         "ins_indexes": (
             ("index_name", _TABLE), ("db_name", _NAME), ("table_name", _TABLE), ("vgroup_id", _INT),
             ("create_time", _TIME), ("columns", _text(4096)), ("index_type", _text(10)),
@@ -92,7 +103,8 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("blocked_by", _text(64)), ("history", _text(128)), ("guarantee", _text(20)), ("delivery", _text(64)),
             ("verdict", _LINE), ("source_quota", _text(24)), ("history_quota", _text(24)),
             ("sink_calls_quota", _text(24)),
-            ("state_bytes", _BIG), ("state_limit", _BIG),
+            ("state_bytes", _BIG), ("state_limit", _BIG), ("notify_sent", _BIG), ("notify_failed", _BIG),
+            ("notify_waiting", _BIG), ("notify_error", _LINE),
         ),
         "ins_stream_tasks": (
             ("stream_name", _TABLE), ("task_id", _text(40)), ("node_type", _WORD), ("node_id", _INT),
@@ -113,6 +125,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("state_capacity", _BIG), ("busy_total_seconds", _DOUBLE), ("blocked_total_seconds", _DOUBLE),
             ("udf_total_seconds", _DOUBLE), ("downstream", _LINE), ("aside_bytes", _BIG),
             ("wal_access", _WORD), ("worker_group", _text(96)), ("placement", _LINE),
+            ("notify_sent", _BIG), ("notify_failed", _BIG), ("notify_waiting", _BIG), ("notify_error", _LINE),
         ),
         "ins_stream_checkpoints": (
             ("stream_name", _TABLE), ("checkpoint_id", _BIG), ("state", _text(20)), ("start_time", _TIME),

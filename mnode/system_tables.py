@@ -18,7 +18,9 @@ from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
 from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.connections import ConnectionInfo
 from penstock.mnode.history_text import history_text
+from penstock.mnode.ingests import IngestInfo
 from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
@@ -29,9 +31,10 @@ from penstock.mnode.settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
+from penstock.sql.dialect import quote_string
 from penstock.sql.schema import ChildTable, Database, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
-from penstock.tasks.messages import TaskId
+from penstock.tasks.messages import TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
 
 Row = tuple[Any, ...]
@@ -39,7 +42,6 @@ Row = tuple[Any, ...]
 _ENDPOINT = "localhost"
 _SECRET = re.compile(r"secret|password|token|access\.?key", re.IGNORECASE)  # what Spark's own pages hide
 _MIB = 1024 * 1024
-_DELIVERY = "exactly once (upserts)"
 
 
 class StreamsView(Protocol):
@@ -52,6 +54,18 @@ class SavepointsView(Protocol):
     """The savepoints of all streams."""
 
     def savepoints(self) -> list[SavepointInfo]: ...
+
+
+class ConnectionsView(Protocol):
+    """The connections to servers outside, with who uses them and whether they work."""
+
+    def infos(self) -> list[ConnectionInfo]: ...
+
+
+class IngestsView(Protocol):
+    """How all ingests are."""
+
+    def infos(self) -> list[IngestInfo]: ...
 
 
 class VnodesView(Protocol):
@@ -71,6 +85,8 @@ class SystemTables:
         vnodes: VnodesView,
         streams: StreamsView,
         savepoints: SavepointsView,
+        connections: ConnectionsView,
+        ingests: IngestsView,
         activity: Activity,
         config: Config,
         clock: Clock,
@@ -81,6 +97,8 @@ class SystemTables:
         self._vnodes = vnodes
         self._streams = streams
         self._savepoints = savepoints
+        self._outside = connections
+        self._ingests = ingests
         self._activity = activity
         self._config = config
         self._clock = clock
@@ -100,6 +118,8 @@ class SystemTables:
             "ins_cluster": self._cluster,
             "ins_users": self._users,
             "ins_functions": self._functions,
+            "ins_connections": self._outside_rows,
+            "ins_ingests": self._ingest_rows,
             "ins_indexes": list,
             "ins_configs": self._configs,
             "ins_streams": self._stream_rows,
@@ -259,11 +279,29 @@ class SystemTables:
                 None if arguments is None else ", ".join(kind.sql() for kind in arguments),
             )
 
+    def _outside_rows(self) -> Iterator[Row]:
+        for info in self._outside.infos():
+            connection = info.connection
+            options = ", ".join(f"{name}={quote_string(value)}" for name, value in connection.options)
+            yield (connection.name, connection.kind, options, info.created_ms, ", ".join(info.used_by) or None,
+                   info.health.state, info.health.reason or None, info.health.since_ms)
+
     def _configs(self) -> Iterator[Row]:
         units = {key.name: {"duration": "duration", "size": "size"}.get(key.kind) for key in keys().values()}
         for name, value in self._config.items():
             secret = name.startswith(SPARK_PREFIX) and _SECRET.search(name) is not None
             yield (name, "***" if secret else value, units.get(name), None)
+
+    def _ingest_rows(self) -> Iterator[Row]:
+        for info in self._ingests.infos():
+            record, plan = info.record, info.plan
+            target = self._catalog.table_by_uid(record.target_uid)
+            source = None if plan is None else ", ".join(plan.topics) or plan.path or "*"
+            yield (record.name, info.state, info.reason or None, info.since_ms, record.connection, source,
+                   None if target is None else target.database, None if target is None else target.name, info.rows,
+                   info.nbytes, info.errors, info.unknown, info.lag, info.last_refused or None,
+                   None if plan is None else plan.guarantee, None if plan is None else plan.on_error,
+                   record.tasks, record.attempt, info.restarts, record.created_ms, record.text)
 
     def _connections(self) -> Iterator[Row]:
         for connection in self._activity.connections():
@@ -301,7 +339,7 @@ class SystemTables:
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
-                target.database if target else None, target.name if target else None, info.watermark,
+                target.database if target else None, target.name if target else info.target or None, info.watermark,
                 info.trigger.replace("_", " "), _rate(rates.sink_bytes_per_second / BYTES_PER_MEGABYTE, "MB/s"),
                 f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
@@ -309,10 +347,13 @@ class SystemTables:
                 sum(report.status.late_rows for report in reports), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
-                history_text(history, precision), info.guarantee.replace("_", " "), _DELIVERY,
+                history_text(history, precision), info.guarantee.replace("_", " "), info.delivery or None,
                 info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
                 _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
                 state_bytes(report.status for report in reports), info.state_limit or None,
+                sum(status.notify_sent for status in sinks), sum(status.notify_failed for status in sinks),
+                sum(status.notify_waiting for status in sinks),
+                next((status.notify_error for status in sinks if status.notify_error), None),
             )
 
     def _task_rows(self) -> Iterator[Row]:
@@ -328,7 +369,7 @@ class SystemTables:
                 info = now.infos[stream.id]
                 yield (*_task_row(stream, report, Nodes(vgroups, info.snode_ids), starts, precision, checkpoint,
                                   now.downstream.get(report.status.task, ())),
-                       info.worker_group or None, info.placement or None)
+                       info.worker_group or None, info.placement or None, *_notified(report.status))
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
@@ -465,6 +506,13 @@ def _task_row(
         _percent(report.udf), status.state_capacity, status.busy_s, status.blocked_s, status.udf_s,
         ", ".join(map(str, downstream)) or None, status.aside_bytes, status.wal_access,
     )
+
+
+def _notified(status: TaskStatus) -> Row:
+    """Returns how the notifications of a sink task go; the others send none."""
+    if status.task.level != "sink":
+        return (None, None, None, None)
+    return (status.notify_sent, status.notify_failed, status.notify_waiting, status.notify_error or None)
 
 
 def _percent(share: float | None) -> float | None:

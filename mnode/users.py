@@ -8,11 +8,11 @@ from dataclasses import replace
 from penstock.common.clock import Clock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError
 from penstock.common.passwords import SALT_BYTES, PasswordHash, hash_password
+from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog, UserRecord
 from penstock.mnode.ddl import check_name
-from penstock.mnode.lookup import did_you_mean
 from penstock.mnode.session import Result
-from penstock.sql.statements import AlterUser, CreateUser, DropUser, Statement
+from penstock.sql.statements import AlterConnection, AlterUser, CreateConnection, CreateUser, DropUser, Statement
 
 PASSWORD_LENGTH = (8, 255)
 _EXISTS, _MISSING, _BAD_NAME, _BAD_PASSWORD = 0x0350, 0x0351, 0x0352, 0x0353
@@ -25,6 +25,11 @@ def without_password(statement: Statement, text: str) -> str:
             return f"CREATE USER {statement.name}"
         case AlterUser():
             return f"ALTER USER {statement.name}"
+        # Options that may be a password, by mistake, and are refused for it.
+        case CreateConnection():
+            return f"CREATE CONNECTION {statement.name} TYPE {statement.kind}"
+        case AlterConnection():
+            return f"ALTER CONNECTION {statement.name}"
     return text
 
 

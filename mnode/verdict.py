@@ -14,7 +14,8 @@ from penstock.tasks.messages import TaskId
 from penstock.tasks.nodes import Nodes
 
 Kind = Literal[
-    "down", "silent", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle", "healthy"]
+    "down", "silent", "outside", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
+    "healthy"]
 
 _STATE_FULL = 0.9
 """Share of its bound from which on state counts as exhausted."""
@@ -73,6 +74,9 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Ve
     silent = next((report for report in reports if report.silent_s is not None), None)
     if silent is not None:
         return Verdict("silent", f"{names(silent.status.task)}: {silent.status.reason}", silent.status.task)
+    away = next((report for report in reports if report.status.state == "RETRYING"), None)
+    if away is not None:
+        return Verdict("outside", f"{names(away.status.task)} can't deliver: {away.status.reason}", away.status.task)
     stalled = _stalled(reports)
     if stalled is not None:
         return Verdict("stalled", f"STALLED: {names(stalled.status.task)} {stalled_reason(stalled)}",

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Literal
 
+from penstock.common.connection import ConnectionKind
 from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.plan import PlanNode
 from penstock.planner.user_calls import UserCall
 from penstock.sql.schema import Column, UserFunction
-from penstock.sql.statements import FillMode, Guarantee, IntervalWindow
+from penstock.sql.statements import (
+    FillMode,
+    Guarantee,
+    IntervalWindow,
+    NotifyEvent,
+    NotifyFailure,
+    OnFailure,
+    OutsideFormat,
+)
 from penstock.sql.types import UBIGINT, DataType, Precision
 
 Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
@@ -176,6 +186,41 @@ FIRST_INSTANT, LAST_INSTANT = 4_000_000_000_000_000_001, 4_000_000_000_000_000_0
 
 
 @dataclass(frozen=True, slots=True)
+class OutsidePlan:
+    """Where results go outside of Penstock: a topic, table or path of a connection.
+
+    `place` is empty where the connection's own address will do. `format` is None for PostgreSQL. `qos` is MQTT's.
+    `on_failure`: what becomes of results that can't be delivered, once they were tried for long enough.
+    """
+
+    connection: str
+    kind: ConnectionKind
+    place: str
+    format: OutsideFormat | None
+    qos: int = 1
+    on_failure: OnFailure = "pause"
+
+
+WindowType = Literal["Time", "State", "Session", "Event", "Count"]
+
+
+@dataclass(frozen=True, slots=True)
+class NotifyPlan:
+    """Who is told of windows that open and close.
+
+    `end_column`: which result column is the window's end; None: `AggPlan.window` tells. `skips_before`: of windows that
+    start before it nobody is told, in units of the source's precision; None: of all they are.
+    """
+
+    urls: tuple[str, ...]
+    events: tuple[NotifyEvent, ...]
+    on_failure: NotifyFailure
+    window_type: WindowType
+    end_column: int | None
+    skips_before: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SinkPlan:
     """Where results go.
 
@@ -183,6 +228,8 @@ class SinkPlan:
     first. `children_sql` reads the relation `groups` (`_gid`, keys) and yields `_gid`, `_child` (the name of the
     child table) and `t0`, `t1`, ... (values of the target's `tags`, or NULL).
     `target_uid` is 0 until the engine has created the target.
+    With `outside` there is no table: `database` is the name of the connection, `table` the place there, and `tags` are
+    the groups' keys.
     """
 
     database: str
@@ -192,6 +239,15 @@ class SinkPlan:
     children_sql: str
     target_uid: int
     create: bool
+    outside: OutsidePlan | None = None
+
+    @property
+    def text(self) -> str:
+        """The target as EXPLAIN and SHOW have it."""
+        if self.outside is None:
+            return f"{self.database}.{self.table}"
+        place = f", {self.outside.place}" if self.outside.place else ""
+        return f"{self.outside.kind} connection {self.outside.connection}{place}"
 
     @property
     def key_column(self) -> Column | None:
@@ -244,6 +300,8 @@ OnError = Literal["null", "fail", "skip", "dlq"]
 class DlqPlan:
     """The table for rows that a stream leaves out: those that come `late`, or `errors` and those from the future.
 
+    `failures`: and results that a target outside doesn't take.
+
     `target_uid` is 0 until it is created. `columns` are all that a row of the source has.
     """
 
@@ -253,6 +311,19 @@ class DlqPlan:
     columns: tuple[SourceColumn, ...]
     late: bool
     errors: bool
+    failures: bool = False
+
+    @property
+    def name(self) -> str:
+        return f"{self.database}.{self.table}"
+
+
+class Company(Enum):
+    """With whom a stream shares processes: only with streams of the same kind."""
+
+    ANY = "streams that keep no more groups than there are tables, and call no users' functions"
+    USER_CODE = "streams that call users' functions"
+    OPEN_GROUPS = "streams whose groups nothing bounds"
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,7 +405,8 @@ class StreamPlan:
     `join`; the `source` of a join is that of its left side. `period_ms`:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
-    `table_key`: which of the keys is the name of the rows' table, if any is.
+    `table_key`: which of the keys is the name of the rows' table, if any is. `grouped_by_values`: columns of rows tell
+    groups apart, so nothing bounds how many there are; with names and tags of tables there are no more than tables.
     `functions` are the users' functions that the SQL texts call. `guarantee`: how often a row counts after a failure.
     `on_error`: what becomes of rows that can't be computed; null is TDengine's way: functions give NULL, and what else
     fails ends the attempt.
@@ -365,6 +437,20 @@ class StreamPlan:
     dlq: DlqPlan | None = None
     guarantee: Guarantee = "exactly_once"
     table_key: int | None = None
+    grouped_by_values: bool = False
+    notify: NotifyPlan | None = None
+
+    @property
+    def company(self) -> Company:
+        """With whom the stream may share processes."""
+        if self.functions:
+            return Company.USER_CODE
+        return Company.OPEN_GROUPS if self.grouped_by_values and self.agg is not None else Company.ANY
+
+    @property
+    def announces_windows(self) -> bool:
+        """Whether agg tasks tell sink tasks of windows that open."""
+        return self.notify is not None and "window_open" in self.notify.events
 
     @property
     def keeps_time(self) -> bool:
@@ -397,6 +483,14 @@ class StreamPlan:
     def function_names(self) -> tuple[str, ...]:
         """The users' functions that the stream calls, each once."""
         return tuple(dict.fromkeys(call.function.name for call in self.functions))
+
+    @property
+    def emits_at_checkpoints(self) -> bool:
+        """Whether results leave with the checkpoints that they belong to, not when they are computed."""
+        outside = self.sink.outside
+        if outside is None:
+            return False
+        return outside.kind == "files" or (outside.kind == "kafka" and self.guarantee == "exactly_once")
 
     @property
     def leaves_out_errors(self) -> bool:

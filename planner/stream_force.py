@@ -82,7 +82,7 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
     tree = PlanNode("Stream", (
         ("trigger", "force_window_close"), *((("fill", query.fill.mode),) if query.fill is not None else ()),
         *((("timezone", planner.session.time_zone),) if planner.statement.options.timezone is not None else ()),
-        ("into", f"{sink.database}.{sink.table}")), (batch.tree,))
+        ("into", sink.text)), (batch.tree,))
     return StreamPlan(
         source_database=planner.table.database, source_table=planner.table.name, trigger="force_window_close",
         watermark=0, ignore_expired=True, ignore_update=True, time_zone=planner.session.time_zone,

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import difflib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
@@ -17,6 +16,7 @@ from penstock.common.errors import (
     NotSupportedError,
     Position,
 )
+from penstock.common.suggestions import did_you_mean
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.dead_letters import plan_dlq, plan_errors
@@ -42,6 +42,8 @@ from penstock.planner.stream import (
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
 from penstock.planner.stream_join_plan import StreamQuery, plan_join, plan_join_query, projections_of, read_stream
+from penstock.planner.stream_notify import NOTIFY_TRIGGERS, plan_notify
+from penstock.planner.stream_outside import plan_outside
 from penstock.planner.stream_row_windows import (
     END_ROWS,
     LAST_ROW,
@@ -71,6 +73,7 @@ from penstock.sql.statements import (
     IntervalWindow,
     JoinSource,
     Name,
+    OutsideTarget,
     Select,
     SelectItem,
     TableSource,
@@ -128,7 +131,16 @@ def plan_stream(
     """
     session = zoned(statement.options, session)
     functions = bind_user_functions(statement, catalog, session)
-    plan = _Planner(statement, catalog, session, defaults or StreamDefaults()).plan()
+    planner = _Planner(statement, catalog, session, defaults or StreamDefaults())
+    plan = planner.plan()
+    options = statement.options
+    if plan.sink.outside is None and (options.on_failure is not None or options.retry_time is not None):
+        raise InvalidStreamError("ON_FAILURE and RETRY_TIME are for streams INTO CONNECTION",
+                                 hint="a result table is a part of Penstock and has no failures of its own")
+    if plan.dlq is None and options.on_failure == "dlq":
+        plan = replace(plan, dlq=plan_dlq(options, planner.table, planner.precision, catalog, session))
+    if statement.notify is not None and plan.notify is None:
+        raise NotSupportedError(f"NOTIFY doesn't go with TRIGGER {plan.trigger.upper()}", hint=NOTIFY_TRIGGERS)
     called = tuple(dict.fromkeys((*functions, *plan.functions)))
     return replace(plan, functions=called, guarantee=statement.options.guarantee or "exactly_once")
 
@@ -214,6 +226,7 @@ class _Planner:
                                         hint="only the start of a window tells which result is to be replaced")
             self.partials.update({(name,): (name, partial)
                                   for name, partial in bookkeeping(marks.window, self.row_key().ts)})
+        notify = plan_notify(self.statement, trigger.mode, casts, time)
         if time.clock != "event":
             trigger = replace(trigger, ignore_expired=False, ignore_update=True)
         self.row_key()  # source tasks tell rows by it
@@ -228,6 +241,8 @@ class _Planner:
             history=self._history(), delete_mark=self.delete_mark(), time=time, on_error=on_error,
             dlq=plan_dlq(options, self.table, self.precision, self.catalog, self.session),
             table_key=next((place for place, key in enumerate(self.keys) if key.sql == "tbname"), None),
+            grouped_by_values=not self._keys_are_of_tables(),
+            notify=notify,
         )
         return replace(plan, tree=self._tree(plan, condition))
 
@@ -490,6 +505,8 @@ class _Planner:
         `prepended`: the first projection isn't of the query.
         """
         target = self.statement.target
+        if target.outside is not None:
+            return self._outside_sink(target.outside, projections)
         database = target.name.database or self.session.database
         if database is None:
             raise InvalidStatementError("no database is in use", code=0x2616, hint="USE a database, or write db.table")
@@ -525,6 +542,49 @@ class _Planner:
         casts = [_converted(value, column.type) for value, column in zip(values, columns, strict=True)]
         sink = SinkPlan(database, target.name.name, columns, tags, self._children_sql(target.name, database, tags),
                         existing.uid if existing else 0, existing is None)
+        return sink, casts
+
+    def _outside_sink(
+        self, target: OutsideTarget, projections: list[tuple[SelectItem, SqlExpr]]
+    ) -> tuple[SinkPlan, list[str]]:
+        """Returns the sink's plan and the SQL of each result column, for results that leave Penstock.
+
+        A key that is also selected is called as it is there.
+        """
+        name = self.statement.target.name
+        connection = self.catalog.outside(name.name)
+        if connection is None:
+            raise NotFoundError(f"connection {name.name} does not exist",
+                                position=position(self.statement.text, name.offset, len(name.name)),
+                                hint=did_you_mean(name.name, self.catalog.outside_names()))
+        keys = [key for key in self.keys if key.partitions]
+        selected: dict[Field, str] = {}
+        for item, _ in projections[1:]:
+            key = next((key for key in keys for column in _column_name(item.expression) if column in key.names), None)
+            if key is not None:
+                selected.setdefault(key.field, item.name)
+        tags = tuple(Column(tag, key.field.type, tag) for key in keys
+                     for tag in (selected.get(key.field, key.names[0]),))
+        outside = replace(plan_outside(target, connection, [tag.name for tag in tags]),
+                          on_failure=self.statement.options.on_failure or "pause")
+        types = [value.type if value.type.kind is not Kind.NULL else VARCHAR for _, value in projections]
+        types[0] = timestamp(self.precision)
+        place = 1 if self.query.window is None and self.table.key_column is not None else None
+        columns = tuple(Column(item.name, kind, item.name, n == place)
+                        for n, ((item, _), kind) in enumerate(zip(projections, types, strict=True)))
+        names = [tag.name for tag in tags]
+        names += [column.name for column in columns if column.name not in selected.values()]
+        duplicate = next((name for n, name in enumerate(names) if name in names[:n]), None)
+        if duplicate is not None:
+            raise InvalidStatementError(f"the result has two columns named {duplicate}", code=0x263C,
+                                        hint="give one of them an alias")
+        self._check_key(columns)
+        self.bound = [value for _, value in projections]
+        casts = [_converted(value, column.type) for value, column in zip(self.bound, columns, strict=True)]
+        full_name = escaped(f"{outside.connection}.{outside.place}")
+        values = "".join(f", {key.field.name} AS t{n}" for n, key in enumerate(keys))
+        children = f"SELECT _gid, 't_' || md5('{full_name}' || ',' || _gid::VARCHAR) AS _child{values} FROM groups"
+        sink = SinkPlan(outside.connection, outside.place or outside.kind, columns, tags, children, 0, False, outside)
         return sink, casts
 
     def _key_place(self, names: list[str]) -> int | None:
@@ -730,10 +790,9 @@ class _Planner:
         window: IntervalWindow | None = None, marks: WindowMarks | None = None,
     ) -> SourceKernel | None:
         """Returns what a source task can compute without DuckDB: groups must follow from the child table alone."""
-        members = {"tbname", *(tag.name for tag in self.table.tags)}
         groups_sql = None
         if self.keys:
-            if not set().union(*(columns_of(key.sql) for key in self.keys)) <= members:
+            if not self._keys_are_of_tables():
                 return None
             groups_sql = f"SELECT {', '.join(['_tuid', f'{gid} AS _gid', *keys])} FROM children"
         panes = panes_of(window, self.precision, self.session.time_zone) if window is not None else None
@@ -747,6 +806,11 @@ class _Planner:
             partials=[partial for _, partial in self.partials.values()], projections=projections,
             marks=marks.marks if marks is not None else (),
             mark_condition=marks.condition if marks is not None else None, panes=panes, types=types)
+
+    def _keys_are_of_tables(self) -> bool:
+        """Tells whether a row's keys follow from its child table alone: from its name and its tags."""
+        members = {"tbname", *(tag.name for tag in self.table.tags)}
+        return all(set(columns_of(key.sql)) <= members for key in self.keys)
 
     def _is_tag(self, key: Key) -> bool:
         return any(key.sql == quoted(tag.name) for tag in self.table.tags)
@@ -846,10 +910,10 @@ class _Planner:
             ("watermark", f"{plan.watermark}{self.precision}"), *described(plan.time, self.precision),
             *((("timezone", plan.time_zone),) if self.statement.options.timezone is not None else ()),
             *((("on error", plan.on_error),) if plan.on_error != "null" else ()),
-            *((("dlq", f"{plan.dlq.database}.{plan.dlq.table}"),) if plan.dlq is not None else ()),
+            *((("dlq", plan.dlq.name),) if plan.dlq is not None else ()),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
-            ("into", f"{plan.sink.database}.{plan.sink.table}")), (input,))
+            ("into", plan.sink.text)), (input,))
 
     def position(self, node: exp.Expression) -> Position | None:
         start, end = source_range(node)
@@ -1004,7 +1068,7 @@ def resolve_table(name: Name, catalog: CatalogView, session: Session, text: str)
     table = catalog.table(database, name.name)
     if table is None:
         raise NotFoundError(f"table {database}.{name.name} does not exist", code=0x2603, position=at,
-                            hint=_did_you_mean(name.name, catalog.table_names(database)))
+                            hint=did_you_mean(name.name, catalog.table_names(database)))
     return table
 
 
@@ -1012,12 +1076,7 @@ def unknown_column(name: str, table: Table, at: Position | None) -> NotFoundErro
     """Returns the error for a column that `table` doesn't have, with a suggestion."""
     names = [column.name for column in (*table.columns, *table.tags)]
     return NotFoundError(f"column {name} does not exist in {table.name}", code=0x2602, position=at,
-                         hint=_did_you_mean(name, names))
-
-
-def _did_you_mean(name: str, known: Iterable[str]) -> str | None:
-    close = difflib.get_close_matches(name, list(known), 1)
-    return f"did you mean {close[0]}?" if close else None
+                         hint=did_you_mean(name, names))
 
 
 def window_text(window: Window | None) -> str:

@@ -13,12 +13,15 @@ from typing import TYPE_CHECKING
 from penstock import __version__
 from penstock.common.config import Config, load_config, parse_assignment
 from penstock.common.errors import ConfigError
+from penstock.shell.dump_options import add_dump_options, add_restore_options
 from penstock.shell.error_text import error_text
 from penstock.shell.fsck_options import add_fsck_options
+from penstock.shell.generate_options import add_generate_options
 from penstock.shell.import_options import add_import_options
 from penstock.shell.serve_options import add_serve_options
 
 if TYPE_CHECKING:
+    from penstock.shell.dbapi import Connection
     from penstock.shell.format import Mode
     from penstock.shell.session import ShellSession
 
@@ -66,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=_run_shell)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in SUB_COMMANDS:
-        child = commands.add_parser(command.name, help=command.help, description=command.help)
+        # A command's own meaning of a letter comes before that of all commands, such as -d of `generate`.
+        child = commands.add_parser(
+            command.name, help=command.help, description=command.help, conflict_handler="resolve")
         _add_engine_options(child, repeated=True)
         command.add_options(child)
         child.set_defaults(run=command.run)
@@ -90,12 +95,22 @@ def _add_engine_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
                         help="show where in the code an error comes from")
 
 
+def _add_server_options(parser: argparse.ArgumentParser, *, repeated: bool = False) -> None:
+    """Declares how a server is reached; `repeated` keeps what was given before the sub-command's name."""
+    default = argparse.SUPPRESS if repeated else None
+    parser.add_argument("--host", metavar="HOST", default=default,
+                        help="connect to `penstock serve` there, instead of opening --data")
+    parser.add_argument("--port", metavar="PORT", type=int, default=default,
+                        help="port of that server (default: flightPort)")
+    parser.add_argument("--user", metavar="USER", default=default, help="log in there; the password is asked for")
+    parser.add_argument("--password-file", metavar="FILE", default=default,
+                        help="read the password from the first line of this file")
+    parser.add_argument("--tls-roots", metavar="FILE", default=default,
+                        help="connect by TLS; the certificates to trust, PEM")
+
+
 def _add_shell_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--host", metavar="HOST", help="connect to `penstock serve` there, instead of opening --data")
-    parser.add_argument("--port", metavar="PORT", type=int, help="port of that server (default: flightPort)")
-    parser.add_argument("--user", metavar="USER", help="log in there; the password is asked for")
-    parser.add_argument("--password-file", metavar="FILE", help="read the password from the first line of this file")
-    parser.add_argument("--tls-roots", metavar="FILE", help="connect by TLS; the certificates to trust, PEM")
+    _add_server_options(parser)
     parser.add_argument("-c", "-s", "--sql", metavar="SQL", action="append",
                         help="run these statements and leave; may be repeated")
     parser.add_argument("-f", "--file", metavar="FILE", help="run the statements of a file and leave")
@@ -119,7 +134,6 @@ def _complain(error: Exception, debug: bool) -> None:
 
 
 def _run_shell(options: argparse.Namespace) -> int:
-    from penstock.shell.dbapi import connect
     from penstock.shell.screen import Screen
     from penstock.shell.session import Quit, ShellOptions, ShellSession
 
@@ -128,8 +142,7 @@ def _run_shell(options: argparse.Namespace) -> int:
     mode: Mode = options.mode
     screen = Screen(sys.stdout, sys.stderr)
     where = f"data in {options.data}" if options.host is None else f"connected to {options.host}"
-    connection = connect(options.data, config, host=options.host, port=options.port, user=options.user,
-                         password=_password(options), tls_roots=options.tls_roots)
+    connection = _connection(options, config)
     settings = ShellOptions(mode=mode, debug=options.debug)
     session = ShellSession(connection, config, screen, settings, interactive=interactive)
     try:
@@ -142,6 +155,14 @@ def _run_shell(options: argparse.Namespace) -> int:
         screen.redirect(None)
         with screen.progress("closing" if options.host is not None else "closing: streams write a last checkpoint"):
             connection.close()
+
+
+def _connection(options: argparse.Namespace, config: Config) -> Connection:
+    """Returns a connection to the server that the options name, or to the data directory."""
+    from penstock.shell.dbapi import connect
+
+    return connect(options.data, config, host=options.host, port=options.port, user=options.user,
+                   password=_password(options), tls_roots=options.tls_roots)
 
 
 def _password(options: argparse.Namespace) -> str | None:
@@ -217,6 +238,30 @@ def _run_import(options: argparse.Namespace) -> int:
     return run_import(options, _config(options))
 
 
+def _add_generate_options(parser: argparse.ArgumentParser) -> None:
+    add_generate_options(parser)
+    _add_server_options(parser, repeated=True)
+
+
+def _run_generate(options: argparse.Namespace) -> int:
+    from penstock.shell.generate_command import run_generate
+
+    with _connection(options, _config(options)) as connection:
+        return run_generate(options, connection)
+
+
+def _run_dump(options: argparse.Namespace) -> int:
+    from penstock.shell.dump_command import run_dump
+
+    return run_dump(options, _config(options))
+
+
+def _run_restore(options: argparse.Namespace) -> int:
+    from penstock.shell.restore_command import run_restore
+
+    return run_restore(options, _config(options))
+
+
 def _run_fsck(options: argparse.Namespace) -> int:
     from penstock.shell.fsck_command import run_fsck
 
@@ -253,6 +298,12 @@ SUB_COMMANDS: tuple[SubCommand, ...] = (
     SubCommand("test", "Play tests of streams in a sandbox, by a virtual clock.", _add_test_options, _run_tests),
     SubCommand("import", "Bring CSV, Parquet, Arrow or line protocol files into a table.", add_import_options,
                _run_import),
+    SubCommand("generate", "Fill a database with rows of made-up devices and say how fast that was, as taosBenchmark.",
+               _add_generate_options, _run_generate),
+    SubCommand("dump", "Write schema, rows and streams of a data directory into files, while an engine runs or not.",
+               add_dump_options, _run_dump),
+    SubCommand("restore", "Bring what `penstock dump` has written into a data directory.", add_restore_options,
+               _run_restore),
     SubCommand("serve", "Serve a data directory to other programs until SIGTERM comes: Arrow Flight SQL.",
                add_serve_options, _run_serve),
     SubCommand("top", "Watch streams and tasks live; keys pause, resume and look closer.", _add_top_options, _run_top),

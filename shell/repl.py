@@ -19,7 +19,7 @@ from penstock.shell.lexer import PenstockLexer
 from penstock.shell.script import is_complete
 from penstock.shell.session import Quit, ShellSession
 
-_PASSWORD = re.compile(r"\buser\b.*\bpass\b", re.IGNORECASE | re.DOTALL)
+_PASSWORD = re.compile(r"\buser\b.*\bpass\b|\bconnection\b.*\b(password|token|key|secret)\b", re.IGNORECASE | re.DOTALL)
 _STYLE = Style.from_dict({
     "pygments.keyword": "bold ansiblue",
     "pygments.name.function": "ansicyan",

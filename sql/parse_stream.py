@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 from sqlglot import exp
 
-from penstock.common.errors import NotSupportedError
 from penstock.common.quantities import MIB, TIB, read_size, size_text
 from penstock.sql.cursor import Cursor
 from penstock.sql.lexer import Token, TokenKind
-from penstock.sql.literals import position
 from penstock.sql.parse_ddl import parse_column_definition, parse_parenthesised, take_if_exists, take_if_not_exists
 from penstock.sql.parse_expression import parse_expression
 from penstock.sql.parse_query import at_query, parse_query
@@ -28,10 +26,18 @@ from penstock.sql.statements import (
     DryRunStream,
     Duration,
     Guarantee,
+    Name,
     NoteTime,
+    Notify,
+    NotifyEvent,
+    NotifyFailure,
+    OutsideFormat,
+    OutsideTarget,
+    PauseIngest,
     PauseStream,
     RecalculateStream,
     ReplayDlq,
+    ResumeIngest,
     ResumeStream,
     Select,
     StartStream,
@@ -42,7 +48,10 @@ from penstock.sql.statements import (
     TriggerMode,
 )
 
-_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT")
+_DURATIONS = ("ALLOWED_LATENESS", "IDLE_TIMEOUT", "MAX_FUTURE", "MAX_SKEW", "WRITER_TIMEOUT", "RETRY_TIME")
+_FAILURE_FATES = ("PAUSE", "DLQ")
+_PLACES = ("TOPIC", "TABLE", "PATH")
+_FORMATS = ("JSON", "CSV", "PARQUET", "AVRO")
 _ERROR_FATES = ("FAIL", "SKIP", "DLQ")
 _LATE_FATES = ("DROP", "RECALC", "DLQ")
 _CLOCKS = ("EVENT", "INGESTION", "PROCESSING")
@@ -137,6 +146,9 @@ class _OptionReader:
             return True
         if cursor.take("ON_ERROR"):
             self._set(token, "on_error", token.word, self._fate(token, *_ERROR_FATES))
+            return True
+        if cursor.take("ON_FAILURE"):
+            self._set(token, "on_failure", token.word, self._fate(token, *_FAILURE_FATES))
             return True
         if cursor.take("LATE"):
             self._set(token, "late", token.word, self._fate(token, *_LATE_FATES))
@@ -249,14 +261,51 @@ def parse_create_stream(cursor: Cursor, start: int, *, or_replace: bool = False)
         raise cursor.fail("a stream takes a single SELECT, not a UNION", query_start)
     if query.into_file is not None:
         raise cursor.fail("a stream cannot write to a file", query_start)
-    if cursor.at("NOTIFY"):
-        token = cursor.token
-        raise NotSupportedError("NOTIFY is not supported", position=position(cursor.text, token.start, len(token.raw)))
+    notify = _parse_notify(cursor) if cursor.take("NOTIFY") else None
     return CreateStream(name, options, target, query, if_not_exists, cursor.source(start), options_place,
-                        or_replace)
+                        or_replace, notify)
+
+
+def _parse_notify(cursor: Cursor) -> Notify:
+    """Parses what follows NOTIFY: `(url, ...) ON (event, ...) [NOTIFY_HISTORY 0|1] [ON_FAILURE DROP|PAUSE]`."""
+    urls = parse_parenthesised(cursor, lambda inside: inside.string("a URL"))
+    cursor.expect("ON")
+    events = parse_parenthesised(cursor, _parse_notify_event)
+    history: bool | None = None
+    on_failure: NotifyFailure | None = None
+    while not cursor.at_end:
+        token = cursor.token
+        word = cursor.take_any("NOTIFY_HISTORY", "ON_FAILURE")
+        if word is None:
+            break
+        if (history if word == "NOTIFY_HISTORY" else on_failure) is not None:
+            raise cursor.fail(f"{word} is given twice", token)
+        if word == "NOTIFY_HISTORY":
+            history = bool(cursor.integer(word, maximum=1))
+        else:
+            fate = cursor.take_any("DROP", "PAUSE")
+            if fate is None:
+                raise cursor.fail("DROP or PAUSE is expected behind ON_FAILURE")
+            on_failure = cast(NotifyFailure, fate.lower())
+    return Notify(urls, tuple(dict.fromkeys(events)), history or False, on_failure or "pause")
+
+
+def _parse_notify_event(cursor: Cursor) -> NotifyEvent:
+    token = cursor.token
+    event = cursor.string("an event").lower()
+    if event not in get_args(NotifyEvent):
+        raise cursor.fail("'WINDOW_OPEN' or 'WINDOW_CLOSE' is expected", token)
+    return cast(NotifyEvent, event)
 
 
 def _parse_target(cursor: Cursor) -> StreamTarget:
+    following = cursor.peek(1)
+    if (cursor.at("CONNECTION") and following.kind in (TokenKind.WORD, TokenKind.QUOTED)
+            and following.word not in ("AS", "TAGS", "SUBTABLE")):
+        cursor.advance()
+        start = cursor.token.start
+        name = Name(cursor.name("the name of a connection"), None, start)
+        return StreamTarget(name, outside=_parse_outside(cursor))
     name = cursor.object_name("the name of the target table")
     columns: tuple[tuple[str, bool], ...] | None = None
     if cursor.at_operator("("):
@@ -271,6 +320,34 @@ def _parse_target(cursor: Cursor) -> StreamTarget:
         subtable = parse_expression(cursor)
         cursor.expect_operator(")")
     return StreamTarget(name, columns, definitions, tag_names, subtable)
+
+
+def _parse_outside(cursor: Cursor) -> OutsideTarget:
+    """Parses `(TOPIC 'topic', FORMAT json, ...)`, which may be missing."""
+    places: dict[str, str] = {}
+    format_: OutsideFormat | None = None
+    qos: int | None = None
+    if not cursor.take_operator("("):
+        return OutsideTarget()
+    while not cursor.at_operator(")"):
+        token = cursor.token
+        if (word := cursor.take_any(*_PLACES)) is not None and word.lower() not in places:
+            places[word.lower()] = cursor.string(f"the {word.lower()}")
+        elif format_ is None and cursor.take("FORMAT"):
+            chosen = cursor.take_any(*_FORMATS)
+            if chosen is None:
+                raise cursor.fail(f"{', '.join(_FORMATS[:-1])} or {_FORMATS[-1]} is expected", hint=cursor.guess())
+            format_ = cast(OutsideFormat, chosen.lower())
+        elif qos is None and cursor.take("QOS"):
+            qos = cursor.integer("the QoS", minimum=1, maximum=2)
+        elif cursor.token is not token or token.word in ("FORMAT", "QOS"):
+            raise cursor.fail(f"{token.word} is given twice", token)
+        else:
+            raise cursor.fail("TOPIC, TABLE, PATH, FORMAT or QOS is expected", hint=cursor.guess())
+        if not cursor.take_operator(","):
+            break
+    cursor.expect_operator(")")
+    return OutsideTarget(tuple(places.items()), format_, qos)
 
 
 def _parse_target_column(cursor: Cursor) -> tuple[str, bool]:
@@ -355,17 +432,29 @@ def parse_analyze_stream(cursor: Cursor) -> Statement:
 
 def parse_pause(cursor: Cursor) -> Statement:
     """Parses what follows PAUSE."""
-    cursor.expect("STREAM")
+    ingest = _expect_stream_or_ingest(cursor)
     if_exists = take_if_exists(cursor)
+    if ingest:
+        return PauseIngest(cursor.name("the name of an ingest"), if_exists)
     return PauseStream(cursor.name("a stream name"), if_exists)
 
 
 def parse_resume(cursor: Cursor) -> Statement:
     """Parses what follows RESUME."""
-    cursor.expect("STREAM")
+    ingest = _expect_stream_or_ingest(cursor)
     if_exists = take_if_exists(cursor)
+    if ingest:
+        return ResumeIngest(cursor.name("the name of an ingest"), if_exists)
     ignore_untreated = cursor.take("IGNORE", "UNTREATED")
     return ResumeStream(cursor.name("a stream name"), if_exists, ignore_untreated)
+
+
+def _expect_stream_or_ingest(cursor: Cursor) -> bool:
+    """Takes STREAM or INGEST; returns whether it was INGEST."""
+    word = cursor.take_any("STREAM", "INGEST")
+    if word is None:
+        raise cursor.fail("STREAM or INGEST is expected")
+    return word == "INGEST"
 
 
 def parse_recalculate(cursor: Cursor) -> Statement:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from penstock.common.connection import Connection
 from penstock.common.placement import Share, even_shares
 from penstock.sql.types import DataType, Precision
 
@@ -168,6 +169,14 @@ class CatalogView(Protocol):
         """Returns the user's function of this name, or None."""
         ...
 
+    def outside(self, name: str) -> Connection | None:
+        """Returns the connection of this name, or None."""
+        ...
+
+    def outside_names(self) -> Iterable[str]:
+        """Returns the names of all connections; for 'did you mean' hints."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Session:
@@ -181,3 +190,8 @@ class Session:
     now_ms: int = 0
     user: str = "root"
     settings: dict[str, str] = field(default_factory=dict)
+
+
+def can_name_child(name: str) -> bool:
+    """Whether a value can be the name of a child table."""
+    return bool(name) and not name.isspace() and "." not in name and len(name.encode()) <= 192 and name.isprintable()

@@ -403,6 +403,7 @@ OnErrorWord = Literal["fail", "skip", "dlq"]
 LateWord = Literal["drop", "recalc", "dlq"]
 TimeWord = Literal["event", "ingestion", "processing"]
 Guarantee = Literal["exactly_once", "at_least_once"]
+OnFailure = Literal["pause", "dlq"]
 TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
 
@@ -442,13 +443,31 @@ class StreamOptions:
     history_rate: float | None = None
     state_limit: int | None = None
     guarantee: Guarantee | None = None
+    on_failure: OnFailure | None = None
+    retry_time: Duration | None = None
+
+
+OutsideFormat = Literal["json", "csv", "parquet", "avro"]
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideTarget:
+    """What stands in the parentheses of INTO CONNECTION name (...); what isn't given is None.
+
+    `places`: TOPIC, TABLE or PATH in lower case, and what it is. `qos` is that of MQTT.
+    """
+
+    places: tuple[tuple[str, str], ...] = ()
+    format: OutsideFormat | None = None
+    qos: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTarget:
-    """INTO name [(columns)] [TAGS(...)] [SUBTABLE(...)].
+    """INTO name [(columns)] [TAGS(...)] [SUBTABLE(...)], or INTO CONNECTION name (...).
 
     `columns`: names with a primary-key flag, or None. `tag_definitions`: TAGS with types; `tag_names`: without.
+    `outside`: `name` is a connection's, and results go where it leads to.
     """
 
     name: Name
@@ -456,6 +475,21 @@ class StreamTarget:
     tag_definitions: tuple[ColumnDefinition, ...] | None = None
     tag_names: tuple[str, ...] | None = None
     subtable: exp.Expression | None = None
+    outside: OutsideTarget | None = None
+
+
+NotifyEvent = Literal["window_open", "window_close"]
+NotifyFailure = Literal["pause", "drop"]
+
+
+@dataclass(frozen=True, slots=True)
+class Notify:
+    """NOTIFY (url, ...) ON ('WINDOW_OPEN', ...) [NOTIFY_HISTORY 0|1] [ON_FAILURE DROP|PAUSE]."""
+
+    urls: tuple[str, ...]
+    events: tuple[NotifyEvent, ...]
+    history: bool = False
+    on_failure: NotifyFailure = "pause"
 
 
 @dataclass(frozen=True, slots=True)
@@ -473,6 +507,7 @@ class CreateStream(Statement):
     text: str = ""
     options_place: tuple[int, int] = (0, 0)
     or_replace: bool = False
+    notify: Notify | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -587,6 +622,96 @@ class DropSnode(Statement):
     dnode_id: int
 
 
+# --- ingests --------------------------------------------------------------------------------------------------
+
+IngestFormat = Literal["json", "csv", "avro", "line"]
+IngestErrors = Literal["fail", "skip", "dlq"]
+MessagePart = Literal["topic", "key", "measurement", "time"]
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageField:
+    """Where in a message a value is: `$.a.b` is the path (a, b). Else a `part` of what comes with the message.
+
+    `level`: of the topic, from 1; None is the whole topic. `measurement` and `time` are those of a line.
+    """
+
+    path: tuple[str, ...]
+    part: MessagePart | None = None
+    level: int | None = None
+
+    def __str__(self) -> str:
+        if self.part is None:
+            return ".".join(("$", *self.path))
+        return f"_{self.part}" if self.level is None else f"_{self.part}({self.level})"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMapping:
+    """column = field"""
+
+    column: str
+    field: MessageField
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """What stands in parentheses behind the connection; None or empty is not given.
+
+    `schema`: of CSV the names of the fields, of Avro its JSON. `max_message` in bytes.
+    """
+
+    topics: tuple[str, ...] = ()
+    format: IngestFormat | None = None
+    schema: str | None = None
+    path: str | None = None
+    qos: int | None = None
+    start: Literal["earliest", "latest"] | None = None
+    time_unit: TimeUnit | None = None
+    unknown: Literal["ignore", "refuse"] | None = None
+    measurement: str | None = None
+    max_message: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIngest(Statement):
+    """CREATE INGEST [IF NOT EXISTS] name FROM CONNECTION c [(options)] INTO stb [(column = field, ...)]
+    [TAGS (tag = field, ...)] [TBNAME (field)] [TS FROM field | TS ON ARRIVAL] [ON_ERROR FAIL | SKIP | DLQ table]."""
+
+    name: str
+    connection: str
+    options: IngestOptions
+    target: Name
+    columns: tuple[FieldMapping, ...] = ()
+    tags: tuple[FieldMapping, ...] = ()
+    tbname: MessageField | None = None
+    time: MessageField | None = None
+    on_arrival: bool = False
+    on_error: IngestErrors = "fail"
+    dlq: Name | None = None
+    if_not_exists: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropIngest(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PauseIngest(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeIngest(Statement):
+    name: str
+    if_exists: bool = False
+
+
 # --- functions ------------------------------------------------------------------------------------------------
 
 
@@ -639,6 +764,46 @@ class AlterUser(Statement):
 class DropUser(Statement):
     name: str
     if_exists: bool = False
+
+
+# --- connections ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CreateConnection(Statement):
+    """CREATE CONNECTION [IF NOT EXISTS] name TYPE kind WITH (option='value', ...).
+
+    Which kinds and options there are isn't known here. `options` is kept out of repr: a value may be a password that
+    doesn't belong there.
+    """
+
+    name: str
+    kind: str
+    options: tuple[tuple[str, str], ...] = field(repr=False)
+    if_not_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConnection(Statement):
+    """ALTER CONNECTION name SET (option='value', ...); None is NULL, which takes an option away."""
+
+    name: str
+    options: tuple[tuple[str, str | None], ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class DropConnection(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TestConnection(Statement):
+    """TEST CONNECTION name: connects, and tells what happened."""
+
+    __test__ = False  # its name looks like a test to pytest
+
+    name: str
 
 
 # --- inspection -----------------------------------------------------------------------------------------------

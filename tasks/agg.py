@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+import numpy as np
+import pyarrow as pa
+
+from penstock.tasks.compute import OPERATION
 from penstock.tasks.final_stage import FinalStage
 from penstock.tasks.group_index import GroupIndex
 from penstock.tasks.task import StreamDeployment
@@ -43,3 +47,7 @@ class AggTask(TimedTask):
 
     def _own_state(self) -> Mapping[str, Any]:
         return {"table": self._table.save()}
+
+    def _announce(self, results: pa.RecordBatch, operation: int) -> None:
+        """Sends on what only those need who are notified: OPENED or VOIDED."""
+        self._route(results.set_column(0, OPERATION, pa.array(np.full(results.num_rows, operation, np.uint8))))

@@ -98,6 +98,9 @@ OPERATION = pa.field("_op", pa.uint8())
 ADD, REPLACE, REPLAYED = 0, 1, 2
 #: Rows for a join: 0 to put, 1 to remove; plus this if an earlier attempt may have sent them.
 REPLAYED_ROWS = 2
+#: What a block of results says in `_op` of each row: write it, or delete what is at its time. The others are for
+#: NOTIFY: a window has opened; one that had opened is none any more.
+UPSERT, DELETE, OPENED, VOIDED = 0, 1, 3, 4
 GROUP = pa.field("_gid", pa.uint64())
 WINDOW_START = pa.field("_wstart", pa.int64())
 ROWS = pa.field("_rows", pa.int64())
@@ -109,7 +112,7 @@ def partial_schema(keys: Sequence[Field], accumulated: Sequence[Field]) -> pa.Sc
 
 
 def result_schema(keys: Sequence[Field], results: Sequence[Field]) -> pa.Schema:
-    """Returns the schema of result blocks: `_op` 0 upsert or 1 delete, group, keys, result columns."""
+    """Returns the schema of result blocks: `_op` (UPSERT, DELETE, OPENED or VOIDED), group, keys, result columns."""
     return pa.schema([OPERATION, GROUP, *fields_schema(keys), *fields_schema(results)])
 
 

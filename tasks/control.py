@@ -19,14 +19,16 @@ from penstock.common.errors import UnavailableError
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    Resume,
     SetRates,
     StartCheckpoint,
     TaskCheckpoint,
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
 )
-from penstock.tasks.task import StreamDeployment
+from penstock.tasks.task import Deployment
 from penstock.tasks.wire import decode, encode
 
 # --- from the worker ---------------------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Heartbeat
 class Deploy:
     """Build the tasks of the stream; `peers[i]` is the exchange address of worker i of the group."""
 
-    deployment: StreamDeployment
+    deployment: Deployment
     peers: tuple[str, ...]
 
 
@@ -168,11 +170,11 @@ _MESSAGES = (
 def concerns(event: TaskEvent, task: TaskId) -> bool:
     """Tells whether a task is meant by an event.
 
-    The ends of checkpoints and rates go to all tasks, their beginnings to source and sink tasks, the rest to source
-    tasks.
+    The ends of checkpoints and rates go to all tasks, their beginnings, Resume and connections to source and sink
+    tasks, the rest to source tasks.
     """
     return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
-            or (task.level == "sink" and isinstance(event, StartCheckpoint)))
+            or (task.level == "sink" and isinstance(event, StartCheckpoint | Resume | UseConnection)))
 
 
 class ControlConnection:

@@ -32,6 +32,10 @@ class Destinations:
             *(pa.field(f"t{n}", block_type(tag.type)) for n, tag in enumerate(plan.tags)),
         ])
 
+    def first_of_new(self, batch: pa.RecordBatch) -> Numbers:
+        """Returns the first row of each group of a result batch that isn't known yet, in order."""
+        return self._groups.find_or_first(batch.column(GROUP.name).to_numpy())[1]
+
     def learn(self, batch: pa.RecordBatch) -> Numbers:
         """Returns for each row of a result batch the place of its group's child table in `children`.
 

@@ -18,16 +18,22 @@ from penstock.common.clock import Clock
 from penstock.common.errors import UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.tasks.connectors.consumers import open_consumer
 from penstock.tasks.copied_state import CHANGES, CheckpointOf, CopiedState, StateKeeper, StateOrder
+from penstock.tasks.emit.build import outside_writer
+from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.messages import TaskCheckpoint, TaskId
+from penstock.tasks.messages_in import Consumer, Positions
+from penstock.tasks.notify.notifier import Notifier, notifier_of
 from penstock.tasks.remote_log import LogRequest, RemoteLogs
 from penstock.tasks.result_writer import FlightResultWriter
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import ResultWriter
+from penstock.tasks.task import IngestDeployment, ResultWriter, StreamDeployment
 from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import Log, LogFiles
+from penstock.wal.news import WalNews
 from penstock.wal.reader import WalReader
 
 LOCK_NAME = "OWNER"
@@ -284,6 +290,10 @@ class WorkerEnvironment:
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(self._data.log(vgroup_id), after_version + 1)
 
+    def open_news(self, vgroup_id: int) -> WalNews:
+        """Opens a vnode's log for who wakes the streams that follow it."""
+        return WalNews(self._data.log(vgroup_id))
+
     def read_rows(
         self,
         vgroup_id: int,
@@ -304,6 +314,25 @@ class WorkerEnvironment:
         writer = FlightResultWriter(self._dnode, str(task), self.wake)
         self._writers.append(writer)
         return writer
+
+    def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
+        return open_consumer(deployment, index, positions, self.clock, self.wake)
+
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        def dead_writer() -> ResultWriter:
+            writer = FlightResultWriter(self._dnode, f"{task} dead results", _call_nobody)
+            self._writers.append(writer)
+            return writer
+
+        writer, courier = outside_writer(task, deployment, store, self.clock, self.wake, dead_writer)
+        courier.start(f"deliver {task}")
+        return writer
+
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        notifier = notifier_of(deployment, self.clock, self.wake)
+        if notifier is not None:
+            notifier.start(f"notify {task}")
+        return notifier
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return self._data.open_state(task, map_bytes)

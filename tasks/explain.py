@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
 from penstock.planner.plan import render_tree
-from penstock.planner.stream import JoinPlan, StreamPlan
+from penstock.planner.stream import Company, JoinPlan, NotifyPlan, StreamPlan
+from penstock.planner.stream_outside import columns_outside, delivery
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import TaskId
@@ -63,7 +64,14 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     if apart is not None:
         lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
-    lines.append(f"Delivery into {plan.sink.database}.{plan.sink.table}: {DELIVERY}")
+    lines.append(f"Delivery into {plan.sink.text}: {delivery(plan) or DELIVERY}")
+    if plan.sink.outside is not None:
+        lines.append(f"Columns there: {', '.join(columns_outside(plan.sink))}")
+        fate = "is paused" if plan.dlq is None or not plan.dlq.failures else f"goes on, {plan.dlq.name} has the results"
+        lines.append(f"What {plan.sink.outside.connection} doesn't take is tried again for RETRY_TIME, then the stream "
+                     f"{fate}")
+    if plan.notify is not None:
+        lines.append(f"Each sink task {_notified(plan.notify)}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
     return lines
 
@@ -107,11 +115,21 @@ def placement(plan: StreamPlan, snode_ids: Sequence[int]) -> str | None:
     reasons: list[str] = []
     if plan.functions:
         called = ", ".join(plan.function_names)
-        reasons.append(f"shared only with streams that call users' functions (udfNice), since it calls {called}")
+        reasons.append(f"shared only with {plan.company.value} (apartNice), since it calls {called}")
+    elif plan.company is Company.OPEN_GROUPS:
+        reasons.append(f"shared only with {plan.company.value} (apartNice), "
+                       "since columns of rows tell its groups apart")
     if snode_ids:
         on = ", ".join(map(str, snode_ids))
         reasons.append(f"shared only with streams that have their agg tasks on the same snodes: {on}")
     return "; ".join(reasons) or None
+
+
+def _notified(notify: NotifyPlan) -> str:
+    """Returns who is told of what, and what becomes of events that aren't taken."""
+    urls = ", ".join(url.partition("?")[0] for url in notify.urls)
+    fate = "at least once, and waits for that" if notify.on_failure == "pause" else "where they can be reached"
+    return f"tells {urls} of {', '.join(event.upper() for event in notify.events)}, {fate}"
 
 
 def _time(plan: StreamPlan) -> str:
@@ -145,6 +163,8 @@ def _state(plan: StreamPlan) -> str:
         return f"{bounded}, {kept} are kept; {where}"
     if plan.source.group_is_table:
         return f"{bounded}, {kept} are kept for each child table; {where}"
+    if not plan.grouped_by_values:
+        return f"{bounded}, {kept} are kept for each value of PARTITION BY, no more than tables; {where}"
     return f"unbounded, {kept} are kept for each value of PARTITION BY; {where}"
 
 
@@ -183,4 +203,4 @@ def work_of(plan: StreamPlan, edge: TaskEdges, vnodes: int) -> str:
         case "agg":
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "sink":
-            return f"upserts into {plan.sink.database}.{plan.sink.table}"
+            return f"{'emits' if plan.sink.outside is not None else 'upserts'} into {plan.sink.text}"

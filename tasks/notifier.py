@@ -1,4 +1,4 @@
-"""Wakes the streams of a worker when the log of the vnode that they follow has grown; reads no records."""
+"""Wakes the streams of a worker when the log of the vnode that they follow has grown by records that concern them."""
 
 from __future__ import annotations
 
@@ -13,30 +13,42 @@ from penstock.common.logging import logger
 _log = logger(__name__)
 
 _WAIT_S = 0.25
+#: A stream that no record concerns reads on after so long all the same, so that its position in the log moves on.
+_REST_S = 0.05
 
 
-class Log(Protocol):
-    """What is followed: a `WalReader` that nobody else uses."""
+class News(Protocol):
+    """What is followed; see `WalNews`."""
 
     @property
-    def acknowledged_version(self) -> int: ...
+    def version(self) -> int: ...
 
-    def wait(self, version: int, timeout_s: float) -> bool:
-        """Waits until the acknowledged version isn't `version`; returns False if this system can't wait for that."""
-        ...
+    def wait(self, timeout_s: float) -> bool: ...
+
+    def look(self) -> frozenset[int] | None: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Follower:
+    table_uids: frozenset[int]
+    wake: Callable[[], None]
 
 
 @dataclass(slots=True)
 class _Followed:
-    log: Log
-    version: int = -1
-    wakes: dict[int, Callable[[], None]] = field(default_factory=dict)
+    news: News
+    followers: dict[int, _Follower] = field(default_factory=dict)
+    behind: set[int] = field(default_factory=set)  # streams that were not woken for what is there
+    rest_until: float = 0.0
 
 
 class WalNotifier:
     """A thread per log, which sleeps until the log's writer wakes it.
 
-    Where the system has no way for that, the thread looks at the log every `interval_s`.
+    A vnode's log holds the records of all of its tables, results among them: if each woke every stream, streams would
+    mostly be busy with waking up. Where the system can't wake, the thread looks at the log every `interval_s`.
     """
 
     def __init__(self, clock: Clock, interval_s: float) -> None:
@@ -46,14 +58,20 @@ class WalNotifier:
         self._lock = threading.Lock()
         self._stopping = threading.Event()
 
-    def follow(self, vgroup_id: int, stream_id: int, log: Log, wake: Callable[[], None]) -> None:
-        """Calls `wake` at once and whenever the acknowledged version of the vnode's log is another one."""
+    def follow(self, vgroup_id: int, stream_id: int, table_uid: int, open_news: Callable[[], News],
+               wake: Callable[[], None]) -> None:
+        """Calls `wake` at once, whenever the vnode's log has records of the table or for everybody, and now and then
+        while there are others. A stream may follow several tables of a vnode."""
         with self._lock:
+            follower = _Follower(frozenset([table_uid]), wake)
             followed = self._followed.get(vgroup_id)
             if followed is not None:
-                followed.wakes[stream_id] = wake
+                known = followed.followers.get(stream_id)
+                if known is not None and known.wake == wake:
+                    follower = _Follower(known.table_uids | follower.table_uids, wake)
+                followed.followers[stream_id] = follower
             else:
-                followed = self._followed[vgroup_id] = _Followed(log, wakes={stream_id: wake})
+                followed = self._followed[vgroup_id] = _Followed(open_news(), {stream_id: follower})
                 threading.Thread(
                     target=self._run, args=(followed,), name=f"wal notifier {vgroup_id}", daemon=True).start()
         wake()
@@ -61,8 +79,8 @@ class WalNotifier:
     def unfollow(self, stream_id: int) -> None:
         with self._lock:
             for vgroup_id, followed in list(self._followed.items()):
-                followed.wakes.pop(stream_id, None)
-                if not followed.wakes:
+                followed.followers.pop(stream_id, None)
+                if not followed.followers:
                     del self._followed[vgroup_id]
 
     def stop(self) -> None:
@@ -70,22 +88,34 @@ class WalNotifier:
         self._stopping.set()
 
     def _run(self, followed: _Followed) -> None:
-        while followed.wakes and not self._stopping.is_set():
+        while followed.followers and not self._stopping.is_set():
             try:
-                if not followed.log.wait(followed.version, _WAIT_S):
+                if not followed.news.wait(_REST_S if followed.behind else _WAIT_S):
                     self._clock.wait(self._stopping, self._interval_s)
                 self._look(followed)
             except Exception:  # noqa: BLE001
                 # The tasks' own readers meet the same trouble and fail with a better story; keep the others going.
                 _log.exception("the end of a log could not be read")
                 self._clock.wait(self._stopping, _WAIT_S)
+        followed.news.close()
 
     def _look(self, followed: _Followed) -> None:
-        version = followed.log.acknowledged_version
-        if version == followed.version:
-            return
-        followed.version = version
+        before = followed.news.version
+        tables = followed.news.look()
         with self._lock:
-            wakes = list(followed.wakes.values())
-        for wake in wakes:
-            wake()
+            followers = dict(followed.followers)
+        now = self._clock.monotonic()
+        if tables is None:
+            woken = set(followers)
+        else:
+            woken = {stream_id for stream_id, follower in followers.items() if not follower.table_uids.isdisjoint(tables)}
+            if followed.news.version != before:
+                if not followed.behind:
+                    followed.rest_until = now + _REST_S
+                followed.behind |= followers.keys() - woken
+            if followed.behind and now >= followed.rest_until:
+                woken |= followed.behind & followers.keys()
+        followed.behind -= woken
+        followed.behind &= followers.keys()
+        for stream_id in woken:
+            followers[stream_id].wake()

@@ -59,6 +59,8 @@ def refusal(plan: StreamPlan) -> str | None:
     if plan.source.row_window is not None and not plan.colocated:
         return (f"its {plan.source.row_window.kind.upper()} windows are made of rows of several tables, "
                 "whose order is known within one vnode only")
+    if plan.emits_at_checkpoints:
+        return "its results leave Penstock with checkpoints, and those of one may be on their way still"
     if plan.force is not None and (plan.fill is not None or plan.force.keep_sql is not None):
         return "FORCE_WINDOW_CLOSE goes on from rows and groups that it has kept per vnode"
     return None

@@ -272,6 +272,9 @@ class StreamRunner:
         while not self._stopping:
             self._flag.clear()
             if self._status_wanted:
+                if self._started:
+                    # What nothing has woken the tasks for counts as well: records of other tables.
+                    drive_once(self._tasks, self._links, self._timesheet)
                 self._answer()
                 self._status_wanted = False
             timeout = None

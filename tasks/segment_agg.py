@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.tasks.agg import AggTask
-from penstock.tasks.compute import OPERATION, REPLAYED
+from penstock.tasks.compute import OPENED, OPERATION, REPLAYED, VOIDED
 from penstock.tasks.segment_table import SegmentTable
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.window_state import WindowState
@@ -23,7 +23,7 @@ class SegmentAggTask(AggTask):
         window = self._plan.source.row_window
         assert window is not None
         self._table = SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
-                                   self._functions)
+                                   self._functions, announces=self._plan.announces_windows)
 
     def _next_closing(self) -> int | None:
         closing = self._table.next_closing()
@@ -34,9 +34,18 @@ class SegmentAggTask(AggTask):
         replayed = data.column(OPERATION.name)[0].as_py() == REPLAYED
         for state in self._table.apply(data.select(data.schema.names[1:]), input, until, replayed=replayed):
             self._write_results(state)
+        self._tell()
         if self._table.has_changed:
             self._delayed.touch(0, None, self._clock.monotonic())
         self._table.spill(self._settings.state_memory_bytes, until)
+
+    def _tell(self) -> None:
+        """Sends on which windows have opened, for those who are notified."""
+        opened, voided = self._table.announced()
+        for state in opened:
+            self._announce(self._final.compute(state), OPENED)
+        if voided is not None:
+            self._announce(self._final.compute(voided), VOIDED)
 
     def _emit_delayed(self) -> None:
         self._delayed.take()

@@ -48,8 +48,12 @@ class SegmentTable(SlotTable):
     """
 
     def __init__(self, plan: AggPlan, window: RowWindow, trigger: Trigger, keys: Sequence[Field], inputs: int,
-                 store: StateStore, functions: UserFunctions | None = None) -> None:
+                 store: StateStore, functions: UserFunctions | None = None, *, announces: bool = False) -> None:
+        """`announces`: `announced` tells of windows that open."""
         super().__init__(plan, keys, inputs, store, functions)
+        self._announces = announces
+        self._opened: list[WindowState] = []
+        self._voided: set[tuple[int, int]] = set()
         self._window = window
         self._at_once = trigger == "at_once"
         self._delays = trigger == "max_delay"
@@ -126,6 +130,36 @@ class SegmentTable(SlotTable):
         if replayed:
             withdrawn.update((window.group, int(self._window_of[slot])) for window in touched for slot in window.slots)
         return self._changes(touched, withdrawn, until)
+
+    def announced(self) -> tuple[list[WindowState], WindowState | None]:
+        """Returns the windows that have opened since the last call, and those that had opened and are none any more.
+
+        The results that changed meanwhile must have been sent before: of those nothing is said here.
+        """
+        opened, self._opened = self._opened, []
+        gone = sorted(window for window in self._voided if not self._is_told(*window) and not self._is_out(*window))
+        self._voided.clear()
+        return opened, self._state_of([], gone) if gone else None
+
+    def _announce(self, window: _Window, *, closed: bool) -> None:
+        """Notes that a window is open; segments that have become a part of it are no windows any more."""
+        for slot in window.slots[1:]:
+            self._void(slot, window.start)
+        leader = window.slots[0]
+        if not closed and not self._told[leader]:
+            self._told[leader] = True
+            self._opened.append(self._state_of([window], []))
+
+    def _void(self, slot: int, start: int | None = None) -> None:
+        """Notes that what a segment was told of as is no window any more, unless a window starts there (`start`)."""
+        if self._told[slot]:
+            self._told[slot] = False
+            if self._window_of[slot] != start:
+                self._voided.add((int(self._group_of[slot]), int(self._window_of[slot])))
+
+    def _is_told(self, group: int, start: int) -> bool:
+        slots = (lookup.get((group, start)) for lookup in self._slots)
+        return any(slot is not None and self._told[slot] for slot in slots)
 
     def close_until(self, until: int) -> list[WindowState]:
         """Returns the results of the windows that the new watermark closes."""
@@ -272,6 +306,11 @@ class SegmentTable(SlotTable):
         shown = counts.copy() if self._at_once else counts & (last < until) if until is not None else np.zeros_like(out)
         if not self._at_once:
             self._open[slots] = True if until is None else last >= until
+        if self._announces:
+            opened = np.unique(slots[self._open[slots] & ~self._told[slots]])
+            self._told[opened] = True
+            if len(opened):
+                self._opened.append(self._state_of_slots(opened, opened[:0]))
         gone = out & ~shown
         self._out.data[slots] = shown
         self._out.valid[slots] = True
@@ -374,6 +413,8 @@ class SegmentTable(SlotTable):
             slot = self._slots[input][group, start]
             if self._out.data[slot]:
                 withdrawn.add((group, start))
+            else:
+                self._void(slot)
             self._store.put_many([(self._slot_key(slot), None)])
             self._release(slot)
 
@@ -463,12 +504,14 @@ class SegmentTable(SlotTable):
             self._rows[target] += self._rows[other]
             self._combine_columns(self._columns, np.array([target]), self._columns, np.array([other]))
             self._store.put_many([(self._slot_key(other), None)])
+            self._void(other)
             self._release(other)
         self._dirty[target] = True
         return target
 
     def _move(self, slot: int, start: int) -> None:
         """Lets a segment start earlier."""
+        self._void(slot)
         input, group, old = int(self._input_of[slot]), int(self._group_of[slot]), int(self._window_of[slot])
         self._store.put_many([(self._slot_key(slot), None)])
         self._unlist(slot)
@@ -536,6 +579,8 @@ class SegmentTable(SlotTable):
         for window in windows:
             last, leader = self._last(window), window.slots[0]
             closed = until is not None and last < until
+            if self._announces:
+                self._announce(window, closed=closed)
             if not closed and not self._at_once:
                 self._wait(window.group, window.start, last)
                 if self._delays:

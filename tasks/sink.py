@@ -1,4 +1,4 @@
-"""The sink task: turns result blocks into rate-limited, acknowledged write calls to the dnode."""
+"""The sink task: turns result blocks into rate-limited, acknowledged writes, to the dnode or to a target outside."""
 
 from __future__ import annotations
 
@@ -9,30 +9,38 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
-from penstock.tasks.base_task import BaseTask
+from penstock.tasks.base_task import ComputingTask
+from penstock.tasks.compute import OPENED, OPERATION
 from penstock.tasks.destinations import Destinations
+from penstock.tasks.emit.courier import Trouble
+from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import (
     Barrier,
     Block,
     CheckpointCommitted,
     ResultWrite,
+    Resume,
     StartCheckpoint,
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
     Watermark,
 )
+from penstock.tasks.notify.notifier import NotifyCounts
+from penstock.tasks.numbering import Numbers
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.rate import TokenBucket, burst
 from penstock.tasks.result_rows import ResultRows
 from penstock.tasks.set_aside import SetAside
-from penstock.tasks.task import StreamDeployment, TaskEnvironment, TransactionalWriter
+from penstock.tasks.task import ResultWriter, StreamDeployment, TaskEnvironment, TransactionalWriter
 
 _SMALLEST_WRITE = 64 * 1024
 # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.
 _CALLS_AT_ONCE_S = 0.1
 _BYTES_AT_ONCE_S = 1.0
+_TABLES_AT_ONCE_S = 0.1
 # One that the dnode performs and one on its way to it; more would only keep results from being merged.
 _WRITES_UNDER_WAY = 2
 _PATIENCE_S = 0.25
@@ -41,7 +49,7 @@ _ASIDE_QUEUES = 4
 """With as much as so many queues hold set aside, a checkpoint takes no more but waits until some of it is written."""
 
 
-class SinkTask(BaseTask):
+class SinkTask(ComputingTask):
     """One sink task. Few writes are under way; what waits for them stays in the bounded input queue.
 
     Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing; a
@@ -64,13 +72,25 @@ class SinkTask(BaseTask):
         self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._result_rows = ResultRows(plan.sink, plan.agg is not None)
-        self._writer = environment.result_writer(self.id)
+        self._outside: OutsideWriter | None = None
+        if plan.sink.outside is not None:
+            self._outside = environment.outside_writer(self.id, deployment, self._store)
+        self._notifier = environment.notifier(self.id, deployment)
+        self._writer: ResultWriter = self._outside or environment.result_writer(self.id)
         self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
-        self._commits_with_checkpoints = plan.guarantee == "exactly_once"
+        self._commits_with_checkpoints = plan.guarantee == "exactly_once" or plan.emits_at_checkpoints
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
         self._calls = TokenBucket(calls, burst(calls, _CALLS_AT_ONCE_S), now)
         self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
+        # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
+        # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
+        makes_tables = plan.grouped_by_values and self._outside is None
+        tables = settings.sink_tables_per_second if makes_tables else 0.0
+        self._tables_at_once = burst(tables, _TABLES_AT_ONCE_S)
+        self._tables = TokenBucket(tables, self._tables_at_once, now)
+        self._new_tables = 0  # in `_blocks`, at most
+        self._rest: Block | None = None  # of the last block, with more new tables than one write may have
         self._blocks: list[pa.RecordBatch] = []
         self._blocks_bytes = 0
         self._ready: ResultWrite | None = None
@@ -96,6 +116,8 @@ class SinkTask(BaseTask):
             self._writes = meta["writes"]
             self._aside.restore(meta.get("aside", ()))  # checkpoints of older versions have none
             self.input.reserve(self._aside.nbytes)
+            if self._outside is not None and meta.get("outside") is not None:
+                self._outside.restore(meta["outside"])
         if self._transactions is not None:
             self._transactions.recover(deployment.checkpoint_id)
 
@@ -110,7 +132,10 @@ class SinkTask(BaseTask):
         # What is set aside takes the place of what would fill the queue; but a barrier must get through.
         awaited = self._begun[0] if self._begun is not None and self._sets_aside else 0
         progressed |= self.input.reserve(self._aside.nbytes, awaited)
-        if not progressed and not self._has_results and not self._writing:
+        trouble = self._trouble
+        if not progressed and trouble is not None:
+            self._tracker.enter("RETRYING", str(trouble))
+        elif not progressed and not self._has_results and not self._writing:
             if self._inbox.aligning:
                 waiting = ", ".join(str(channel) for channel in self._inbox.waiting_for())
                 self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
@@ -121,7 +146,7 @@ class SinkTask(BaseTask):
     def _work(self) -> bool:
         """Takes and writes results, and makes checkpoints, as far as writes and rates let it."""
         if len(self._writing) == _WRITES_UNDER_WAY or (self._writing and self._due is not None):
-            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+            self._enter_writing()
             return False
         if self._due is not None:
             self._complete(self._due)
@@ -130,7 +155,7 @@ class SinkTask(BaseTask):
         if self._has_results:
             return self._try_write() or taken
         if self._writing:
-            self._tracker.enter("WRITING", "waits for the dnode to acknowledge a write")
+            self._enter_writing()
             return taken
         if self._barriers:
             channel, barrier = self._barriers.popleft()
@@ -139,6 +164,17 @@ class SinkTask(BaseTask):
             return True
         return taken
 
+    def _enter_writing(self) -> None:
+        if self._trouble is None:
+            whom = "the dnode" if self._outside is None else self._plan.sink.text
+            self._tracker.enter("WRITING", f"waits for {whom} to acknowledge a write")
+
+    @property
+    def _trouble(self) -> Trouble | None:
+        """Why what it writes, or has to tell of, isn't taken outside; None: it is."""
+        outside = None if self._outside is None else self._outside.trouble
+        return outside or (None if self._notifier is None else self._notifier.trouble)
+
     @property
     def _has_results(self) -> bool:
         """Whether it has taken results for a write that isn't under way yet."""
@@ -146,11 +182,23 @@ class SinkTask(BaseTask):
 
     def next_deadline(self) -> float | None:
         patient = None if self._begun is None or self._overdue else self._begun[1]
-        return min((at for at in (self._allowed_at, patient) if at is not None), default=None)
+        retries = [None if each is None else each.next_try for each in (self._outside, self._notifier)]
+        return min((at for at in (self._allowed_at, patient, *retries) if at is not None), default=None)
 
     def status(self) -> TaskStatus:
+        trouble = None if self._outside is None else self._outside.trouble
+        notified = NotifyCounts() if self._notifier is None else self._notifier.counts
         return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
-                            bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes)
+                            bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes,
+                            trouble_since_ms=None if trouble is None else trouble.since_ms,
+                            notify_sent=notified.sent, notify_failed=notified.failed, notify_waiting=notified.waiting,
+                            notify_error=notified.error)
+
+    def close(self) -> None:
+        for way_out in (self._outside, self._notifier):
+            if way_out is not None:
+                way_out.close()
+        super().close()
 
     def _apply_rates(self) -> None:
         now, settings = self._clock.monotonic(), self._settings
@@ -172,6 +220,13 @@ class SinkTask(BaseTask):
         taken_any = False
         enough = self._write_bytes_max
         while self._blocks_bytes < enough and not self._barriers:
+            if self._rest is not None:
+                if self._blocks:
+                    break
+                rest, self._rest = self._rest, None
+                self._add(rest)
+                taken_any = True
+                continue
             oldest = self._aside.take()
             if oldest is not None:
                 self._add(Block(oldest))
@@ -193,8 +248,18 @@ class SinkTask(BaseTask):
         return taken_any
 
     def _add(self, block: Block) -> None:
-        self._blocks.append(block.data)
-        self._blocks_bytes += block.nbytes
+        """Adds rows to those of the next write, up to the one that would bring too many new child tables."""
+        if not self._tables.unlimited:
+            first = self._destinations.first_of_new(block.data)
+            room = int(self._tables_at_once) - self._new_tables
+            if len(first) > room:
+                end = int(first[room])
+                self._rest = block.part(end, block.data.num_rows - end)
+                block = block.part(0, end)
+            self._new_tables += min(len(first), room)
+        if block.data.num_rows:
+            self._blocks.append(block.data)
+            self._blocks_bytes += block.nbytes
 
     def _note_taken(self, block: Block) -> None:
         self._rows_in += block.data.num_rows
@@ -203,15 +268,21 @@ class SinkTask(BaseTask):
     def _make_ready(self) -> ResultWrite:
         """Makes one write of all blocks that were taken."""
         places = [self._destinations.learn(block) for block in self._blocks]
-        rows = self._result_rows.of(self._blocks, places)
+        blocks = self._blocks
+        if self._notifier is not None:
+            for block, place in zip(blocks, places, strict=True):
+                self._notifier.take(block, place, self._destinations.children)
+        if self._plan.announces_windows:
+            blocks, places = _results_only(blocks, places)
+        rows = self._result_rows.of(blocks, places)
         self._ready_bytes = rows.nbytes
         return ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.sink.target_uid,
                            self._destinations.children, rows)
 
     def _try_write(self) -> bool:
-        """Submits a write if both buckets allow it. Blocks are merged only then, so that later ones come along."""
+        """Submits a write if all buckets allow it. Blocks are merged only then, so that later ones come along."""
         now = self._clock.monotonic()
-        at = self._calls.available_at(1, now)
+        at = max(self._calls.available_at(1, now), self._tables.available_at(self._new_tables, now))
         if at <= now:
             self._ready = self._ready or self._make_ready()
             at = self._bytes.available_at(self._ready_bytes, now)
@@ -219,29 +290,36 @@ class SinkTask(BaseTask):
             self._allowed_at = at
             self._tracker.enter("RATE_LIMITED", self._limit_text(now))
             return False
-        if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)):
+        if not (self._calls.try_take(1, now) and self._bytes.try_take(self._ready_bytes, now)
+                and self._tables.try_take(self._new_tables, now)):
             raise InternalError(f"{self.id}: a token bucket refused what it had promised")
         assert self._ready is not None
         write = self._ready
         self._writing.append((write.rows.num_rows, self._ready_bytes))
         self._forget_blocks()
+        if self._notifier is not None:
+            self._notifier.submit()
         self._writer.submit(write)
         return True
 
     def _forget_blocks(self) -> None:
         """The blocks that were taken are on their way, or set aside."""
         self._blocks, self._blocks_bytes = [], 0
-        self._ready, self._ready_bytes = None, 0
+        self._ready, self._ready_bytes, self._new_tables = None, 0, 0
         self._allowed_at = None
 
     def _limit_text(self, now: float) -> str:
         if self._bytes.available_at(self._ready_bytes, now) > now:
             return f"its rate limit of {self._settings.sink_bytes_per_second / 1e6:g} MB/s"
+        if self._tables.available_at(self._new_tables, now) > now:
+            return f"its limit of {self._settings.sink_tables_per_second:g} new child tables per second"
         return f"its limit of {self._settings.sink_calls_per_second:g} write calls per second"
 
     def _finish_writes(self) -> bool:
         """Counts the writes that were acknowledged since the last call; returns whether there were any."""
         acknowledged = self._writer.acknowledged()
+        if self._notifier is not None:
+            acknowledged = min(acknowledged, self._notifier.acknowledged())
         if acknowledged == self._acknowledged:
             return False
         for _ in range(acknowledged - self._acknowledged):
@@ -291,7 +369,8 @@ class SinkTask(BaseTask):
 
     def _complete(self, checkpoint_id: int) -> None:
         """Makes the checkpoint durable: everything before its barriers is written and acknowledged, or set aside."""
-        self._aside.put_back(self._blocks)
+        self._aside.put_back(self._blocks if self._rest is None else [*self._blocks, self._rest.data])
+        self._rest = None
         self._forget_blocks()
         if self._transactions is not None and self._commits_with_checkpoints:
             self._transactions.prepare(checkpoint_id)
@@ -309,6 +388,12 @@ class SinkTask(BaseTask):
                 self._begun = checkpoint_id, self._clock.monotonic() + _PATIENCE_S
             case CheckpointCommitted(checkpoint_id) if self._transactions is not None:
                 self._transactions.commit(checkpoint_id)
+            case UseConnection(connection) if self._outside is not None:
+                self._outside.use(connection)
+            case Resume():
+                for way_out in (self._outside, self._notifier):
+                    if way_out is not None:
+                        way_out.try_now()
 
     def _abandon(self, checkpoint_id: int) -> None:
         self._inbox.abandon(checkpoint_id)
@@ -317,7 +402,22 @@ class SinkTask(BaseTask):
 
     @property
     def _has_unwritten(self) -> bool:
-        return bool(self._aside)
+        return bool(self._aside) or (self._outside is not None and self._outside.undelivered)
 
     def _state(self) -> Mapping[str, Any]:
-        return {"writes": self._writes, "aside": self._aside.save()}
+        outside = {} if self._outside is None else {"outside": self._outside.save()}
+        return {"writes": self._writes, "aside": self._aside.save(), **outside}
+
+
+def _results_only(
+    blocks: Sequence[pa.RecordBatch], places: Sequence[Numbers]
+) -> tuple[list[pa.RecordBatch], list[Numbers]]:
+    """Returns the rows of blocks, and their places, without those that only tell of windows."""
+    results: list[pa.RecordBatch] = []
+    of_results: list[Numbers] = []
+    for block, place in zip(blocks, places, strict=True):
+        written = block.column(OPERATION.name).to_numpy() < OPENED
+        whole = bool(written.all())
+        results.append(block if whole else block.filter(pa.array(written)))
+        of_results.append(place if whole else place[written])
+    return results, of_results

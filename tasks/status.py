@@ -17,7 +17,7 @@ class NamedState:
 
 
 #: In these a task has something to hand on and can't.
-BLOCKED: frozenset[TaskState] = frozenset({"BACKPRESSURED", "RATE_LIMITED", "WRITING"})
+BLOCKED: frozenset[TaskState] = frozenset({"BACKPRESSURED", "RATE_LIMITED", "WRITING", "RETRYING"})
 
 
 @dataclass(frozen=True, slots=True)

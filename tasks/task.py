@@ -9,12 +9,17 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import pyarrow as pa
 
 from penstock.common.clock import Clock
+from penstock.common.connection import OpenedConnection
 from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.queues import ChannelQueue
 
 if TYPE_CHECKING:
+    from penstock.planner.ingest import IngestPlan
     from penstock.planner.stream import StreamPlan
+    from penstock.tasks.emit.writers import OutsideWriter
+    from penstock.tasks.notify.notifier import Notifier
     from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
@@ -28,6 +33,7 @@ class TaskSettings:
     block_rows_max: int = 65_536
     block_bytes_max: int = 8 * 1024 * 1024
     sink_calls_per_second: float = 50.0
+    sink_tables_per_second: float = 1000.0
     sink_bytes_per_second: float = 2_000_000.0
     source_rows_per_second: float = 0.0
     history_rows_per_second: float = 0.0
@@ -35,6 +41,7 @@ class TaskSettings:
     state_map_bytes: int = 64 * 1024**3
     state_memory_bytes: int = 128 * 1024 * 1024
     functions_directory: Path = Path("udf")
+    retry_time_s: float = 600.0
 
     @property
     def rates(self) -> SetRates:
@@ -53,7 +60,7 @@ class StreamDeployment:
     WAL version that does *not* belong to the stream (its creation cut), used when `checkpoint_id` is None; else tasks
     restore that committed checkpoint. `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the
     source's child tables in vnode i as of now; later ones arrive as META records of the WAL. What a worker gets has
-    those of its own vnode only.
+    those of its own vnode only. `connection`: what the plan's target outside is reached by.
     """
 
     stream_id: int
@@ -67,6 +74,7 @@ class StreamDeployment:
     settings: TaskSettings
     paused: bool = False
     snode_ids: tuple[int, ...] = ()
+    connection: OpenedConnection | None = None
 
     @property
     def source_vgroup_ids(self) -> tuple[int, ...]:
@@ -83,6 +91,34 @@ class StreamDeployment:
         own = tuple(children if nodes.worker_of(TaskId(self.stream_id, "source", n)) == index else b""
                     for n, children in enumerate(self.children))
         return replace(self, children=own)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestDeployment:
+    """Everything a worker needs to host the tasks of one ingest. As `StreamDeployment`, where that has the same fields.
+
+    `connection` has its secrets: it travels over the control connection and is written nowhere.
+    """
+
+    stream_id: int
+    name: str
+    attempt: int
+    plan: IngestPlan
+    connection: OpenedConnection
+    vgroup_ids: tuple[int, ...]
+    checkpoint_id: int | None
+    settings: TaskSettings
+    paused: bool = False
+
+    @property
+    def nodes(self) -> Nodes:
+        return Nodes(self.vgroup_ids, ())
+
+    def for_worker(self, index: int) -> IngestDeployment:
+        return self
+
+
+Deployment = StreamDeployment | IngestDeployment
 
 
 class ResultWriter(Protocol):
@@ -160,6 +196,21 @@ class TaskEnvironment(Protocol):
 
     def result_writer(self, task: TaskId) -> ResultWriter: ...
 
+    def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
+        """Returns what task `index` of an ingest reads from, from these positions on. The task closes it.
+
+        Raises OutsideErrors; it may be tried again.
+        """
+        ...
+
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        """Returns what a sink task writes to whose target is outside. `store` is the task's own."""
+        ...
+
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        """Returns what a sink task tells of windows by, None if nobody is to be told."""
+        ...
+
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         """Returns the state of a task, of `map_bytes` at most; nobody else has it open. The task closes it."""
         ...
@@ -175,6 +226,11 @@ class StreamTask(Protocol):
     """A task as the runtime drives it. `step` and `close` are called by one thread only; `post` by any."""
 
     id: TaskId
+
+    @property
+    def followed_table(self) -> int | None:
+        """The uid of the table that a source task follows in its vnode's log; None for other tasks."""
+        ...
 
     @property
     def input(self) -> ChannelQueue[TaskId]: ...

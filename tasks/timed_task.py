@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.sql.types import UNITS_PER_SECOND
-from penstock.tasks.base_task import BaseTask
+from penstock.tasks.base_task import ComputingTask
 from penstock.tasks.compute import result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
@@ -22,7 +22,7 @@ from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.watermarks import Watermarks
 
 
-class TimedTask(BaseTask):
+class TimedTask(ComputingTask):
     """`upstream` are its source tasks, `downstream` the sink tasks it may feed. Subclasses know what it computes."""
 
     def __init__(

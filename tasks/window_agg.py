@@ -7,11 +7,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.agg import AggTask
-from penstock.tasks.compute import ADD, OPERATION, ROWS, WINDOW_START
+from penstock.tasks.compute import ADD, OPENED, OPERATION, ROWS, UPSERT, WINDOW_START
 from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.messages import Cleared, Recalculating, Settled
@@ -29,6 +31,8 @@ class WindowAggTask(AggTask):
         super()._set_up(inputs, deployment)
         self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
+        #: the groups of open windows, by their starts, of which those who are notified were told
+        self._told: dict[int, set[int]] = {}
         # The state of windows that end by then is gone.
         self._forgotten_until: int | None = None
         # Inputs that compute windows again: what one has brought back must wait for the others.
@@ -96,6 +100,8 @@ class WindowAggTask(AggTask):
                               for place, start in enumerate(starts.tolist())], bool)
         closed = np.zeros(len(starts), bool) if until is None else self._table.ends(starts) <= until
         self._open.update(starts[shown & ~closed].tolist())
+        if self._plan.announces_windows:
+            self._tell(touched, shown & ~closed)
         delayed = np.zeros(len(starts), bool)
         if trigger == "max_delay":
             delayed = shown & ~closed
@@ -112,6 +118,21 @@ class WindowAggTask(AggTask):
             chosen = emitted[touched.which]
             self._emit(starts[touched.which[chosen]], touched.groups[chosen])
 
+    def _tell(self, touched: Touched, still_open: npt.NDArray[np.bool_]) -> None:
+        """Sends on which windows have opened, for those who are notified."""
+        chosen = still_open[touched.which]
+        starts, groups = touched.starts[touched.which[chosen]], touched.groups[chosen]
+        fresh = []
+        for place, (start, group) in enumerate(zip(starts.tolist(), groups.tolist(), strict=True)):
+            told = self._told.setdefault(start, set())
+            if group not in told:
+                told.add(group)
+                fresh.append(place)
+        if fresh:
+            results = self._final.compute(self._table.state(starts[fresh], groups[fresh]))
+            # A window whose only row was deleted before it was told of hasn't opened.
+            self._announce(results.filter(pc.equal(results.column(0), UPSERT)), OPENED)
+
     def _close_windows(self) -> None:
         """Emits the windows that the new watermark closes, unless they were emitted at once."""
         until = self._closed_until
@@ -119,6 +140,8 @@ class WindowAggTask(AggTask):
         opened = np.fromiter(self._open, np.int64, len(self._open))
         ready = np.sort(opened[self._table.ends(opened) <= until]).tolist()
         self._open.difference_update(ready)
+        for start in ready:
+            self._told.pop(start, None)
         if self._plan.trigger != "at_once":
             self._emit_windows([(start, None) for start in ready])
             if self._delayed.windows():
@@ -214,6 +237,11 @@ class WindowAggTask(AggTask):
     def _restore(self, meta: dict[str, Any]) -> None:
         self._table.restore(meta["table"], self._closed_until)
         self._open = set(self._table.starts())
+        if self._plan.announces_windows:
+            # Who is notified was told of them before the checkpoint.
+            whole = sorted(self._open)
+            for place, group in zip(*(each.tolist() for each in self._table.members(whole)), strict=True):
+                self._told.setdefault(whole[place], set()).add(group)
         # A checkpoint of an older version doesn't say what it had forgotten.
         self._forgotten_until = meta["forgotten_until"] if "forgotten_until" in meta else self._forgettable_until()
         now = self._clock.monotonic()

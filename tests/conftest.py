@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from outside_servers import kafka, mosquitto, postgres  # noqa: F401 - fixtures for everybody
 
 import penstock
 
@@ -26,6 +27,7 @@ TEST_CONFIG: dict[str, Any] = {
     "heartbeatInterval": "50ms",
     "streamSinkDataRate": 0,
     "sinkCallsPerSecond": 1000,
+    "sinkTablesPerSecond": 0,
     "spark.master": "local[16]",
 }
 

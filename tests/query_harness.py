@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 import duckdb
 import pyarrow as pa
 
+from penstock.common.connection import Connection
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.query import run_query
 from penstock.planner.plan import BatchPlan, Scan, render_tree
@@ -58,6 +59,12 @@ class Harness:
 
     def function(self, name: str) -> UserFunction | None:
         return None
+
+    def outside(self, name: str) -> Connection | None:
+        return None
+
+    def outside_names(self) -> Iterable[str]:
+        return []
 
     def children(self, super_uid: int) -> Iterable[ChildTable]:
         return [ChildTable(t.uid, t.name, 1, t.tag_values) for t in self.tables.values() if t.super_uid == super_uid]

@@ -87,6 +87,10 @@ class FakeTask:
         self.writer = self.environment.result_writer(self.id) if self.output is None else None
         self.store = None if self.id.level == "sink" else self.environment.open_state(self.id, 1 << 20)
 
+    @property
+    def followed_table(self) -> int | None:
+        return 0 if self.id.level == "source" else None
+
     def step(self) -> bool:
         self._maybe_fail()
         progressed = False

@@ -13,6 +13,7 @@ import pyarrow as pa
 from faulty_fs import FaultyFs
 
 from penstock.common.clock import ManualClock
+from penstock.common.connection import Connection, OpenedConnection
 from penstock.common.placement import place
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
@@ -20,8 +21,13 @@ from penstock.sql.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
 from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
+from penstock.tasks.emit.build import OpenTarget, open_target, outside_writer
+from penstock.tasks.emit.courier import Target
+from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.notify.notifier import Notifier, OpenMouth, notifier_of
+from penstock.tasks.notify.target import open_mouth
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
@@ -51,6 +57,7 @@ class Catalog:
                  tag_values: Sequence[tuple[TagValue, ...]] | None = None, precision: Precision = "ms") -> None:
         """`tag_values`: one tuple per child table, for other `tags` than the site."""
         self.functions = functions
+        self.connections: tuple[Connection, ...] = ()
         options = DatabaseOptions(vgroups=vnodes, precision=precision)
         self.db = Database("p", options, tuple(range(1, vnodes + 1)), 0)
         self.meters = Table(SUPER_UID, "p", "meters", "super", tuple(columns), tuple(tags))
@@ -79,6 +86,12 @@ class Catalog:
 
     def function(self, name: str) -> UserFunction | None:
         return next((function for function in self.functions if function.name == name), None)
+
+    def outside(self, name: str) -> Connection | None:
+        return next((one for one in self.connections if one.name == name), None)
+
+    def outside_names(self) -> Iterable[str]:
+        return [one.name for one in self.connections]
 
 
 class Store:
@@ -202,6 +215,18 @@ class MemoryEnvironment:
             return self.kit.writer(task)
         return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
 
+    def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        def open_with(connection: OpenedConnection, known: bool) -> Target:
+            if self.kit.open_target is not None:
+                return self.kit.open_target(connection, known)
+            return self.kit.around(open_target(task, deployment, connection, known))
+
+        return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
+                              open_with)[0]
+
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+        return notifier_of(deployment, self.clock, self.wake, self.kit.open_url)
+
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
         return StateStore(self.kit.root / "state" / str(task), map_bytes, self._cache)
 
@@ -219,22 +244,33 @@ class StreamKit:
                  settings: TaskSettings | None = None, before: Callable[[StreamKit], None] | None = None,
                  now_ms: int = 0, functions: Sequence[UserFunction] = (), store: Store | None = None,
                  time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None,
-                 restarted: bool = False, committed: int | None = None) -> None:
+                 restarted: bool = False, committed: int | None = None,
+                 connection: OpenedConnection | None = None, open_target: OpenTarget | None = None,
+                 around: Callable[[Target], Target] = lambda target: target,
+                 open_url: OpenMouth = open_mouth) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
         `restarted`: another process ran the stream in this directory, from the beginning of the logs; `committed`: the
         last checkpoint that it made valid.
 
         `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
-        writes to, instead of `results`.
+        writes to, instead of `results`. `connection`: the one of INTO CONNECTION; `open_target` opens the target
+        instead of the product's, `around` is what the product's is wrapped into. `open_url` opens the addresses
+        of NOTIFY.
         """
         self.root = root
         self.writer = writer
+        self.connection = connection
+        self.open_target = open_target
+        self.around = around
+        self.open_url = open_url
         self.owns_store = store is None
         self.store = store or Store(root, Catalog(vnodes, tables, functions))
         self.clock = self.store.clock
         self.catalog = self.store.catalog
         self.vnodes = self.store.vnodes
+        if connection is not None:
+            self.catalog.connections = (Connection(connection.name, connection.kind, ()),)
         statement = parse_one(sql)
         assert isinstance(statement, CreateStream)
         self.plan: StreamPlan = plan_stream(statement, self.catalog, Session("p", time_zone, now_ms))
@@ -270,7 +306,7 @@ class StreamKit:
             children.append(buffer.getvalue().to_pybytes())
         deployment = StreamDeployment(
             1, "s", self.attempt, self.plan, tuple(self.vnodes), self.start_versions, self.committed,
-            tuple(children), self.settings)
+            tuple(children), self.settings, connection=self.connection)
         self.stream = LocalStream(deployment, MemoryEnvironment(self))
         self.tasks = self.stream.tasks
 
@@ -355,7 +391,8 @@ class StreamKit:
 
 def unhurried(**changes: Any) -> TaskSettings:
     """Returns settings without limits of rate, small enough for tests; `changes` are other fields."""
-    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, state_map_bytes=1 << 26), **changes)
+    return replace(TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_per_second=0,
+                                state_map_bytes=1 << 26), **changes)
 
 
 # -- random steps ---------------------------------------------------------------------------------------------------

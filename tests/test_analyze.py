@@ -92,6 +92,8 @@ def test_tasks_that_did_not_report_meanwhile_are_left_out(tmp_path: Path) -> Non
      "SELECT _wstart, count(*) FROM meters PARTITION BY voltage INTERVAL(1m)",
      "what writers have noted, without those silent for 1m, minus 0s (WATERMARK)",
      "unbounded, windows of the last 3650d (DELETE_MARK) are kept for each value of PARTITION BY;"),
+    ("DELETE_MARK 1d", "SELECT _wstart, count(*) FROM meters PARTITION BY site INTERVAL(1m)", "its newest row",
+     "bounded, windows of the last 1d (DELETE_MARK) are kept for each value of PARTITION BY, no more than tables;"),
     ("TIME PROCESSING", COUNT, "the machine's clock minus 0s", "bounded, "),
     ("", "SELECT _wstart, count(*) FROM meters SESSION(ts, 10s)", "its newest row", "unbounded, all windows are kept;"),
     ("", "SELECT ts, voltage FROM meters PARTITION BY tbname", "its newest row", "bounded, nothing is kept of rows"),

@@ -24,6 +24,7 @@ from penstock.mnode.executor_keeper import Scale
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
+from penstock.planner.stream import Company
 from penstock.tasks.executors import Executor, Executors
 from penstock.tasks.messages import SetRates, TaskEvent, TaskId
 from penstock.tasks.queues import ChannelQueue
@@ -166,16 +167,17 @@ def test_rates_that_change_while_an_attempt_is_prepared_hold(tmp_path: Path) -> 
         engine.close()
 
 
-def test_users_functions_get_workers_of_a_lower_priority(tmp_path: Path) -> None:
-    """A stream that calls one shares with its like only, where udfNice says how low the priority is."""
-    engine = Engine(tmp_path, udf_nice=7)
+def test_streams_kept_apart_get_workers_of_a_lower_priority(tmp_path: Path) -> None:
+    """A stream that may harm others shares with its like only, where apartNice says how low the priority is."""
+    engine = Engine(tmp_path, apart_nice=7)
+    companies = (Company.ANY, Company.USER_CODE, Company.ANY, Company.OPEN_GROUPS, Company.USER_CODE)
     try:
-        for stream_id, functions in ((1, ()), (2, ("crunch",)), (3, ()), (4, ("crunch", "munch"))):
-            engine.controller.start(engine.stream(stream_id, FakePlan(4, 5), functions=functions))
+        for stream_id, company in enumerate(companies, 1):
+            engine.controller.start(engine.stream(stream_id, FakePlan(4, 5), company=company))
             engine.results.wait_rows(stream_id, 40)
         groups = {stream_id: report.group for stream_id, report in engine.controller.stream_states().items()}
-        assert groups == {1: "db-1.1", 2: "db-2.1", 3: "db-1.1", 4: "db-2.1"}
-        assert {spec.group: spec.nice for spec in engine.runtime.specs} == {"db-1.1": 0, "db-2.1": 7}
+        assert groups == {1: "db-1.1", 2: "db-2.1", 3: "db-1.1", 4: "db-3.1", 5: "db-2.1"}
+        assert {spec.group: spec.nice for spec in engine.runtime.specs} == {"db-1.1": 0, "db-2.1": 7, "db-3.1": 7}
     finally:
         engine.close()
 

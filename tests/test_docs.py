@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib
+import json
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -12,8 +15,10 @@ from typing import Any
 
 import pytest
 
-from penstock.common import errors
+from penstock.common import connection, errors
+from penstock.shell.generate_options import add_generate_options
 from penstock.shell.help_text import COMMANDS
+from penstock.shell.main import main
 from penstock.shell.script import SqlText, split_all
 from penstock.tasks import messages
 
@@ -181,3 +186,64 @@ def test_operations_page_statements_run(con: Any) -> None:
     assert len(statements) >= 4
     for statement in statements:
         con.execute(statement)
+
+
+def test_moving_data_page_commands_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands run one after the other, and the copy has all rows."""
+    monkeypatch.chdir(tmp_path)
+    section = page("docs/moving_data.md").partition("\n## ")[0]
+    commands = re.findall(r"^    penstock (.*)$", section, flags=re.MULTILINE)
+    assert len(commands) == 5
+    for command in commands:
+        assert main(shlex.split(command)) == 0, command
+    assert "10000" in capsys.readouterr().out.rpartition("rows/s")[2]
+
+
+def test_moving_data_page_lists_the_options_of_generate() -> None:
+    """Each option of the command but those of all commands is in the table, with its default."""
+    parser = argparse.ArgumentParser(add_help=False)
+    add_generate_options(parser)
+    rows = re.findall(r"^\| (`-.*?) \| (.*?) \|", page("docs/moving_data.md"), flags=re.MULTILINE)
+    listed = {name for names, _ in rows for name in re.findall(r"`(--?[a-zA-Z-]+)`", names)}
+    wanted = {name for action in parser._actions for name in action.option_strings}
+    assert listed == wanted - {"-y", "--answer-yes", "--progress", "--no-progress"}
+    defaults = {name: action.default for action in parser._actions for name in action.option_strings}
+    for names, values in rows:
+        longs = re.findall(r"`(--[a-z-]+)`", names)
+        given = [str(defaults[name]) for name in longs if defaults[name] is not None]
+        assert not given or given == values.split("; "), names
+
+
+def test_connections_page_statements_run(con: Any) -> None:
+    """The example runs, except that nobody is there to be tested."""
+    blocks = re.findall(r"^```sql\n(.*?)^```", page("docs/connections.md"), flags=re.MULTILINE | re.DOTALL)
+    pieces = [piece.text for piece in split_all(blocks[0]) if isinstance(piece, SqlText)]
+    assert len(pieces) == 6
+    for text in pieces:
+        con.execute(text)
+
+
+def test_connections_page_lists_the_options() -> None:
+    """Each type has the options that the engine knows, in their order, secrets with a star."""
+    section = page("docs/connections.md").partition("## Types and options")[2].partition("\n## ")[0]
+    rows = dict(re.findall(r"^\| (\w+) \| (.*) \|$", section, flags=re.MULTILINE))
+    del rows["type"]
+    assert rows.keys() == connection.RULES.keys()
+    for kind, rules in connection.RULES.items():
+        named = re.findall(r"`([a-z_]+)`(\*?)(?=[ ,;]|$)", re.sub(r" \(.*?\)", "", rows[kind]))
+        assert {(name, bool(star)) for name, star in named} == {(name, rule.secret) for name, rule in rules.items()}
+
+
+def test_connections_page_example_of_notify(con: Any) -> None:
+    """The stream of the example can be made, and its message is JSON."""
+    text = page("docs/connections.md").partition("## Notify")[2]
+    for statement in ("CREATE DATABASE d", "USE d",
+                      "CREATE STABLE meters (ts TIMESTAMP, current FLOAT) TAGS (site VARCHAR(20))"):
+        con.execute(statement)
+    [statement] = re.findall(r"^```sql\n(.*?);\n```", text, flags=re.MULTILINE | re.DOTALL)
+    plan = con.execute(f"EXPLAIN {statement}").fetchall()
+    assert any("https://alarm.example/hook, ws://screen.example:8080/halls" in line for (line,) in plan)
+    [message] = re.findall(r"^```json\n(.*?)```", text, flags=re.MULTILINE | re.DOTALL)
+    assert json.loads(message)["streams"][0]["streamName"] == "halls"

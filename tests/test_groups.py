@@ -41,6 +41,7 @@ from penstock.mnode.groups import (
     WorkerJoined,
     WorkerLost,
 )
+from penstock.planner.stream import Company
 from penstock.tasks.nodes import Nodes
 
 SETTINGS = GroupSettings(
@@ -113,15 +114,16 @@ def test_streams_of_a_database_share_a_group_up_to_the_limit(machine: GroupMachi
     assert join(machine, "db-1.1") == [PrepareStream(1, 1), PrepareStream(2, 1)]
 
 
-def test_streams_that_call_users_functions_share_with_their_like_only(machine: GroupMachine) -> None:
-    """They find no place beside streams that call none, nor these beside them; the places are as many."""
+@pytest.mark.parametrize("company", [Company.USER_CODE, Company.OPEN_GROUPS])
+def test_streams_of_a_company_share_with_their_like_only(machine: GroupMachine, company: Company) -> None:
+    """They find no place beside others, nor these beside them; the places are as many."""
     assert add(machine, 1) == [SubmitGroup("db-1.1", "db", VNODES)]
-    assert machine.handle(AddStream(2, "db", VNODES, user_code=True), 0.0) == [
-        SubmitGroup("db-2.1", "db", VNODES, user_code=True)]
+    assert machine.handle(AddStream(2, "db", VNODES, company=company), 0.0) == [
+        SubmitGroup("db-2.1", "db", VNODES, company=company)]
     assert add(machine, 3) == []
-    assert machine.handle(AddStream(4, "db", VNODES, user_code=True), 0.0) == []
-    assert machine.handle(AddStream(5, "db", VNODES, user_code=True), 0.0) == [
-        SubmitGroup("db-3.1", "db", VNODES, user_code=True)]
+    assert machine.handle(AddStream(4, "db", VNODES, company=company), 0.0) == []
+    assert machine.handle(AddStream(5, "db", VNODES, company=company), 0.0) == [
+        SubmitGroup("db-3.1", "db", VNODES, company=company)]
 
     assert {group.name: group.streams for group in machine.groups} == {
         "db-1.1": {1, 3}, "db-2.1": {2, 4}, "db-3.1": {5}}
@@ -377,7 +379,7 @@ class GroupHistories(RuleBasedStateMachine):
         self.jobs: set[str] = set()
         self.pending: list[groups.Event] = []
         self.up: set[int] = set()
-        self.calls_functions: dict[int, bool] = {}
+        self.company: dict[int, Company] = {}
         self.nodes: dict[int, Nodes] = {}
         self.workers: dict[str, int] = {}
 
@@ -409,13 +411,13 @@ class GroupHistories(RuleBasedStateMachine):
             case StreamDown(stream_id) | StreamRemoved(stream_id):
                 self.up.discard(stream_id)
 
-    @rule(stream_id=st.integers(1, 6), database=st.sampled_from(["a", "b"]), user_code=st.booleans(),
+    @rule(stream_id=st.integers(1, 6), database=st.sampled_from(["a", "b"]), company=st.sampled_from(Company),
           snodes=st.sampled_from([(), (), (9,)]))
-    def add(self, stream_id: int, database: str, user_code: bool, snodes: tuple[int, ...]) -> None:
+    def add(self, stream_id: int, database: str, company: Company, snodes: tuple[int, ...]) -> None:
         nodes = Nodes((2, 3), snodes)
         if self.machine.stream(stream_id) is None:
-            self.calls_functions[stream_id], self.nodes[stream_id] = user_code, nodes
-        self.handle(AddStream(stream_id, database, nodes, user_code))
+            self.company[stream_id], self.nodes[stream_id] = company, nodes
+        self.handle(AddStream(stream_id, database, nodes, company))
 
     @rule(slots=st.integers(0, 6))
     def count_slots(self, slots: int) -> None:
@@ -470,7 +472,7 @@ class GroupHistories(RuleBasedStateMachine):
         self.machine.validate()
         running = {s.stream_id for s in self.machine.streams if s.state is StreamState.RUNNING}
         assert running == self.up
-        assert all(self.calls_functions[stream.stream_id] is stream.group.user_code for stream in self.machine.streams)
+        assert all(self.company[stream.stream_id] is stream.group.company for stream in self.machine.streams)
         assert all(self.nodes[stream.stream_id] == stream.group.nodes for stream in self.machine.streams)
 
     def teardown(self) -> None:

@@ -19,6 +19,7 @@ from penstock.tasks.nodes import Nodes
 PLAIN = "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, voltage FROM meters PARTITION BY tbname"
 COUNTS = ("CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT _wstart, count(*) n FROM meters PARTITION BY tbname "
           "INTERVAL(1s)")
+BY_VALUE = COUNTS.replace("tbname", "voltage")
 HISTORY = PLAIN.replace("INTO", "FILL_HISTORY 1 INTO")
 
 
@@ -164,6 +165,72 @@ def test_sink_rates_change_at_once(tmp_path: Path) -> None:
         assert sink.reason == "its limit of 1 write calls per second"
         set_rates(kit, sink_calls_per_second=0.0)
         assert len(kit.results) == 2000
+    finally:
+        kit.close()
+
+
+def sink(kit: StreamKit) -> TaskStatus:
+    (status,) = [status for status in kit.stream.statuses() if status.task.level == "sink"]
+    return status
+
+
+def children_by_write(kit: StreamKit) -> list[set[str]]:
+    """Returns which child tables each write has rows for."""
+    return [{write.children[place].name for place in write.rows.column("_child").to_pylist()} for write in kit.writes]
+
+
+@pytest.mark.parametrize("sizes", [(1000,), (7, 400, 1, 592)])
+def test_a_sink_brings_new_child_tables_no_faster_than_its_rate(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    """Where columns of rows tell groups apart; a kill in the middle loses none, and known ones aren't held up."""
+    kit = StreamKit(tmp_path, BY_VALUE, settings=unhurried(sink_tables_per_second=50.0))
+    try:
+        first = 0
+        for size in sizes:
+            insert(kit, size, per_record=size, first=first)
+            first += size
+        kit.run()
+        assert len(kit.results) == 5
+        assert sink(kit).reason == "its limit of 50 new child tables per second"
+        for second in range(1, 6):
+            for _ in range(8):
+                kit.pass_time(0.125)
+            assert 40 * second <= len(kit.results) <= 50 * second + 5
+        kit.stream.post(StartCheckpoint(1))
+        kit.run()
+        kit.pass_time(0.25)
+        assert {ack.task for ack in kit.acknowledged} == {task.id for task in kit.tasks}
+        written = len(kit.results)
+        kit.commit(1)
+        kit.kill()
+        kit.run()
+        assert written <= len(kit.results) <= written + 5
+        for _ in range(200):
+            kit.pass_time(0.125)
+        assert len(kit.results) == 1000
+        known: set[str] = set()
+        for names in children_by_write(kit):
+            assert len(names - known) <= 5
+            known |= names
+        for start in (1000, 2000):
+            before = len(kit.writes)
+            kit.insert([(n % 4, (start + n) * 1000, n) for n in range(1000)], ("voltage",))
+            kit.run()
+            for _ in range(50):
+                kit.pass_time(0.125)  # those from before the kill are new to this attempt
+        assert [len(names) for names in children_by_write(kit)[before:]] == [1000]
+    finally:
+        kit.close()
+
+
+@pytest.mark.parametrize("by", ["tbname", "site"])
+def test_groups_by_tables_have_no_rate_of_new_child_tables(tmp_path: Path, by: str) -> None:
+    """There are no more of them than tables."""
+    kit = StreamKit(tmp_path, COUNTS.replace("tbname", by), settings=unhurried(sink_tables_per_second=1.0))
+    try:
+        insert(kit, 400, per_record=100)
+        kit.run()
+        assert len({name for names in children_by_write(kit) for name in names}) > 1
+        assert sink(kit).state == "IDLE"
     finally:
         kit.close()
 

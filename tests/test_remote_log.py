@@ -24,6 +24,7 @@ from penstock.tasks.environment import DnodeClient
 from penstock.tasks.notifier import WalNotifier
 from penstock.tasks.remote_log import BytesRequest, LogRequest, RemoteLogs
 from penstock.wal.log import LogFiles
+from penstock.wal.news import WalNews
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import RowsRecord, with_key_columns
 from penstock.wal.segment import list_segments, segment_name
@@ -175,7 +176,7 @@ def test_a_worker_is_woken_over_the_network(place: Open) -> None:
     reader = here.reader()
     notifier = WalNotifier(SystemClock(), 0.0005)
     woken = threading.Event()
-    notifier.follow(VNODE, 1, here.reader(), woken.set)
+    notifier.follow(VNODE, 1, 7, lambda: WalNews(here.logs.log(VNODE)), woken.set)
     try:
         for number in range(20):
             woken.clear()

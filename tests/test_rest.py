@@ -195,14 +195,36 @@ def test_lines_as_telegraf_sends_them(client: Client, path: str) -> None:
     assert client.sql("SELECT count(*), sum(current) FROM d.meters").body["data"] == [[8, pytest.approx(63.8)]]
 
 
-def test_refused_lines_say_why_and_write_nothing(client: Client) -> None:
-    """The number of the line, the missing database, the unknown precision."""
-    said = client.write(LINE + b"meters,location=a current=\n")
-    assert said.status == 400
-    assert "line 2" in said.body["error"]
+def test_refused_lines_say_why(client: Client) -> None:
+    """The number of the line, the missing database, the unknown precision; what is right is written all the same."""
+    assert client.write(b"meters,location=a current=\n").status == 400
     assert client.write(LINE, "").status == client.write(LINE, "?db=d&precision=d").status == 400
-    assert client.write(LINE, "?db=missing").status == 404
+    said = client.write(LINE, "?db=missing")
+    assert (said.status, 'database not found: "missing"' in said.body["error"]) == (404, True)
     assert client.sql("SELECT * FROM d.meters").status == 404
+    said = client.write(
+        LINE + b"meters,location=a current=\nmeters,location=b current=1\nmeters,location=c current=1i\n")
+    assert said.status == 400
+    assert "partial write: line 2: " in said.body["error"]
+    assert "dropped=2" in said.body["error"]
+    assert client.sql("SELECT location FROM d.meters ORDER BY location").body["data"] == [["a"], ["b"]]
+
+
+@pytest.mark.parametrize("path", ["/query", "/influxdb/v1/query"])
+def test_databases_are_created_as_clients_of_influxdb_do(client: Client, path: str) -> None:
+    """From a form or the address, quoted or not, again without harm; every other statement is refused."""
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    for body in (b"q=CREATE+DATABASE+%22Tele+graf%22", b"q=CREATE+DATABASE+%22Tele+graf%22",
+                 b"q=create+database+plain+WITH+DURATION+3d"):
+        said = client.ask("POST", path, body, **form)
+        assert (said.status, said.body) == (200, {"results": [{"statement_id": 0}]})
+    assert client.ask("POST", f"{path}?q=CREATE%20DATABASE%20third").status == 200
+    assert client.sql("SHOW USER DATABASES").body["data"] == [["d"], ["Tele graf"], ["plain"], ["third"]]
+    assert client.write(b"cpu usage=1 1700000000000000007", "?db=Tele%20graf").status == 204
+    assert client.sql("SELECT _ts FROM `Tele graf`.cpu").body["data"] == [["2023-11-14T22:13:20.000000007Z"]]
+    said = client.ask("POST", path, b"q=DROP+DATABASE+plain", **form)
+    assert said.status == 400
+    assert "only CREATE DATABASE" in said.body["results"][0]["error"]
 
 
 # --- bodies ----------------------------------------------------------------------------------------------------------

@@ -26,6 +26,7 @@ from penstock.mnode.checkpoints import CheckpointSettings
 from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
+from penstock.planner.stream import Company
 from penstock.tasks.spark import SparkRuntime
 from penstock.tasks.task import TaskSettings
 from penstock.tasks.worker import WorkerSpec
@@ -54,7 +55,7 @@ class Engine:
         self.attempts: dict[int, int] = {}
         settings = ControllerSettings(
             GroupSettings(restart_delay_min_s=0.05, idle_timeout_s=0.5), CheckpointSettings(),
-            heartbeat_interval_s=0.1, udf_nice=7,
+            heartbeat_interval_s=0.1, apart_nice=7,
         )
         self.controller = StreamController(
             DataPaths(root), SystemClock(), settings, CommitRecords(DataPaths(root), OsFs()), runtime,
@@ -153,7 +154,7 @@ def test_processes_of_workers_end_when_the_controller_closes(engine: Engine) -> 
 def test_users_functions_run_at_a_lower_priority_that_ends_with_their_group(engine: Engine) -> None:
     """All threads of their workers have it, and no worker that comes later."""
     own = psutil.Process().nice()
-    engine.start(1, functions=("crunch",))
+    engine.start(1, company=Company.USER_CODE)
     engine.results.wait_rows(1, 200)
     for pid in engine.controller.worker_pids()["db-1.1"].values():
         assert {os.getpriority(os.PRIO_PROCESS, thread.id) for thread in psutil.Process(pid).threads()} == {own + 7}
@@ -187,6 +188,7 @@ sys.path.insert(0, {tests!r})
 import threading
 from pathlib import Path
 from penstock.common.config import CONF_DIRECTORY, load_config
+from penstock.planner.stream import Company
 from penstock.tasks.spark import SparkRuntime
 import runtime_fakes
 import test_spark_runtime

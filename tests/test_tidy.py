@@ -33,7 +33,12 @@ EDGES: dict[str, tuple[str, ...]] = {
     # Statements carry expressions unbound: who binds one outside of the planner looks into it.
     "sqlglot": ("sql/*.py", "planner/*.py", "mnode/deletes.py", "mnode/tag_values.py"),
     "prometheus_client": ("mnode/metrics.py",),
-    "fsspec": ("mnode/backup_store.py",),
+    "fsspec": ("mnode/backup_store.py", "tasks/connectors/files.py"),
+    "confluent_kafka": ("tasks/connectors/kafka.py",),
+    "paho": ("tasks/connectors/mqtt.py",),
+    "psycopg": ("tasks/connectors/postgres.py",),
+    "httpx": ("tasks/connectors/webhook.py",),
+    "websockets": ("tasks/connectors/websocket.py",),
     "grpc": ("shell/flight_sql/*.py",),
     "google": ("shell/flight_sql/messages.py",),
     "prompt_toolkit": ("shell/*.py",),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -321,50 +322,78 @@ def test_a_waiting_owner_can_be_called_off(tmp_path: Path) -> None:
     first.close()
 
 
-class _Log:
-    """A log that says how far it goes, with or without a bell."""
+class _StandingClock(ManualClock):
+    """Its time moves only when told to, but who waits does wait."""
+
+    def wait(self, event: threading.Event, timeout_s: float) -> bool:
+        return event.wait(timeout_s)
+
+
+class _News:
+    """A log that says how far it goes and what is new in it, with or without a bell."""
 
     def __init__(self, has_bell: bool) -> None:
-        self.acknowledged_version = 0
+        self.version = 0
         self.waited: list[int] = []
+        self.closed = False
         self._has_bell = has_bell
+        self._grown: deque[frozenset[int] | None] = deque()
         self._rung = threading.Event()
 
-    def wait(self, version: int, timeout_s: float) -> bool:
-        self.waited.append(version)
-        if self._has_bell and version == self.acknowledged_version:
+    def wait(self, timeout_s: float) -> bool:
+        self.waited.append(self.version)
+        if self._has_bell and not self._grown:
             self._rung.wait(timeout_s)
+        self._rung.clear()
         return self._has_bell
 
-    def grow(self, version: int) -> None:
-        self.acknowledged_version = version
+    def look(self) -> frozenset[int] | None:
+        if not self._grown:
+            return frozenset()
+        self.version += 1
+        return self._grown.popleft()
+
+    def close(self) -> None:
+        self.closed = True
+
+    def grow(self, tables: frozenset[int] | None) -> None:
+        self._grown.append(tables)
         self._rung.set()
+
+    def seen(self) -> bool:
+        """Tells whether the notifier waits for more, having looked at everything."""
+        return not self._grown and self.waited[-1:] == [self.version]
 
 
 @pytest.mark.parametrize("has_bell", [True, False])
-def test_streams_are_woken_when_their_log_grows_and_only_then(has_bell: bool) -> None:
-    """All streams of a log are woken once per growth, by its bell or by looking; those that have left are not."""
-    notifier = WalNotifier(SystemClock(), 0.0005)
-    logs = {2: _Log(has_bell), 3: _Log(has_bell)}
+def test_streams_are_woken_for_records_that_concern_them(has_bell: bool) -> None:
+    """By the log's bell or by looking; one that nothing concerns reads on a little later, one that has left never."""
+    clock = _StandingClock()
+    notifier = WalNotifier(clock, 0.0005)
+    news = {2: _News(has_bell), 3: _News(has_bell)}
     woken: list[str] = []
+    streams = ((2, 1, 10, "s1"), (2, 4, 20, "s4"), (3, 5, 10, "s5"))
+    try:
+        for vgroup_id, stream_id, table_uid, name in streams:
+            notifier.follow(vgroup_id, stream_id, table_uid, lambda vgroup_id=vgroup_id: news[vgroup_id],  # type: ignore[misc]
+                            lambda name=name: woken.append(name))  # type: ignore[misc]
+        assert woken == ["s1", "s4", "s5"]
 
-    def wake(name: str) -> Callable[[], None]:
-        return lambda: woken.append(name)
+        def woken_by(vgroup_id: int, tables: frozenset[int] | None) -> list[str]:
+            woken.clear()
+            news[vgroup_id].grow(tables)
+            wait_until(news[vgroup_id].seen)
+            return sorted(woken)
 
-    def seen(vgroup_id: int, version: int) -> bool:
-        return logs[vgroup_id].waited[-1:] == [version]
-
-    notifier.follow(2, 1, logs[2], wake("s1"))
-    notifier.follow(2, 4, logs[2], wake("s4"))
-    notifier.follow(3, 5, logs[3], wake("s5"))
-    wait_until(lambda: seen(2, 0) and seen(3, 0))
-    woken.clear()
-    logs[2].grow(7)
-    wait_until(lambda: seen(2, 7))
-    assert woken == ["s1", "s4"]
-    notifier.unfollow(1)
-    logs[2].grow(8)
-    logs[3].grow(8)
-    wait_until(lambda: seen(2, 8) and seen(3, 8))
-    assert sorted(woken) == ["s1", "s4", "s4", "s5"]
-    notifier.stop()
+        assert woken_by(2, frozenset({10, 77})) == ["s1"]
+        assert woken_by(2, None) == ["s1", "s4"]
+        assert woken_by(2, frozenset({77})) == []
+        assert woken_by(2, frozenset({20})) == ["s4"]
+        clock.advance(1.0)
+        wait_until(lambda: woken == ["s4", "s1"])  # what is there is read although nothing more comes
+        notifier.unfollow(1)
+        assert woken_by(2, None) == ["s4"]
+        assert woken_by(3, frozenset({10, 20})) == ["s5"]
+    finally:
+        notifier.stop()
+    wait_until(lambda: news[2].closed and news[3].closed)

@@ -5,6 +5,7 @@ Nothing here is held for the reader: replaced parts stay for `partGrace`, and th
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from penstock.common.fs import Fs
 from penstock.vnode import manifest as manifests
 from penstock.vnode.memtable import VERSION_COLUMN
 from penstock.vnode.parts import PartCache
-from penstock.vnode.snapshot import Snapshot
+from penstock.vnode.snapshot import Relation, Snapshot
 from penstock.vnode.table import TableState
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
@@ -24,6 +25,9 @@ from penstock.wal.record import DeleteRecord, Record, RowsRecord
 
 _TRIES = 5
 _ROWS = 65_536
+
+_MEMORY = "640MiB"
+"""What DuckDB takes for finding the newest of rows that were written again; beyond it, a temporary file."""
 
 
 class OutsideVnode:
@@ -80,8 +84,13 @@ class OutsideVnode:
         """Yields the rows that `snapshot` has: `_tuid`, the columns and `_ver`; bounds are inclusive."""
         snapshot = self.snapshot(table_uid, as_of)
         relation = snapshot.relation(columns, tuids, first_ts, last_ts)
+        with tempfile.TemporaryDirectory(prefix="penstock-reading-") as temporary:
+            yield from self._run(relation, temporary)
+
+    def _run(self, relation: Relation, temporary: str) -> Iterator[pa.RecordBatch]:
         # One thread: who reads many vnodes has a task for each.
-        with duckdb.connect(config={"threads": 1}) as connection:
+        limits = {"threads": 1, "memory_limit": _MEMORY, "temp_directory": temporary}
+        with duckdb.connect(config=limits) as connection:
             for name, table in relation.tables.items():
                 connection.register(name, table)
             try:

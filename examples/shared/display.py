@@ -21,7 +21,7 @@ _TASKS = """
 """
 _LEVELS = ("source", "agg", "sink")
 _STATE_STYLES = {"RUNNING": "green", "IDLE": "dim", "BACKPRESSURED": "yellow", "RATE_LIMITED": "yellow",
-                 "FAILED": "red"}
+                 "RETRYING": "red", "FAILED": "red"}
 _QUEUE_CELLS = 10
 REFRESHES_PER_SECOND = 4
 

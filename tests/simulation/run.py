@@ -133,7 +133,7 @@ class Run:
             "checkpointInterval": "1s", "checkpointTimeout": "3s", "heartbeatInterval": "400ms",
             "heartbeatTimeout": "2s", "workerStartTimeout": "5s", "restartDelayMin": "20ms",
             "restartDelayMax": "500ms", "idleTimeout": "400ms", "walSegmentSize": "64KiB", "partGrace": "1s",
-            "viewRefreshInterval": "1500ms", "compactMinParts": 3, "sinkCallsPerSecond": 1000,
+            "viewRefreshInterval": "1500ms", "compactMinParts": 3, "sinkCallsPerSecond": 1000, "sinkTablesPerSecond": 0,
             "streamSinkDataRate": 0, "streamQueueSize": "64KiB", "blockBytesMax": "8KiB", "logLevel": "error",
         }, environment={})
         settings = ControllerSettings.from_config(config, 1 << 30)

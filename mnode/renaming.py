@@ -1,0 +1,50 @@
+"""Other names for databases in the text of a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from penstock.common.errors import InvalidStatementError
+from penstock.sql.dialect import quote_identifier
+from penstock.sql.lexer import Token, TokenKind, next_token
+
+_BEFORE_TABLES = ("FROM", "JOIN", "INTO", "DLQ")
+
+
+def with_databases(text: str, names: Mapping[str, str]) -> str:
+    """Returns a statement in which databases have other names: `names` has the new one by the old one.
+
+    A name is that of a database where a table must follow: behind FROM, JOIN, INTO and DLQ, and before two dots.
+    Raises InvalidStatementError where it may as well be that of a table.
+    """
+    tokens = list(_tokens(text))
+    words = [token.word for token in tokens] + [""] * 4
+    changes: list[tuple[Token, str]] = []
+    for place, token in enumerate(tokens):
+        new = names.get(_name(token) or "")
+        qualifies = words[place + 1] == "." and (place == 0 or words[place - 1] != ".")
+        if new is None or not qualifies:
+            continue
+        if words[place - 1] in _BEFORE_TABLES or words[place + 3] == ".":
+            changes.append((token, new))
+        elif words[place - 1] == ",":
+            raise InvalidStatementError(
+                f"whether {token.raw} before a dot is a database or a table cannot be told",
+                hint="create the stream by hand, with the new name of the database")
+    for token, new in reversed(changes):
+        text = f"{text[:token.start]}{quote_identifier(new)}{text[token.end:]}"
+    return text
+
+
+def _tokens(text: str) -> Iterator[Token]:
+    token = next_token(text, 0)
+    while token.kind is not TokenKind.END:
+        yield token
+        token = next_token(text, token.end)
+
+
+def _name(token: Token) -> str | None:
+    """Returns the name that a token stands for, as the catalog has it."""
+    if token.kind is TokenKind.WORD:
+        return token.raw.lower()
+    return token.raw[1:-1].replace("``", "`") if token.kind is TokenKind.QUOTED else None

@@ -1,0 +1,1 @@
+"""What talks to servers outside: one module per library, which builds its clients and translates its errors."""

@@ -1,0 +1,86 @@
+"""From a deployment to the writer of one of its sink tasks, for results that leave Penstock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+from penstock.common.clock import Clock
+from penstock.common.connection import OpenedConnection
+from penstock.common.errors import InternalError
+from penstock.tasks.dead_letters import DeadLetters
+from penstock.tasks.emit.courier import Courier, Target
+from penstock.tasks.emit.dead_results import DeadResultTable
+from penstock.tasks.emit.rows import OutsideRows
+from penstock.tasks.emit.writers import DirectWriter, OutsideWriter, StagedWriter
+from penstock.tasks.messages import TaskId
+from penstock.tasks.state_store import StateStore
+from penstock.tasks.task import ResultWriter, StreamDeployment
+
+_BACKLOG_QUEUES = 4
+"""So many queues' worth of results of valid checkpoints may wait in a task's state until its target takes them."""
+
+OpenTarget = Callable[[OpenedConnection, bool], Target]
+
+
+def outside_writer(
+    task: TaskId, deployment: StreamDeployment, store: StateStore, clock: Clock, wake: Callable[[], None],
+    dead_writer: Callable[[], ResultWriter], open_with: OpenTarget | None = None,
+) -> tuple[OutsideWriter, Courier]:
+    """Returns the writer of a sink task, and its courier, which isn't started. `dead_writer` makes one for the DLQ.
+
+    `open_with` opens something else than the target of the plan.
+    """
+    plan, settings = deployment.plan, deployment.settings
+    outside = plan.sink.outside
+    if outside is None or deployment.connection is None:
+        raise InternalError(f"{task} has no connection to write by")
+    rows = OutsideRows(plan.sink, deployment.name)
+    dead = None
+    if plan.dlq is not None and plan.dlq.failures:
+        letters = DeadLetters(plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, task,
+                              deployment.vgroup_ids[task.index], plan.source.precision, dead_writer())
+        dead = DeadResultTable(letters, rows, plan.sink.text, clock)
+    courier = Courier(open_with or partial(open_target, task, deployment), deployment.connection, clock, wake,
+                      dead=dead, give_up_after_s=settings.retry_time_s)
+    if plan.emits_at_checkpoints:
+        return StagedWriter(rows, courier, store, _BACKLOG_QUEUES * settings.queue_bytes), courier
+    return DirectWriter(rows, courier), courier
+
+
+def open_target(task: TaskId, deployment: StreamDeployment, connection: OpenedConnection, known: bool) -> Target:
+    """Opens the target of one sink task; see `Courier`. Libraries are needed by who uses them only."""
+    stream, sink = deployment.name, deployment.plan.sink
+    outside, rows = sink.outside, OutsideRows(sink, stream)
+    assert outside is not None
+    name = f"penstock-{stream}-{deployment.stream_id:x}-{task.index}"
+    match outside.kind:
+        case "postgres":
+            from penstock.tasks.emit.postgres_table import PostgresTable
+            from penstock.tasks.emit.postgres_target import PostgresTarget
+
+            table = PostgresTable(sink)
+            return PostgresTarget(connection, table, task, stream, deployment.attempt, known=known)
+        case "files":
+            from penstock.tasks.connectors.files import Folder
+            from penstock.tasks.emit.files_target import FilesTarget
+
+            return FilesTarget(Folder(connection, outside.place), outside, rows, stream, task.index)
+        case "kafka":
+            from penstock.tasks.connectors.kafka import Sender
+            from penstock.tasks.emit.kafka_target import KafkaTarget, KafkaTransactionTarget
+
+            if not deployment.plan.emits_at_checkpoints:
+                return KafkaTarget(Sender(connection, outside.place), outside, rows)
+            sender = Sender(connection, outside.place, transactional_id=name, group=name)
+            return KafkaTransactionTarget(sender, outside, rows)
+        case "mqtt":
+            from penstock.tasks.connectors.mqtt import Publisher
+            from penstock.tasks.emit.mqtt_target import MqttTarget
+
+            return MqttTarget(Publisher(connection, name), outside, rows)
+        case "webhook":
+            from penstock.tasks.connectors.webhook import Poster
+            from penstock.tasks.emit.webhook_target import WebhookTarget
+
+            return WebhookTarget(Poster(connection, outside.place), rows, stream)

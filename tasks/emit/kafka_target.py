@@ -1,0 +1,59 @@
+"""Topics of Kafka as targets: at least once, or in transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from penstock.planner.stream import OutsidePlan
+from penstock.tasks.connectors.kafka import Message, Sender
+from penstock.tasks.emit.courier import Delivery
+from penstock.tasks.emit.messages import Encoder, refuse
+from penstock.tasks.emit.rows import OutsideRows, json_text
+
+
+class KafkaTarget:
+    """A topic. At least once: a delivery that fails half-way is sent again as a whole."""
+
+    def __init__(self, sender: Sender, plan: OutsidePlan, rows: OutsideRows) -> None:
+        self._rows = rows
+        self._encode = Encoder(plan.format, rows)
+        self._sender = sender
+
+    def deliver(self, delivery: Delivery) -> None:
+        refuse(self._sender.send(kafka_messages(self._rows, delivery.rows, self._encode)))
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+class KafkaTransactionTarget:
+    """A topic in which each delivery is one transaction, which leaves the delivery's number as its mark.
+
+    A delivery whose mark is there was committed, whatever was heard of it. A sender of the same transactional id keeps
+    all earlier ones from going on.
+    """
+
+    def __init__(self, sender: Sender, plan: OutsidePlan, rows: OutsideRows) -> None:
+        self._rows = rows
+        self._encode = Encoder(plan.format, rows)
+        self._sender = sender
+        self._mark = self._sender.mark()
+
+    def deliver(self, delivery: Delivery) -> None:
+        mark = delivery.number + 1
+        if mark <= self._mark:
+            return
+        refuse(self._sender.send_marked(kafka_messages(self._rows, delivery.rows, self._encode), mark))
+        self._mark = mark
+
+    def close(self) -> None:
+        self._sender.close()
+
+
+def kafka_messages(rows: OutsideRows, batch: pa.RecordBatch, encode: Encoder) -> Iterator[Message]:
+    """Yields the messages of rows: the key is the group's, so that a group's results stay in order."""
+    for event in rows.events(batch):
+        key = json_text(event.key).encode() if event.key else None
+        yield key, encode(event), (("penstock-id", event.id), ("penstock-op", event.operation))

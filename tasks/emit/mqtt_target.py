@@ -1,0 +1,28 @@
+"""Topics of an MQTT broker as targets."""
+
+from __future__ import annotations
+
+from penstock.planner.stream import OutsidePlan
+from penstock.planner.stream_outside import filled_in
+from penstock.tasks.connectors.mqtt import Publisher
+from penstock.tasks.emit.courier import Delivery
+from penstock.tasks.emit.messages import Encoder, refuse
+from penstock.tasks.emit.rows import OutsideRows
+
+
+class MqttTarget:
+    """Topics of a broker, each result a message. At least once."""
+
+    def __init__(self, publisher: Publisher, plan: OutsidePlan, rows: OutsideRows) -> None:
+        self._plan = plan
+        self._rows = rows
+        self._encode = Encoder(plan.format, rows)
+        self._publisher = publisher
+
+    def deliver(self, delivery: Delivery) -> None:
+        messages = ((filled_in(self._plan.place, event.values), self._encode(event))
+                    for event in self._rows.events(delivery.rows))
+        refuse(self._publisher.publish(messages, self._plan.qos))
+
+    def close(self) -> None:
+        self._publisher.close()

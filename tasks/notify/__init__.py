@@ -1,0 +1,1 @@
+"""NOTIFY: tells addresses outside of windows that open and close."""
