@@ -274,11 +274,13 @@ def routing(planner: _Planner, query: StreamQuery) -> Routing:
         return Routing("exchange", f"{reason}; rows go by {', '.join(text_of(key.left) for key in keys)}", keys, "")
     if not join.conditions.keys:
         why = "no values are equal on both sides"
+    elif not partition:
+        why = "all results are of one group, since there is no PARTITION BY"
     elif not usable:
         why = "what is equal on both sides has different types"
     else:
-        why = "a group of PARTITION BY may have rows with different keys of the join"
-    return Routing("exchange", reason, (), f"{why}: all rows go to one join task")
+        why = "a group of PARTITION BY may have rows with different values of what is equal on both sides"
+    return Routing("exchange", reason, (), why)
 
 
 def _one_row_per_place(planner: _Planner, query: StreamQuery, partition: set[object]) -> bool:

@@ -108,7 +108,8 @@ class WalNotifier:
         if tables is None:
             woken = set(followers)
         else:
-            woken = {stream_id for stream_id, follower in followers.items() if not follower.table_uids.isdisjoint(tables)}
+            woken = {stream_id for stream_id, follower in followers.items()
+                     if not follower.table_uids.isdisjoint(tables)}
             if followed.news.version != before:
                 if not followed.behind:
                     followed.rest_until = now + _REST_S
