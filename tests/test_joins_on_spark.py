@@ -28,7 +28,7 @@ def test_a_join_of_two_databases_survives_a_killed_worker(con: Any) -> None:
         "CREATE DATABASE d VGROUPS 2 KEEP 36500", "CREATE DATABASE e VGROUPS 3 KEEP 36500", "USE d",
         "CREATE STABLE d.s (ts TIMESTAMP, v INT, k INT) TAGS (g INT)",
         "CREATE STABLE e.t (ts TIMESTAMP, w INT, k INT) TAGS (g INT)",
-        "CREATE STREAM j TRIGGER AT_ONCE INTO o AS SELECT a.ts, a.v, b.w FROM s a "
+        "CREATE STREAM j TRIGGER AT_ONCE IGNORE EXPIRED 0 INTO o AS SELECT a.ts, a.v, b.w FROM s a "
         "LEFT JOIN e.t b ON a.k = b.k AND a.ts = b.ts PARTITION BY a.tbname",
     ):
         con.execute(statement)

@@ -80,7 +80,8 @@ def test_side_rows_are_a_sorted_dictionary(
             for first, last in ((forgotten, 60), (max(forgotten, 3), 11)):
                 got = rows.between(first, last).to_pylist()
                 assert [row["r0"] for row in got] == sorted(row["r0"] for row in got)
-                found = {(row["r0"], row["_tuid"], int(str(row.get("r1", 0)).removeprefix("k"))): row["v"] for row in got}
+                found = {(row["r0"], row["_tuid"], int(str(row.get("r1", 0)).removeprefix("k"))): row["v"]
+                         for row in got}
                 assert len(found) == len(got)
                 assert found == {one: value for one, value in known.items() if first <= one[0] <= last}
             times = [one[0] for one in known if one[0] >= forgotten]
