@@ -250,7 +250,7 @@ def test_pause_waits_for_who_cannot_be_reached(make: Make, ear: Ear) -> None:
         put(kit, (0, minute, 1))
     status = sink(kit)
     assert (status.state, "ws://b" in status.reason, status.notify_error) == (
-        "RETRYING", True, "connection ws://b: unreachable: ws://b")
+        "RETRYING", True, "connection of NOTIFY: unreachable: ws://b")
     assert len(ear.heard("ws://a")) == 2  # as many writes may be under way
     assert notified(kit) == (2, 0, 2)
     kit.pass_time(1)
