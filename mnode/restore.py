@@ -190,10 +190,10 @@ class Restore:
             0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
             dumped.time_zone, 0, NO_TARGET, dumped.created_ms, (), dumped.created_target, wanted=dumped.wanted,
             wanted_reason=dumped.wanted_reason, defaults=dumped.defaults)
-        if dumped.target is None:
-            if dumped.wanted == "running":
-                record = replace(record, wanted="paused", wanted_reason=_PAUSED)
-        else:
+        statement = _statement(text)
+        if dumped.wanted == "running" and (statement.target.outside is not None or statement.notify is not None):
+            record = replace(record, wanted="paused", wanted_reason=_PAUSED)
+        if dumped.target is not None:
             database, table = dumped.target
             target = engine.catalog.table(self.new_name(database), table)
             if target is None:
@@ -208,8 +208,7 @@ def restored_text(text: str, dumped: DumpStream) -> str:
     Streams by the clock, or by when rows arrive, have no history: they stay as they are. Those that write into a
     connection must not send everything once more.
     """
-    statement = parse_one(text)
-    assert isinstance(statement, CreateStream)
+    statement = _statement(text)
     options = statement.options
     by_event_time = (options.time or TimeDefaults(**dumped.defaults).clock) == "event"
     if dumped.target is None:
@@ -218,6 +217,12 @@ def restored_text(text: str, dumped: DumpStream) -> str:
     if options.trigger == "force_window_close" or (statement.query.window is not None and not by_event_time):
         return altered(statement, StreamOptions())
     return altered(statement, StreamOptions(fill_history=True))
+
+
+def _statement(text: str) -> CreateStream:
+    statement = parse_one(text)
+    assert isinstance(statement, CreateStream)
+    return statement
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import profile
 from data_directories import T0, make_directory, open_sandbox
 from faulty_fs import FaultyFs
 from hypothesis import given, settings
@@ -111,7 +112,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         return pa.table(found)
 
     for _ in range(draw(st.integers(0, 6))):
-        what = draw(st.sampled_from(["rows", "rows", "rows", "delete", "flush", "column", "normal", "tag"]))
+        what = draw(st.sampled_from(["rows", "rows", "rows", "delete", "flush", "column", "gone", "normal", "tag"]))
         at = (T0 + draw(st.integers(0, 40)) * 1000) * units
         if what == "rows":
             steps.append(rows())
@@ -120,6 +121,10 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         elif what == "column" and "more" not in arrow:
             steps.append("ALTER STABLE d.m ADD COLUMN more DOUBLE")
             arrow["more"], kinds = pa.float64(), [*kinds, Kind.DOUBLE]
+        elif what == "gone" and "more" in arrow:
+            steps.append("ALTER STABLE d.m DROP COLUMN more")
+            del arrow["more"]
+            kinds = kinds[:-1]
         elif what == "normal":
             steps.append(f"INSERT INTO d.n VALUES ({at}, NULL) ({at + units}, 0.5)")
         elif what == "tag" and not json_tag:
@@ -152,7 +157,7 @@ def state_of(sandbox: Sandbox) -> list[Any]:
     ]
 
 
-@settings(max_examples=12)
+@settings(max_examples=300 if profile() == "nightly" else 8)
 @given(histories())
 def test_what_is_dumped_comes_back(history: dict[str, Any]) -> None:
     """Schema, child tables, tags and rows are equal, and a stream goes on and equals the batch answer."""
@@ -341,6 +346,8 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
             "CREATE STREAM f TRIGGER FORCE_WINDOW_CLOSE INTO y AS SELECT _wstart, sum(v) FROM m PARTITION BY tbname "
             "INTERVAL(1m)",
             "CREATE STREAM o INTO `Other`.z AS SELECT _wstart, sum(v) FROM d.m INTERVAL(1m)",
+            "CREATE STREAM n INTO w AS SELECT _wstart, sum(v) FROM m INTERVAL(1m) NOTIFY ('http://127.0.0.1:9/') "
+            "ON ('WINDOW_CLOSE')",
             "PAUSE STREAM p",
         ):
             sandbox.execute(statement)
@@ -349,10 +356,10 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
     dump(tmp_path / "data", tmp_path / "all")
     with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
         report = restore(tmp_path / "all", sandbox, {"d": "e", "Other": "d"})
-        assert report.streams == ["p", "f", "o"]
+        assert report.streams == ["p", "f", "o", "n"]
         catalog = sandbox.engine.catalog
         streams = {stream.name: stream for stream in catalog.streams()}
-        assert [streams[name].wanted for name in "pfo"] == ["paused", "running", "running"]
+        assert [streams[name].wanted for name in "pfon"] == ["paused", "running", "running", "paused"]
         assert all(stream.created_target for stream in streams.values())
         assert "FILL_HISTORY" not in streams["f"].text
         target = catalog.table_by_uid(streams["o"].target_uid)
