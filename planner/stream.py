@@ -208,8 +208,8 @@ WindowType = Literal["Time", "State", "Session", "Event", "Count"]
 class NotifyPlan:
     """Who is told of windows that open and close.
 
-    `end_column`: which result column is the window's end; None: `AggPlan.window` tells. `skips_before`: of windows that
-    start before it nobody is told, in units of the source's precision; None: of all they are.
+    `end_column`: which result column is the window's end; None: `AggPlan.window` tells. `skips_before`: nobody is
+    told of windows that opened or ended before it, in units of the source's precision; None: of all they are.
     """
 
     urls: tuple[str, ...]

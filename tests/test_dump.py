@@ -368,8 +368,9 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
         assert "INTO `d`.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].text
 
 
-def test_streams_into_connections_wait_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections come with references to their secrets; what streams have sent they don't send again."""
+def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections come with references to their secrets; ingests, and streams into connections, wait. What streams have
+    sent they don't send again."""
     monkeypatch.setenv("THE_KEY", "very-secret")
     with open_sandbox(_made(tmp_path / "data")) as sandbox:
         for statement in (
@@ -378,6 +379,8 @@ def test_streams_into_connections_wait_to_be_resumed(tmp_path: Path, monkeypatch
             f"CREATE CONNECTION out TYPE files WITH (url='file://{tmp_path}/out', key='env:THE_KEY')",
             "CREATE STREAM s TRIGGER AT_ONCE FILL_HISTORY 1 INTO CONNECTION out (PATH 'x', FORMAT json) AS "
             "SELECT _wstart, sum(v) v FROM m INTERVAL(1m)",
+            "CREATE INGEST i FROM CONNECTION out (FORMAT csv, SCHEMA 'ts,v,device', PATH '*.csv') INTO d.m "
+            "TBNAME ($.device)",
         ):
             sandbox.execute(statement)
         connection = sandbox.engine.catalog.connection("out")
@@ -387,15 +390,24 @@ def test_streams_into_connections_wait_to_be_resumed(tmp_path: Path, monkeypatch
     assert b"very-secret" not in written
     assert manifest.streams[0].target is None
     with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
-        report = restore(tmp_path / "dump", sandbox)
+        report = restore(tmp_path / "dump", sandbox, {"d": "e"})
         assert not report.problems
         assert sandbox.engine.catalog.connection("out") == connection
+        (ingest,) = sandbox.engine.catalog.ingests()
+        target = sandbox.engine.catalog.table("e", "m")
+        assert target is not None
+        assert (ingest.wanted, ingest.target_uid) == ("paused", target.uid)
+        assert "INTO `e`.m" in ingest.text
+        assert "RESUME INGEST when it doesn't" in ingest.wanted_reason
         (stream,) = sandbox.engine.catalog.streams()
         assert (stream.wanted, stream.connections) == ("paused", ("out",))
         assert "RESUME STREAM when it doesn't" in stream.wanted_reason
         assert "FILL_HISTORY 0" in stream.text
         sandbox.execute("ALTER CONNECTION out SET (timeout='3s')")
-        assert list(restore(tmp_path / "dump", sandbox, resume=True).problems) == ["connection out"]
+        again = restore(tmp_path / "dump", sandbox, {"d": "e"}, resume=True)
+        assert list(again.problems) == ["connection out"]
+    with open_sandbox(tmp_path / "new") as sandbox:
+        assert {row["state"] for row in table(sandbox, "SHOW INGESTS").to_pylist()} <= {"PAUSED", "FAILED"}
 
 
 def test_functions_come_with_their_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

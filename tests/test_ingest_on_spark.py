@@ -38,6 +38,7 @@ def produce(kafka: Kafka, numbers: range) -> None:
 
 
 def test_killed_workers_neither_lose_nor_double_a_row(tmp_path: Path, kafka: Kafka) -> None:
+    """kill -9 of each worker in turn: table and log have every message once, and the ingest is back by itself."""
     kafka.create_topic("spark-meters", 5)
     connection = penstock.connect(str(tmp_path / "data"), CONFIG)
     cursor = connection.cursor()

@@ -44,6 +44,7 @@ def logged(box: Sandbox) -> Counter[int]:
 
 
 def test_messages_become_rows_of_child_tables() -> None:
+    """Child tables are made with their tags, and SHOW INGESTS counts what came."""
     broker = FakeBroker()
     with sandbox(broker) as box:
         for number in range(5):
@@ -71,6 +72,7 @@ Step = tuple[str, Any]
 def test_kills_at_any_point_neither_lose_nor_double_a_row(
     vgroups: int, partitions: int, piece: int, steps: list[Step]
 ) -> None:
+    """Whatever is killed when: the table is what the messages say, and the logs have no row twice."""
     broker = FakeBroker(partitions=partitions, piece=piece)
     directory = TemporaryDirectory()
     box = sandbox(broker, vgroups, directory=Path(directory.name))
@@ -123,6 +125,7 @@ GOOD, BAD = message(0, 1, 1), b'{"device": "d0", "ts": 1700000000002, "v": "many
 
 
 def test_fail_stops_at_the_message_and_says_where_it_is() -> None:
+    """What is before the message is written, nothing behind it, and no restart changes that."""
     broker = FakeBroker(piece=10)
     with sandbox(broker) as box:
         for value in (GOOD, BAD, message(0, 3, 3)):
@@ -142,6 +145,7 @@ def test_fail_stops_at_the_message_and_says_where_it_is() -> None:
 
 
 def test_resume_tries_the_message_again() -> None:
+    """RESUME INGEST doesn't leave the message out; once the column is longer it goes through."""
     broker = FakeBroker(piece=10)
     with sandbox(broker) as box:
         broker.send(b'{"device": "d0", "ts": 1700000000002, "v": 1, "note": "longer than sixteen"}')
@@ -156,6 +160,7 @@ def test_resume_tries_the_message_again() -> None:
 
 
 def test_skip_counts_and_shows_what_it_leaves_out() -> None:
+    """The number of messages left out survives a restart, and the last of them is shown as it was."""
     broker = FakeBroker(piece=10)
     with sandbox(broker) as box:
         for value in (BAD, GOOD, b"\xff\xfe", message(0, 3, 3)):
@@ -172,6 +177,7 @@ def test_skip_counts_and_shows_what_it_leaves_out() -> None:
 
 
 def test_a_dlq_has_each_message_once() -> None:
+    """Kills don't double the lines of a DLQ; they have the raw message, its place and the reason."""
     broker = FakeBroker(piece=10)
     with sandbox(broker) as box:
         for value in (BAD, GOOD, b"{", message(0, 3, 3), b"x" * 300):
@@ -189,6 +195,7 @@ def test_a_dlq_has_each_message_once() -> None:
 
 
 def test_fields_that_no_column_takes() -> None:
+    """They are counted, or stop the ingest if UNKNOWN REFUSE says so."""
     broker = FakeBroker(piece=10)
     with sandbox(broker) as box:
         broker.send(b'{"device": "d0", "ts": 1700000000002, "v": 1, "new": {"field": 1}}')
@@ -201,6 +208,7 @@ def test_fields_that_no_column_takes() -> None:
 
 
 def test_an_ingest_goes_along_with_its_table() -> None:
+    """New columns are filled at once; a mapped column that is dropped is a reason to fail, until it is back."""
     broker = FakeBroker(piece=10)
     with sandbox(broker) as box:
         broker.send(GOOD)
@@ -220,6 +228,7 @@ def test_an_ingest_goes_along_with_its_table() -> None:
 
 
 def test_an_ingest_goes_on_over_more_vnodes() -> None:
+    """After ALTER DATABASE ... VGROUPS it reads on from where it was; nothing is written twice."""
     broker = FakeBroker(partitions=3, piece=10)
     with sandbox(broker, vgroups=1) as box:
         for number in range(12):
@@ -238,6 +247,7 @@ def test_an_ingest_goes_on_over_more_vnodes() -> None:
 
 
 def test_trouble_is_told_and_goes_by_itself() -> None:
+    """RETRYING has the reason, whether the consumer can't be opened or tells of trouble later."""
     broker = FakeBroker(refusal=ConnectionFailedError("unreachable: 127.0.0.1:1"))
     with sandbox(broker) as box:
         broker.send(GOOD)
@@ -257,6 +267,7 @@ def test_trouble_is_told_and_goes_by_itself() -> None:
 
 
 def test_a_pause_outlasts_a_restart() -> None:
+    """A paused ingest reads nothing after the engine's restart either, until RESUME INGEST."""
     broker = FakeBroker()
     with TemporaryDirectory() as name:
         with sandbox(broker, directory=Path(name)) as box:
@@ -273,6 +284,7 @@ def test_a_pause_outlasts_a_restart() -> None:
 
 
 def test_latest_is_settled_before_anything_is_read() -> None:
+    """START LATEST means the end as of the first start, also if that is killed before it wrote anything."""
     broker = FakeBroker()
     with sandbox(broker) as box:
         broker.send(GOOD)
@@ -288,6 +300,7 @@ def test_latest_is_settled_before_anything_is_read() -> None:
 
 
 def test_what_cannot_be_replayed_is_acknowledged_when_it_is_written() -> None:
+    """A broker that forgets what is acknowledged is told of each message once it is in the log."""
     broker = FakeBroker(replays=False, piece=2)
     with sandbox(broker) as box:
         for number in range(5):
@@ -299,6 +312,7 @@ def test_what_cannot_be_replayed_is_acknowledged_when_it_is_written() -> None:
 
 
 def test_an_altered_connection_is_opened_again() -> None:
+    """ALTER CONNECTION has the ingest read on by the new options, from where it was."""
     broker = FakeBroker()
     with sandbox(broker, vgroups=1) as box:
         broker.send(GOOD)
@@ -313,6 +327,7 @@ def test_an_altered_connection_is_opened_again() -> None:
 
 
 def test_a_dropped_ingest_leaves_its_rows_and_a_new_one_starts_afresh() -> None:
+    """Its state and its places in the vnodes go; while it is there, its tables can't be dropped."""
     broker = FakeBroker()
     with sandbox(broker) as box:
         broker.send(GOOD)
@@ -346,6 +361,7 @@ def test_a_dropped_ingest_leaves_its_rows_and_a_new_one_starts_afresh() -> None:
     ("FROM CONNECTION w (TOPIC 't') INTO meters", "from which nothing can be read"),
 ])
 def test_what_cannot_be_is_refused(statement: str, problem: str) -> None:
+    """Each wrong CREATE INGEST says what is wrong with it."""
     with sandbox(FakeBroker()) as box:
         box.execute("CREATE TABLE d0 USING meters TAGS ('s')")
         box.execute("CREATE CONNECTION w TYPE webhook WITH (url='http://127.0.0.1:1/')")

@@ -71,6 +71,7 @@ contents = st.one_of(
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.one_of(contents, objects.map(json.dumps).map(str.encode), st.binary(max_size=8)), max_size=40))
 def test_a_batch_gives_what_its_messages_give_one_by_one(messages: list[bytes]) -> None:
+    """Reading batches at once changes no value and no verdict, whatever stands beside a message."""
     with patch.object(message_decoding, "_FEW", 0):
         rows, converted = convert(JSON, messages)
     refused = {one.place for one in converted.refused}
@@ -86,6 +87,7 @@ def test_a_batch_gives_what_its_messages_give_one_by_one(messages: list[bytes]) 
 
 
 def test_json_takes_values_as_insert_does() -> None:
+    """Fractions are cut off, texts keep their form, unknown fields are counted."""
     rows, converted = convert(JSON, [json.dumps({
         "ts": NOW, "d": "x", "b": 2**53, "f": 1, "ok": True, "at": "2023-11-14T22:13:20Z", "site": "s1",
         "inner": {"i": 7.9, "text": "2024-01-01T00:00:00", "new": 1}}).encode()] * 20)
@@ -102,6 +104,7 @@ def test_json_takes_values_as_insert_does() -> None:
     ("MS", "2023-11-14T22:13:19.5+02:00", 1_699_999_999_500 - 7_200_000),
 ])
 def test_times_in_all_forms(unit: str, value: object, expected: int) -> None:
+    """Numbers go by TIME_UNIT, texts by their own zone or else the session's."""
     chosen = plan(f"(TOPIC 't', TIME_UNIT {unit}) INTO meters TBNAME (_topic) TS FROM $.when", zone="Europe/Berlin")
     for count in (1, 30):
         rows, converted = convert(chosen, [json.dumps({"when": value}).encode()] * count)
@@ -110,6 +113,7 @@ def test_times_in_all_forms(unit: str, value: object, expected: int) -> None:
 
 
 def test_parts_of_what_comes_with_a_message() -> None:
+    """Levels of the topic, the key and the time of arrival serve as values and names."""
     chosen = plan("(TOPIC 't') INTO meters (s = _topic(2)) TAGS (site = _topic(1)) TBNAME (_key) TS ON ARRIVAL")
     rows, _ = convert(chosen, [b"{}", b"{}"], topics=["a/b", "c"], keys=[b"k1", b"k2"])
     assert [(row["ts"], row["s"], row["site"], row["name"]) for row in rows] == [
@@ -124,11 +128,13 @@ def test_parts_of_what_comes_with_a_message() -> None:
     (f'{{"ts": {NOW}, "d": "x", "inner": {{"text": "{"x" * 25}"}}}}', "takes 24"),
 ])
 def test_reasons(content: str, reason: str) -> None:
+    """The reason names what is wrong with a message."""
     _, converted = convert(JSON, [content.encode()])
     assert not reason or reason in converted.refused[0].reason
 
 
 def test_csv() -> None:
+    """Quoted values, empty ones, several lines in a message; wrong lines are refused alone."""
     chosen = plan("(TOPIC 't', FORMAT csv, SCHEMA 'ts, d, i, s') INTO meters TBNAME ($.d)")
     lines = [f'{NOW + n},d{n % 2},{n},"a, ""b"""'.encode() for n in range(20)]
     lines[3] = f"{NOW + 3},d1,,".encode()
@@ -142,6 +148,7 @@ def test_csv() -> None:
 
 
 def test_avro() -> None:
+    """Records with times and inner records; bytes that are none are refused alone, a wrong schema at once."""
     schema = {"type": "record", "name": "m", "fields": [
         {"name": "ts", "type": {"type": "long", "logicalType": "timestamp-millis"}}, {"name": "d", "type": "string"},
         {"name": "inner", "type": {"type": "record", "name": "n", "fields": [{"name": "i", "type": ["null", "int"]}]}}]}
@@ -163,6 +170,7 @@ def test_avro() -> None:
 
 
 def test_lines() -> None:
+    """Lines of one measurement are rows, those of others nothing; a line without a time has that of arrival."""
     chosen = plan("(TOPIC 't', FORMAT line, MEASUREMENT 'cpu') INTO meters (f = $.usage, s = _measurement) "
                   "TBNAME ($.host)")
     messages = [
