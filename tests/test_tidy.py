@@ -34,7 +34,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "sqlglot": ("sql/*.py", "planner/*.py", "mnode/deletes.py", "mnode/tag_values.py"),
     "prometheus_client": ("mnode/metrics.py",),
     "fsspec": ("mnode/backup_store.py", "tasks/connectors/files.py"),
-    "confluent_kafka": ("tasks/connectors/kafka*.py", "bench/outside.py",),
+    "confluent_kafka": ("tasks/connectors/kafka*.py", "bench/outside.py"),
     "paho": ("tasks/connectors/mqtt*.py", "bench/outside.py"),
     "fastavro": ("tasks/connectors/avro.py",),
     "psycopg": ("tasks/connectors/postgres.py",),
