@@ -128,6 +128,7 @@ class Config:
     emit_retry_time: float = field(metadata=_key("sinks", "duration", 0, 365 * DAY))
 
     checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))
+    ingest_checkpoint_interval: float = field(metadata=_key("checkpoints", "duration", 0.1, DAY))
     checkpoint_timeout: float = field(metadata=_key("checkpoints", "duration", 1, DAY))
     checkpoints_kept: int = field(metadata=_key("checkpoints", "integer", 1, 100))
     checkpoint_backup_dir: str = field(metadata=_key("checkpoints", "text", or_empty=True))

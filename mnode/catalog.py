@@ -36,9 +36,10 @@ FORMAT_VERSION = 1
 FIRST_UID = 1000
 """Uids below are those of system tables."""
 
-_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS = (
-    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections")
-_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS)
+_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS = (
+    b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",
+    b"ingests")
+_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS)
 
 WantedState = Literal["running", "paused", "stopped"]
 
@@ -90,6 +91,28 @@ class StreamRecord:
     replaces: int | None = None
     wanted_reason: str = ""
     connections: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class IngestRecord:
+    """An ingest as it was created, and what its owner wants of it; fields as in `StreamRecord`.
+
+    Its id is of the same series as those of streams. `tasks`: how many it was given; what they have read stays theirs.
+    """
+
+    id: int
+    name: str
+    text: str
+    database: str | None
+    time_zone: str
+    target_uid: int
+    connection: str
+    created_ms: int
+    tasks: int
+    dlq: tuple[str, str] | None = None
+    attempt: int = 0
+    wanted: WantedState = "running"
+    wanted_reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +222,7 @@ class Catalog:
         self._functions: dict[str, UserFunction] = {}
         self._users: dict[str, UserRecord] = {}
         self._connections: dict[str, ConnectionRecord] = {}
+        self._ingests: dict[int, IngestRecord] = {}
         self._next_id = FIRST_UID
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
@@ -327,6 +351,16 @@ class Catalog:
 
     def stream_by_id(self, stream_id: int) -> StreamRecord | None:
         return self._streams.get(stream_id)
+
+    def ingests(self) -> tuple[IngestRecord, ...]:
+        with self._lock:
+            return tuple(self._ingests[ingest_id] for ingest_id in sorted(self._ingests))
+
+    def ingest(self, name: str) -> IngestRecord | None:
+        return next((ingest for ingest in self.ingests() if ingest.name == name), None)
+
+    def ingest_by_id(self, ingest_id: int) -> IngestRecord | None:
+        return self._ingests.get(ingest_id)
 
     def functions(self) -> tuple[UserFunction, ...]:
         """Returns the users' functions, in order of creation."""
@@ -647,6 +681,34 @@ class Catalog:
                 self._forget_named(table)
             return self._streams.pop(record.id)
 
+    def create_ingest(self, record: IngestRecord) -> IngestRecord:
+        """Stores an ingest; its `id` is assigned here."""
+        with self._transaction() as write:
+            if self.ingest(record.name) is not None:
+                raise AlreadyExistsError(f"ingest {record.name} already exists")
+            stored = replace(record, id=self._next_id)
+            write.put(_META, b"next_id", stored.id + 1)
+            write.put(_INGESTS, codec.key(stored.id), codec.dataclass_to_json(stored))
+            write.commit()
+            self._next_id = stored.id + 1
+            self._ingests[stored.id] = stored
+            return stored
+
+    def next_ingest_attempt(self, ingest_id: int) -> IngestRecord:
+        """Counts a new attempt of an ingest, durably, before it is started."""
+        with self._lock:
+            return self._update_ingest(ingest_id, attempt=self._require_ingest(ingest_id).attempt + 1)
+
+    def set_ingest_wanted(self, ingest_id: int, wanted: WantedState, reason: str = "") -> IngestRecord:
+        return self._update_ingest(ingest_id, wanted=wanted, wanted_reason=reason)
+
+    def drop_ingest(self, ingest_id: int) -> None:
+        with self._transaction() as write:
+            self._require_ingest(ingest_id)
+            write.delete(_INGESTS, codec.key(ingest_id))
+            write.commit()
+            del self._ingests[ingest_id]
+
     def replace_stream(self, stream_id: int) -> tuple[StreamRecord, Table]:
         """Puts a stream and its result table in the place of those that they replace, in one step.
 
@@ -784,6 +846,20 @@ class Catalog:
             raise NotFoundError("the stream does not exist any more", code=0x03F1)
         return record
 
+    def _update_ingest(self, ingest_id: int, **changes: Any) -> IngestRecord:
+        with self._transaction() as write:
+            changed = replace(self._require_ingest(ingest_id), **changes)
+            write.put(_INGESTS, codec.key(ingest_id), codec.dataclass_to_json(changed))
+            write.commit()
+            self._ingests[ingest_id] = changed
+            return changed
+
+    def _require_ingest(self, ingest_id: int) -> IngestRecord:
+        ingest = self._ingests.get(ingest_id)
+        if ingest is None:
+            raise NotFoundError(f"there is no ingest {ingest_id:x}")
+        return ingest
+
     def _require_database(self, name: str) -> Database:
         database = self._databases.get(name)
         if database is None:
@@ -886,6 +962,9 @@ class Catalog:
                 self._namespace_of(self._tables[parent]).children[child.name] = (parent, child)
             for _, value in read.sound_items(_STREAMS, self.damaged_streams):
                 self._streams[value["id"]] = _stream(value)
+            for _, value in read.items(_INGESTS):
+                value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
+                self._ingests[value["id"]] = IngestRecord(**value)
             for _, value in read.items(_SNODES):
                 self._snodes[value["id"]] = Snode(**value)
             for _, value in read.items(_FUNCTIONS):

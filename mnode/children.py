@@ -11,7 +11,7 @@ from penstock.mnode import meta
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.storage import Storage
-from penstock.sql.schema import ChildTable, Table, TagValue
+from penstock.sql.schema import ChildTable, Table, TagValue, can_name_child
 
 _NOBODY: tuple[int, None] = (0, None)
 
@@ -114,7 +114,7 @@ class Children:
 
 def check_child_name(name: str | None) -> str:
     """Returns a name that a statement's values give to a child table, if it can be one."""
-    if not name or name.isspace() or "." in name or len(name.encode()) > 192 or not name.isprintable():
+    if name is None or not can_name_child(name):
         raise InvalidStatementError(f"{name!r} cannot be the name of a child table",
                                     hint="1 to 192 bytes without a dot")
     return name

@@ -139,7 +139,9 @@ class Connections:
 
     def users_of(self, name: str) -> tuple[str, ...]:
         """Returns what uses a connection, each with what it is: `stream s`."""
-        return tuple(f"stream {stream.name}" for stream in self._catalog.streams() if name in stream.connections)
+        streams = (f"stream {stream.name}" for stream in self._catalog.streams() if name in stream.connections)
+        ingests = (f"ingest {ingest.name}" for ingest in self._catalog.ingests() if ingest.connection == name)
+        return (*streams, *ingests)
 
     def watch(self, altered: Callable[[Connection], None]) -> None:
         """Has `altered` called behind each ALTER CONNECTION with what the connection is now.

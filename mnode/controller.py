@@ -34,6 +34,7 @@ from penstock.mnode.queue_shares import QueueShares
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
+from penstock.planner.ingest import IngestPlan
 from penstock.planner.stream import Company
 from penstock.tasks import control
 from penstock.tasks.executors import Executors
@@ -53,7 +54,7 @@ from penstock.tasks.messages import (
 )
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.state_cache import DEFAULT_BYTES
-from penstock.tasks.task import StreamDeployment, TaskSettings
+from penstock.tasks.task import Deployment, IngestDeployment, StreamDeployment, TaskSettings
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunningStream:
-    """A stream that shall run. `start_versions` belong to `vgroup_ids`, as in `StreamDeployment`.
+    """A stream, or an ingest, that shall run. `start_versions` belong to `vgroup_ids`, as in `StreamDeployment`.
 
     `children` returns the source's child tables per vnode as of now, as `StreamDeployment.children`.
     `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
@@ -164,15 +165,15 @@ class RunningStream:
     `last_checkpoint_id` were used, also if they aren't on disk any more. `snode_ids`: where its agg tasks are, if they
     aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
-    `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is
-    reached by, for every attempt, and may raise PenstockErrors like the others; `note_delivery` hears what keeps
-    results from being delivered there, or nothing once they are.
+    `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is reached by,
+    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; `note_delivery` hears
+    what keeps results from being delivered there, or nothing once they are.
     """
 
     stream_id: int
     name: str
     database: str
-    plan: StreamPlan
+    plan: StreamPlan | IngestPlan
     vgroup_ids: tuple[int, ...]
     start_versions: tuple[int, ...]
     children: Callable[[], tuple[bytes, ...]]
@@ -194,6 +195,22 @@ class RunningStream:
     @property
     def nodes(self) -> Nodes:
         return Nodes(self.vgroup_ids, self.snode_ids)
+
+    def deployment(
+        self, attempt: int, checkpoint_id: int | None, paused: bool, settings: TaskSettings | None = None
+    ) -> Deployment:
+        """Returns what workers need to host an attempt. May take its time, and raise PenstockErrors."""
+        chosen = settings or self.settings
+        if isinstance(self.plan, IngestPlan):
+            connection = self.connection()
+            if connection is None:
+                raise InternalError(f"ingest {self.name} has no connection")
+            return IngestDeployment(
+                self.stream_id, self.name, attempt, self.plan, connection, self.vgroup_ids, checkpoint_id, chosen,
+                paused)
+        return StreamDeployment(
+            self.stream_id, self.name, attempt, self.plan, self.vgroup_ids, self.start_versions, checkpoint_id,
+            self.children(), chosen, paused, self.snode_ids, self.connection())
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +258,7 @@ class _Entry:
     delivery: str | None = None
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
-    deployment: StreamDeployment | None = None
+    deployment: Deployment | None = None
     tasks: set[TaskId] = field(default_factory=set)
     record: CommitRecord | None = None
     last_checkpoint_id: int = 0
@@ -374,7 +391,7 @@ class StreamController:
         self._ask(lambda: self._set_state_limit(stream_id, limit))
 
     def use_connection(self, stream_id: int, connection: OpenedConnection) -> None:
-        """Has the sink tasks of a stream write by this version of their connection. A later attempt opens it itself."""
+        """Has a stream write, or an ingest read, by this version of its connection. A later attempt opens it itself."""
         self._ask(lambda: self._post_event(stream_id, UseConnection(connection)))
 
     def recalculate(self, stream_id: int, order: Recalculate | Replay) -> None:
@@ -909,7 +926,8 @@ class StreamController:
     def _watch_delivery(self, entry: _Entry) -> None:
         """Says how the delivery to a target outside goes, and pauses a stream that has tried for long enough, unless
         it has a DLQ for that."""
-        outside = entry.stream.plan.sink.outside
+        plan = entry.stream.plan
+        outside = None if isinstance(plan, IngestPlan) else plan.sink.outside
         if outside is None:
             return
         sinks = [status for status in self._monitor.statuses_of(entry.stream.stream_id) if status.task.level == "sink"]
@@ -1035,8 +1053,7 @@ class StreamController:
             attempt = stream.next_attempt()
             record = newest_or_recovered(self._records, stream, attempt, entry.damaged)
             ids = self._records.ids(stream.stream_id)
-            children = stream.children()
-            connection = stream.connection()
+            deployment = stream.deployment(attempt, None if record is None else record.checkpoint_id, entry.paused)
         except PenstockError as error:
             reason = str(error)
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
@@ -1046,20 +1063,6 @@ class StreamController:
             reason = f"{type(error).__name__}: {error}"
             self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
             return
-        deployment = StreamDeployment(
-            stream.stream_id,
-            stream.name,
-            attempt,
-            stream.plan,
-            stream.vgroup_ids,
-            stream.start_versions,
-            None if record is None else record.checkpoint_id,
-            children,
-            stream.settings,
-            entry.paused,
-            stream.snode_ids,
-            connection,
-        )
         last_id = max([*ids, entry.last_checkpoint_id, stream.last_checkpoint_id])
         self._post(lambda: self._prepared(entry, preparation, deployment, record, last_id))
 
@@ -1070,7 +1073,7 @@ class StreamController:
         self,
         entry: _Entry,
         preparation: int,
-        deployment: StreamDeployment,
+        deployment: Deployment,
         record: CommitRecord | None,
         last_checkpoint_id: int,
     ) -> None:

@@ -33,7 +33,7 @@ from penstock.mnode.lookup import (
 )
 from penstock.mnode.options import change_options, resolve_options
 from penstock.mnode.session import Result, SessionState
-from penstock.mnode.storage import Storage, oldest_allowed, vgroups_of
+from penstock.mnode.storage import Storage, vgroups_of
 from penstock.mnode.tag_values import read_tags
 from penstock.sql.schema import Column, Database, Session, Table, TagValue
 from penstock.sql.statements import (
@@ -53,10 +53,11 @@ from penstock.sql.statements import (
     TrimDatabase,
     UseDatabase,
 )
+from penstock.sql.time_bounds import oldest_allowed
 from penstock.sql.types import INTEGERS, DataType, Kind
 
 NAME_BYTES = {"database": 64, "table": 192, "column": 64, "tag": 64, "stream": 192, "function": 64, "user": 23,
-              "connection": 64}
+              "connection": 64, "ingest": 192}
 MAX_COLUMNS = 4096
 MAX_TAGS = 128
 MAX_TAG_BYTES = 16 * 1024
@@ -145,6 +146,11 @@ class Ddl:
                         f"{'target' if source is not None and source.database == database.name else 'source'} is "
                         "in another database", hint=f"DROP STREAM {stream.name} first")
                 inside.append(stream)
+        for ingest in self._catalog.ingests():
+            target = self._catalog.table_by_uid(ingest.target_uid)
+            if (target is not None and target.database == database.name) or (ingest.dlq or ("",))[0] == database.name:
+                raise InUseError(f"database {database.name} is used by ingest {ingest.name}",
+                                 hint=f"DROP INGEST {ingest.name} first")
         for stream in inside:
             self._drop_stream(stream)
         self._catalog.drop_database(database.name)
@@ -520,6 +526,12 @@ class Ddl:
                 raise _in_use(table, stream, "writes")
             if stream.dlq == (table.database, table.name):
                 raise _in_use(table, stream, "writes")
+
+        for ingest in self._catalog.ingests():
+            if (ingest.target_uid == table.storage_uid and table.kind != "child") or (
+                    ingest.dlq == (table.database, table.name)):
+                raise InUseError(f"table {table.name} is in use: ingest {ingest.name} writes it",
+                                 hint=f"DROP INGEST {ingest.name} first")
 
     def _refuse_if_target(self, table: Table) -> None:
         for stream in self._catalog.streams():

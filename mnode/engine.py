@@ -39,6 +39,7 @@ from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.gate import Gate
 from penstock.mnode.ingest import Ingest
+from penstock.mnode.ingests import Ingests
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.logins import Logins
 from penstock.mnode.logs import Logs
@@ -82,6 +83,7 @@ from penstock.sql.statements import (
     CreateConnection,
     CreateDatabase,
     CreateFunction,
+    CreateIngest,
     CreateSnode,
     CreateStream,
     CreateTable,
@@ -91,6 +93,7 @@ from penstock.sql.statements import (
     DropConnection,
     DropDatabase,
     DropFunction,
+    DropIngest,
     DropSavepoint,
     DropSnode,
     DropStream,
@@ -101,10 +104,12 @@ from penstock.sql.statements import (
     FlushDatabase,
     Insert,
     NoteTime,
+    PauseIngest,
     PauseStream,
     Query,
     RecalculateStream,
     ReplayDlq,
+    ResumeIngest,
     ResumeStream,
     Select,
     SetOperation,
@@ -210,6 +215,7 @@ class Engine:
             if self._controller_factory is None:
                 self.backups.watch()
             self._streams.start_all()
+            self._ingests.start_all()
             self._watch_replacements()
             rest = Rest(self, self.logins, config.timezone, config.request_size_max)
             for door in open_doors(config, self.overview, rest, self.logins, self.catalog):
@@ -234,6 +240,9 @@ class Engine:
         self._streams = Streams(
             catalog, storage, self.results, self._states, self.records, self.backups, self.paths, self.config, clock,
             self._start_controller, self.connections)
+        self._ingests = Ingests(
+            catalog, storage, self.results, self._states, self.records, self.connections, self.paths, self.config,
+            clock, self._streams.controller, self._streams.running)
         self.replacements = Replacements(
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
@@ -241,8 +250,8 @@ class Engine:
             catalog, storage, self.records, self._streams, self.results, self.paths, self.fs, clock, self._gate,
             self._ddl_lock, self.activity.note_progress)
         self.system_tables = SystemTables(
-            catalog, storage, self._streams, self._lifecycle, self.connections, self.activity, self.config, clock,
-            __version__, clock.now_ms())
+            catalog, storage, self._streams, self._lifecycle, self.connections, self._ingests, self.activity,
+            self.config, clock, __version__, clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._users = Users(catalog, clock, secrets.token_bytes)
@@ -367,6 +376,14 @@ class Engine:
                 return self._streams.pause(statement)
             case ResumeStream():
                 return self._streams.resume(statement)
+            case CreateIngest():
+                return self._ingests.create(statement, session, self._ddl)
+            case DropIngest():
+                return self._ingests.drop(statement)
+            case PauseIngest():
+                return self._ingests.pause(statement)
+            case ResumeIngest():
+                return self._ingests.resume(statement)
             case StartStream():
                 return self._lifecycle.start(statement)
             case DropSavepoint():
@@ -511,7 +528,7 @@ class Engine:
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
             self._runtime, self._service.address, self._secret, self._streams.checkpointed,
-            surroundings=self._surroundings, before_commit=self._streams.settle, on_pause=self._note_paused,
+            surroundings=self._surroundings, before_commit=self._settle, on_pause=self._note_paused,
             measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
 
     def _answer(self, request: Request) -> pa.Table:
@@ -525,7 +542,18 @@ class Engine:
 
     def _note_paused(self, stream_id: int, reason: str) -> None:
         with self._ddl_lock:
-            self._streams.note_paused(stream_id, reason)
+            ingest = self.catalog.ingest_by_id(stream_id)
+            if ingest is not None:
+                self._ingests.note_paused(ingest, reason)
+            else:
+                self._streams.note_paused(stream_id, reason)
+
+    def _settle(self, stream_id: int) -> None:
+        ingest = self.catalog.ingest_by_id(stream_id)
+        if ingest is not None:
+            self._ingests.settle(ingest)
+        else:
+            self._streams.settle(stream_id)
 
     def _stop_service(self) -> None:
         if self._service is not None:

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.common.errors import InvalidStatementError, InvalidValueError, NotFoundError, PenstockError
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.arrow_rows import fitted, read_parquet, slices
+from penstock.mnode.arrow_rows import read_parquet, slices
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children, check_child_name
 from penstock.mnode.csv_rows import CsvBlock, read_csv
@@ -32,20 +32,18 @@ from penstock.mnode.lookup import (
 )
 from penstock.mnode.placing import by_vgroup, order_of, pays_threads, ranks_of
 from penstock.mnode.session import Result
-from penstock.mnode.storage import Storage, oldest_allowed
+from penstock.mnode.storage import Storage
 from penstock.mnode.tag_values import read_tags
 from penstock.sql.constants import Constants
+from penstock.sql.fitting import fitted
 from penstock.sql.parser import parse_table_name
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
 from penstock.sql.statements import Insert, InsertTarget, Name, Query
-from penstock.sql.types import DataType, Kind, Precision
+from penstock.sql.time_bounds import LATEST, oldest_allowed
+from penstock.sql.types import DataType, Kind
 from penstock.sql.values import read_values
 
 TBNAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
-
-# The latest timestamps that TDengine takes: the year 2970, and 2262 for nanoseconds.
-LATEST: dict[Precision, int] = {
-    "ms": 31_556_995_200_000, "us": 31_556_995_200_000_000, "ns": 9_214_646_400_000_000_000}
 
 # Rows in one record of the log: readers take a record as a whole, and lock out other writers for so long.
 _RECORD_ROWS = 1 << 17

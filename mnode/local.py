@@ -18,6 +18,7 @@ from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
 from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
+from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.local import LocalEnvironment, LocalStream
 from penstock.tasks.messages import (
     CheckpointAbandoned,
@@ -33,7 +34,6 @@ from penstock.tasks.messages import (
     UseConnection,
 )
 from penstock.tasks.runner import TaskFailure
-from penstock.tasks.task import StreamDeployment
 
 _NEVER_S = 1e18
 
@@ -61,13 +61,15 @@ class LocalController:
         results: ResultStore,
         records: CommitRecords,
         on_checkpoint: Callable[[int, Mapping[int, int]], None],
+        consumers: ConsumerFactory = open_consumer,
     ) -> None:
+        """`consumers` opens what ingests read from."""
         self._clock = clock
         self._on_checkpoint = on_checkpoint
         self._results = results
         self._records = records
         self._environment = LocalEnvironment(
-            clock, fs, paths, results.read, results.write_results, self._note_acknowledged)
+            clock, fs, paths, results.read, results.write_results, self._note_acknowledged, consumers)
         self._entries: dict[int, _Entry] = {}
         self._events: list[StreamEvent] = []
 
@@ -224,10 +226,9 @@ class LocalController:
         stream = entry.stream
         # A rate limit would only make virtual time stand still.
         settings = stream.settings.with_rates(SetRates(0, 0, 0, 0))
-        return LocalStream(StreamDeployment(
-            stream.stream_id, stream.name, entry.attempt, stream.plan, stream.vgroup_ids, stream.start_versions,
-            None if record is None else record.checkpoint_id, stream.children(), settings,
-            entry.paused, connection=stream.connection()), self._environment)
+        checkpoint_id = None if record is None else record.checkpoint_id
+        return LocalStream(replace(stream, snode_ids=()).deployment(
+            entry.attempt, checkpoint_id, entry.paused, settings), self._environment)
 
     def _step(self, entry: _Entry) -> bool:
         if entry.running is None:

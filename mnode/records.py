@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
 
-from penstock.common.errors import CorruptionError, InternalError, StorageError
+from penstock.common.errors import CorruptionError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
@@ -125,9 +125,7 @@ def commit_record(
     parts = sorted(acknowledged, key=lambda part: part[0].task)
     versions: dict[int, int] = {}
     for checkpoint, _ in parts:
-        if checkpoint.task.level == "source":
-            if checkpoint.version is None:
-                raise InternalError(f"{checkpoint.task} acknowledged a checkpoint without its version")
+        if checkpoint.version is not None:  # those of an ingest follow no log
             versions[vgroup_ids[checkpoint.task.index]] = checkpoint.version
     return CommitRecord(
         stream_id, checkpoint_id, attempt, tuple(sorted(versions.items())),

@@ -40,7 +40,6 @@ from penstock.mnode.renaming import with_databases
 from penstock.mnode.session import SessionState
 from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import create_statement, database_options
-from penstock.mnode.storage import oldest_allowed
 from penstock.mnode.streams import NO_TARGET
 from penstock.planner.stream_time import TimeDefaults
 from penstock.sql.dialect import quote_identifier
@@ -48,6 +47,7 @@ from penstock.sql.parser import parse_one
 from penstock.sql.schema import Database, Table, TagValue
 from penstock.sql.statements import CreateStream, StreamOptions
 from penstock.sql.stream_options import altered
+from penstock.sql.time_bounds import oldest_allowed
 from penstock.tasks.function_loader import load
 
 PIECE_ROWS = 1 << 18

@@ -20,9 +20,10 @@ from penstock.mnode.storage import Storage, storage_schema
 from penstock.sql.schema import Table
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskId
+from penstock.vnode.delivery import Delivery
 from penstock.wal.record import TUID_COLUMN
 
-CHILD, OPERATION = "_child", "_op"
+CHILD, OPERATION, OFFSET = "_child", "_op", "_offset"
 UPSERT, DELETE, REPLACE = 0, 1, 2
 _SPAN = pa.schema([("first_ts", pa.int64()), ("last_ts", pa.int64()), ("rows", pa.int64())])
 
@@ -39,7 +40,8 @@ class ResultStore:
         self._children = children
         self._lock = threading.Lock()
         self._attempts: dict[int, int] = {}
-        self._known: dict[TaskId, ResultChildren] = {}
+        #: a task may write into another table besides, for what it can't use
+        self._known: dict[tuple[TaskId, int], ResultChildren] = {}
         self._pool = pool
 
     def close(self) -> None:
@@ -55,8 +57,8 @@ class ResultStore:
         """From now on no attempt of the stream may write."""
         with self._lock:
             self._attempts.pop(stream_id, None)
-            for task in [task for task in self._known if task.stream_id == stream_id]:
-                del self._known[task]
+            for known in [known for known in self._known if known[0].stream_id == stream_id]:
+                del self._known[known]
 
     def write_results(self, write: ResultWrite) -> None:
         """Performs one write call; returns when all of it is acknowledged by the vnodes.
@@ -73,7 +75,7 @@ class ResultStore:
         children.learn(target, index)
         operations = np.asarray(write.rows.column(OPERATION).to_numpy(), np.uint8)
         if not operations.any():
-            self._upsert(target, children, write.rows, index)
+            self._upsert(target, children, write, write.rows, index)
             return
         deleted = np.flatnonzero(operations == DELETE)
         upserted = np.flatnonzero(operations != DELETE)
@@ -83,7 +85,7 @@ class ResultStore:
         if len(deleted):
             upserted = self._delete(target, children, write.rows, index, deleted, upserted)
         if len(upserted):
-            self._upsert(target, children, write.rows.take(pa.array(upserted)), index[upserted])
+            self._upsert(target, children, write, write.rows.take(pa.array(upserted)), index[upserted])
 
     def read(self, request: RowsRequest | SpanRequest) -> pa.Table:
         """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
@@ -112,9 +114,10 @@ class ResultStore:
 
     def _children_of(self, target: Table, write: ResultWrite) -> ResultChildren:
         """Returns what is known of the children that a write numbers: the same for all writes with the same list."""
-        known = self._known.get(write.task)
-        if known is None or known.wanted is not write.children or known.target_uid != target.uid:
-            known = self._known[write.task] = ResultChildren(target, write.children, self._catalog, self._children)
+        known = self._known.get((write.task, target.uid))
+        if known is None or known.wanted is not write.children:
+            known = ResultChildren(target, write.children, self._catalog, self._children)
+            self._known[write.task, target.uid] = known
         return known
 
     def _delete(
@@ -172,28 +175,43 @@ class ResultStore:
         for (vgroup_id, ts), uids in by_time.items():
             self._storage.delete_in(vgroup_id, target, tuple(uids), ts, ts)
 
-    def _upsert(self, target: Table, children: ResultChildren, rows: pa.RecordBatch, index: _Index) -> None:
+    def _upsert(
+        self, target: Table, children: ResultChildren, write: ResultWrite, rows: pa.RecordBatch, index: _Index
+    ) -> None:
         """Writes rows to their vnodes, sorted by vnode and child table: what the vnodes would sort otherwise."""
         known = {column.name: column for column in target.columns}
         names = [name for name in rows.schema.names if name in known]
-        rows = rows.select(names)
+        origin = () if write.delivered is None else (rows.column(OFFSET),)
+        rows = pa.RecordBatch.from_arrays([*rows.select(names).columns, *origin],
+                                          names=[*names, *[OFFSET] * len(origin)])
         order = order_of(children.ranks[index])
         if order is not None:
             rows, index = rows.take(pa.array(order)), index[order]
         batch = pa.RecordBatch.from_arrays(
             [pa.array(children.uids[index]),
-             *(_stored(rows.column(name), known[name].type.arrow()) for name in names)],
-            names=[TUID_COLUMN, *(known[name].physical for name in names)])
+             *(_stored(rows.column(name), known[name].type.arrow()) for name in names), *rows.columns[len(names):]],
+            names=[TUID_COLUMN, *(known[name].physical for name in names), *[OFFSET] * len(origin)])
         parts = by_vgroup(batch, children.vgroups[index])
         database = self._catalog.database(target.database)
         if len(parts) == 1 or database is None or not pays_threads(batch.num_rows, database.options.wal_level):
             for vgroup_id, part in parts:
-                self._storage.write(vgroup_id, target.uid, part)
+                self._write(vgroup_id, target, write, part)
             return
-        running = [self._pool.submit(self._storage.write, vgroup_id, target.uid, part) for vgroup_id, part in parts]
+        running = [self._pool.submit(self._write, vgroup_id, target, write, part) for vgroup_id, part in parts]
         errors = [error for future in running if (error := future.exception()) is not None]
         if errors:
             raise errors[0]
+
+
+    def _write(self, vgroup_id: int, target: Table, write: ResultWrite, part: pa.RecordBatch) -> None:
+        """Writes what goes to one vnode; what it has of a delivery, it leaves out."""
+        if write.delivered is None:
+            self._storage.write(vgroup_id, target.uid, part)
+            return
+        offsets = part.column(OFFSET).to_numpy()
+        self._storage.write(
+            vgroup_id, target.uid, part.drop_columns([OFFSET]),
+            Delivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets))
 
 
 def _nothing_of(table: Table, request: RowsRequest | SpanRequest) -> pa.Table:

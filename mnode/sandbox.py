@@ -16,6 +16,7 @@ from penstock.common.config import load_config
 from penstock.common.errors import InternalError
 from penstock.mnode.local import LocalController
 from penstock.mnode.session import Result, SessionState
+from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 
 if TYPE_CHECKING:
     from penstock.common.fs import Fs
@@ -41,8 +42,11 @@ class Sandbox:
         config: Mapping[str, Any] | None = None,
         directory: Path | None = None,
         fs: Fs | None = None,
+        consumers: ConsumerFactory = open_consumer,
     ) -> None:
-        """`directory`: an existing one to work in and leave behind; by default a temporary one."""
+        """`directory`: an existing one to work in and leave behind; by default a temporary one. `consumers` opens what
+        ingests read from.
+        """
         from penstock.mnode.engine import Engine
 
         self._temporary = tempfile.TemporaryDirectory(prefix="penstock-") if directory is None else None
@@ -52,6 +56,7 @@ class Sandbox:
         self.session = SessionState(time_zone)
         settings = {"timezone": time_zone, **(config or {})}
         self._controller: LocalController | None = None
+        self._consumers = consumers
         self.engine = Engine(root, load_config(settings, environment={}), clock=self.clock, fs=fs,
                              controller=self._make_controller)
 
@@ -107,5 +112,5 @@ class Sandbox:
         self, engine: Engine, on_checkpoint: Callable[[int, Mapping[int, int]], None]
     ) -> LocalController:
         self._controller = LocalController(
-            engine.paths, engine.fs, engine.clock, engine.results, engine.records, on_checkpoint)
+            engine.paths, engine.fs, engine.clock, engine.results, engine.records, on_checkpoint, self._consumers)
         return self._controller

@@ -22,13 +22,13 @@ from penstock.common.errors import InvalidStatementError, InvalidValueError, Not
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import check_child_name
 from penstock.mnode.ddl import MAX_LENGTH, VARIABLE, Ddl, check_columns, check_name
-from penstock.mnode.ingest import LATEST, Ingest, Rows
-from penstock.mnode.line_protocol import FieldColumn, Ints, Points, parse_lines
-from penstock.mnode.line_scanner import Series
+from penstock.mnode.ingest import Ingest, Rows
 from penstock.mnode.lookup import require_database
-from penstock.mnode.storage import oldest_allowed
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
+from penstock.sql.line_protocol import FieldColumn, Ints, Points, parse_lines
+from penstock.sql.line_scanner import Series
 from penstock.sql.schema import Column, Database, Table, TagValue
+from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind
 
 LinePrecision = Literal["h", "m", "s", "ms", "us", "ns"]

@@ -15,7 +15,7 @@ from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.tasks.copied_state import CheckpointOf
 from penstock.tasks.environment import REQUESTS, Request
-from penstock.tasks.messages import ResultChild, ResultWrite
+from penstock.tasks.messages import Delivered, ResultChild, ResultWrite
 from penstock.tasks.result_writer import ACKNOWLEDGED, WritesOf
 from penstock.tasks.wire import BoundedFlightServer, decode, encode_error, flight_error
 
@@ -79,9 +79,14 @@ class DnodeService(BoundedFlightServer):
         """Performs one write; returns what it failed with."""
         try:
             fresh = chunk.app_metadata
+            delivered: Delivered | None = None
             if fresh is not None and fresh.size:
-                children += decode(fresh.to_pybytes(), (tuple,))
-            self._write_results(writes_of.write(children, chunk.data))
+                for one in decode(fresh.to_pybytes(), (tuple,)):
+                    if isinstance(one, Delivered):
+                        delivered = one
+                    else:
+                        children.append(one)
+            self._write_results(writes_of.write(children, chunk.data, delivered))
         except PenstockError as error:
             return encode_error(error)
         except Exception as error:  # noqa: BLE001

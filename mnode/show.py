@@ -38,6 +38,7 @@ _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
 # SHOW <what>: (system database, table, columns with the names they get). All rows are shown.
 _WHOLE: dict[str, tuple[str, str]] = {
     "streams": (INFORMATION_SCHEMA, "ins_streams"),
+    "ingests": (INFORMATION_SCHEMA, "ins_ingests"),
     "stream tasks": (INFORMATION_SCHEMA, "ins_stream_tasks"),
     "workers": (INFORMATION_SCHEMA, "ins_stream_workers"),
     "watermarks": (INFORMATION_SCHEMA, "ins_watermarks"),

@@ -19,18 +19,13 @@ from penstock.common.logging import logger
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.gate import Gate
 from penstock.sql.schema import Database, Table
-from penstock.sql.types import UNITS_PER_SECOND
+from penstock.vnode.delivery import Delivery
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.keys import U64
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.vnode import Vnode, VnodeOptions
 
 _log = logger(__name__)
-
-
-def oldest_allowed(database: Database, now_ms: int) -> int:
-    """Returns the oldest timestamp that KEEP allows, in units of the database's precision."""
-    return (now_ms - database.options.keep_minutes * 60_000) * UNITS_PER_SECOND[database.precision] // 1000
 
 
 def storage_schema(table: Table) -> tuple[pa.Schema, int]:
@@ -199,9 +194,11 @@ class Storage:
 
     # --- rows --------------------------------------------------------------------------------------------------
 
-    def write(self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch) -> int:
+    def write(
+        self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch, delivery: Delivery | None = None
+    ) -> int:
         """Upserts rows (`_tuid`, physical columns) and returns the version once it is acknowledged."""
-        return self.vnode(vgroup_id).write(table_uid, batch)
+        return self.vnode(vgroup_id).write(table_uid, batch, delivery=delivery)
 
     def delete(
         self, database: Database, table: Table, uids: Sequence[int] | None, first_ts: int, last_ts: int

@@ -660,7 +660,7 @@ class Streams:
         for stream_id, problem in self._catalog.damaged_streams.items():
             _log.error("stream %x is set aside: %s", stream_id, problem)
         ids = {*(stream.id for stream in self._catalog.streams()), *self._catalog.damaged_streams}
-        known = {f"{stream_id:x}" for stream_id in ids}
+        known = {f"{id_:x}" for id_ in (*ids, *(ingest.id for ingest in self._catalog.ingests()))}
         root = self._paths.root / "streams"
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name not in known:
@@ -843,9 +843,7 @@ class Streams:
         interval = options.checkpoint_interval
         nodes = self.nodes_of(plan)
         outside = plan.sink.outside
-        if self._controller is None:
-            self._controller = self._make_controller()
-        self._controller.start(RunningStream(
+        self.controller().start(RunningStream(
             stream_id=stream.id,
             name=stream.name,
             database=database.name,
@@ -868,6 +866,16 @@ class Streams:
             connection=lambda: None if outside is None else self._connections.open(outside.connection),
             note_delivery=lambda problem: None if outside is None else self._note_delivery(outside.connection, problem),
         ))
+
+    def controller(self) -> Controller:
+        """Returns what runs the streams, and ingests; made when the first of them has to run."""
+        if self._controller is None:
+            self._controller = self._make_controller()
+        return self._controller
+
+    def running(self) -> Controller | None:
+        """Returns what runs the streams, None if nothing had to run yet."""
+        return self._controller
 
     def nodes_of(self, plan: StreamPlan) -> Nodes:
         """Returns what a stream that starts now runs on."""

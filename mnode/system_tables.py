@@ -20,6 +20,7 @@ from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.connections import ConnectionInfo
 from penstock.mnode.history_text import history_text
+from penstock.mnode.ingests import IngestInfo
 from penstock.mnode.lateness_text import histogram_text, suggestion
 from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.monitor import TaskReport
@@ -61,6 +62,12 @@ class ConnectionsView(Protocol):
     def infos(self) -> list[ConnectionInfo]: ...
 
 
+class IngestsView(Protocol):
+    """How all ingests are."""
+
+    def infos(self) -> list[IngestInfo]: ...
+
+
 class VnodesView(Protocol):
     """What vnodes tell about themselves."""
 
@@ -79,6 +86,7 @@ class SystemTables:
         streams: StreamsView,
         savepoints: SavepointsView,
         connections: ConnectionsView,
+        ingests: IngestsView,
         activity: Activity,
         config: Config,
         clock: Clock,
@@ -90,6 +98,7 @@ class SystemTables:
         self._streams = streams
         self._savepoints = savepoints
         self._outside = connections
+        self._ingests = ingests
         self._activity = activity
         self._config = config
         self._clock = clock
@@ -110,6 +119,7 @@ class SystemTables:
             "ins_users": self._users,
             "ins_functions": self._functions,
             "ins_connections": self._outside_rows,
+            "ins_ingests": self._ingest_rows,
             "ins_indexes": list,
             "ins_configs": self._configs,
             "ins_streams": self._stream_rows,
@@ -281,6 +291,17 @@ class SystemTables:
         for name, value in self._config.items():
             secret = name.startswith(SPARK_PREFIX) and _SECRET.search(name) is not None
             yield (name, "***" if secret else value, units.get(name), None)
+
+    def _ingest_rows(self) -> Iterator[Row]:
+        for info in self._ingests.infos():
+            record, plan = info.record, info.plan
+            target = self._catalog.table_by_uid(record.target_uid)
+            source = None if plan is None else ", ".join(plan.topics) or plan.path or "*"
+            yield (record.name, info.state, info.reason or None, info.since_ms, record.connection, source,
+                   None if target is None else target.database, None if target is None else target.name, info.rows,
+                   info.nbytes, info.errors, info.unknown, info.lag, info.last_refused or None,
+                   None if plan is None else plan.guarantee, None if plan is None else plan.on_error,
+                   record.tasks, record.attempt, info.restarts, record.created_ms, record.text)
 
     def _connections(self) -> Iterator[Row]:
         for connection in self._activity.connections():

@@ -6,6 +6,7 @@ A dead letter queue (DLQ) is a super table, with one child table per stream and 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from sqlglot import exp
 
@@ -14,6 +15,7 @@ from penstock.planner.stream import DlqPlan, OnError, SourceColumn, TimeClock
 from penstock.sql.schema import CatalogView, Column, Session, Table
 from penstock.sql.statements import (
     CreateStream,
+    Name,
     ReplayDlq,
     Select,
     SelectItem,
@@ -87,21 +89,26 @@ def plan_dlq(
     """Returns where rows left out go. Raises NotFoundError, or InvalidStatementError for a table that is no DLQ."""
     if options.dlq is None:
         return None
-    database = options.dlq.database or session.database
+    columns = tuple(SourceColumn(column.name, column.physical, column.type) for column in source.columns)
+    return replace(dlq_table(options.dlq, precision, catalog, session), columns=columns, late=options.late == "dlq",
+                   errors=options.on_error == "dlq", failures=options.on_failure == "dlq")
+
+
+def dlq_table(name: Name, precision: Precision, catalog: CatalogView, session: Session) -> DlqPlan:
+    """Returns a DLQ table for errors, which may be there or not; raises as `plan_dlq` does."""
+    database = name.database or session.database
     found = catalog.database(database) if database is not None else None
     if database is None or found is None:
-        raise InvalidStatementError(f"there is no database for the DLQ table {options.dlq}", code=0x2616)
+        raise InvalidStatementError(f"there is no database for the DLQ table {name}", code=0x2616)
     if found.precision != precision:
         raise InvalidStatementError(
             f"the DLQ table's database has precision {found.precision}, the source's {precision}",
             hint="put it into a database of the same precision")
-    existing = catalog.table(database, options.dlq.name)
+    existing = catalog.table(database, name.name)
     wanted = [(column.name, column.type) for column in (*dlq_columns(precision), *dlq_tags())]
     if existing is not None and (existing.kind != "super" or [
             (column.name, column.type) for column in (*existing.columns, *existing.tags)] != wanted):
-        raise InvalidStatementError(f"{database}.{options.dlq.name} exists, but is no DLQ table",
-                                    hint="leave its creation to CREATE STREAM")
-    columns = tuple(SourceColumn(column.name, column.physical, column.type) for column in source.columns)
-    return DlqPlan(database, options.dlq.name, 0 if existing is None else existing.uid, columns,
-                   late=options.late == "dlq", errors=options.on_error == "dlq",
-                   failures=options.on_failure == "dlq")
+        raise InvalidStatementError(f"{database}.{name.name} exists, but is no DLQ table",
+                                    hint="leave its creation to CREATE STREAM or CREATE INGEST")
+    return DlqPlan(database, name.name, 0 if existing is None else existing.uid, (), late=False, errors=True,
+                   failures=False)

@@ -8,7 +8,8 @@ from penstock.sql.statements import Describe, Name, Show, Statement
 
 # Plain forms: `SHOW <words>`.
 _PLAIN = (
-    ("STREAM", "TASKS"), ("STREAMS",), ("QUEUES",), ("WATERMARKS",), ("LATE", "ROWS"), ("WORKERS",), ("DATABASES",),
+    ("STREAM", "TASKS"), ("STREAMS",), ("INGESTS",), ("QUEUES",), ("WATERMARKS",), ("LATE", "ROWS"), ("WORKERS",),
+    ("DATABASES",),
     ("SNODES",), ("DNODES",), ("MNODES",), ("QNODES",), ("TOPICS",), ("CONSUMERS",), ("SUBSCRIPTIONS",),
     ("FUNCTIONS",), ("USERS",), ("QUERIES",), ("CONNECTIONS",), ("TRANSACTIONS",), ("CLUSTER", "ALIVE"), ("APPS",),
     ("LICENCES",), ("GRANTS",), ("VIEWS",), ("ACCOUNTS",),

@@ -33,9 +33,11 @@ from penstock.sql.statements import (
     NotifyFailure,
     OutsideFormat,
     OutsideTarget,
+    PauseIngest,
     PauseStream,
     RecalculateStream,
     ReplayDlq,
+    ResumeIngest,
     ResumeStream,
     Select,
     StartStream,
@@ -430,17 +432,29 @@ def parse_analyze_stream(cursor: Cursor) -> Statement:
 
 def parse_pause(cursor: Cursor) -> Statement:
     """Parses what follows PAUSE."""
-    cursor.expect("STREAM")
+    ingest = _expect_stream_or_ingest(cursor)
     if_exists = take_if_exists(cursor)
+    if ingest:
+        return PauseIngest(cursor.name("the name of an ingest"), if_exists)
     return PauseStream(cursor.name("a stream name"), if_exists)
 
 
 def parse_resume(cursor: Cursor) -> Statement:
     """Parses what follows RESUME."""
-    cursor.expect("STREAM")
+    ingest = _expect_stream_or_ingest(cursor)
     if_exists = take_if_exists(cursor)
+    if ingest:
+        return ResumeIngest(cursor.name("the name of an ingest"), if_exists)
     ignore_untreated = cursor.take("IGNORE", "UNTREATED")
     return ResumeStream(cursor.name("a stream name"), if_exists, ignore_untreated)
+
+
+def _expect_stream_or_ingest(cursor: Cursor) -> bool:
+    """Takes STREAM or INGEST; returns whether it was INGEST."""
+    word = cursor.take_any("STREAM", "INGEST")
+    if word is None:
+        raise cursor.fail("STREAM or INGEST is expected")
+    return word == "INGEST"
 
 
 def parse_recalculate(cursor: Cursor) -> Statement:

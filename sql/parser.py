@@ -28,6 +28,7 @@ from penstock.sql.parse_ddl import (
     parse_use,
 )
 from penstock.sql.parse_function import parse_create_function, parse_drop_function
+from penstock.sql.parse_ingest import parse_create_ingest, parse_drop_ingest
 from penstock.sql.parse_insert import parse_delete, parse_insert
 from penstock.sql.parse_query import at_query, parse_query
 from penstock.sql.parse_show import parse_describe, parse_show
@@ -165,6 +166,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("CREATE", "OR", "REPLACE", "STREAM"):
         lambda cursor, start: parse_create_stream(cursor, start, or_replace=True),
     ("CREATE", "SNODE"): _plain(parse_create_snode),
+    ("CREATE", "INGEST"): parse_create_ingest,
     ("CREATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=False),
     ("CREATE", "AGGREGATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=True),
     ("CREATE", "OR", "REPLACE", "FUNCTION"):
@@ -191,6 +193,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("DROP", "STREAM"): _plain(parse_drop_stream),
     ("DROP", "SAVEPOINT"): _plain(parse_drop_savepoint),
     ("DROP", "SNODE"): _plain(parse_drop_snode),
+    ("DROP", "INGEST"): _plain(parse_drop_ingest),
     ("DROP", "FUNCTION"): _plain(parse_drop_function),
     ("PAUSE",): _plain(parse_pause),
     ("RESUME",): _plain(parse_resume),

@@ -190,3 +190,8 @@ class Session:
     now_ms: int = 0
     user: str = "root"
     settings: dict[str, str] = field(default_factory=dict)
+
+
+def can_name_child(name: str) -> bool:
+    """Whether a value can be the name of a child table."""
+    return bool(name) and not name.isspace() and "." not in name and len(name.encode()) <= 192 and name.isprintable()

@@ -622,6 +622,96 @@ class DropSnode(Statement):
     dnode_id: int
 
 
+# --- ingests --------------------------------------------------------------------------------------------------
+
+IngestFormat = Literal["json", "csv", "avro", "line"]
+IngestErrors = Literal["fail", "skip", "dlq"]
+MessagePart = Literal["topic", "key", "measurement", "time"]
+TimeUnit = Literal["s", "ms", "us", "ns"]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageField:
+    """Where in a message a value is: `$.a.b` is the path (a, b). Else a `part` of what comes with the message.
+
+    `level`: of the topic, from 1; None is the whole topic. `measurement` and `time` are those of a line.
+    """
+
+    path: tuple[str, ...]
+    part: MessagePart | None = None
+    level: int | None = None
+
+    def __str__(self) -> str:
+        if self.part is None:
+            return ".".join(("$", *self.path))
+        return f"_{self.part}" if self.level is None else f"_{self.part}({self.level})"
+
+
+@dataclass(frozen=True, slots=True)
+class FieldMapping:
+    """column = field"""
+
+    column: str
+    field: MessageField
+
+
+@dataclass(frozen=True, slots=True)
+class IngestOptions:
+    """What stands in parentheses behind the connection; None or empty is not given.
+
+    `schema`: of CSV the names of the fields, of Avro its JSON. `max_message` in bytes.
+    """
+
+    topics: tuple[str, ...] = ()
+    format: IngestFormat | None = None
+    schema: str | None = None
+    path: str | None = None
+    qos: int | None = None
+    start: Literal["earliest", "latest"] | None = None
+    time_unit: TimeUnit | None = None
+    unknown: Literal["ignore", "refuse"] | None = None
+    measurement: str | None = None
+    max_message: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CreateIngest(Statement):
+    """CREATE INGEST [IF NOT EXISTS] name FROM CONNECTION c [(options)] INTO stb [(column = field, ...)]
+    [TAGS (tag = field, ...)] [TBNAME (field)] [TS FROM field | TS ON ARRIVAL] [ON_ERROR FAIL | SKIP | DLQ table]."""
+
+    name: str
+    connection: str
+    options: IngestOptions
+    target: Name
+    columns: tuple[FieldMapping, ...] = ()
+    tags: tuple[FieldMapping, ...] = ()
+    tbname: MessageField | None = None
+    time: MessageField | None = None
+    on_arrival: bool = False
+    on_error: IngestErrors = "fail"
+    dlq: Name | None = None
+    if_not_exists: bool = False
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DropIngest(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PauseIngest(Statement):
+    name: str
+    if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeIngest(Statement):
+    name: str
+    if_exists: bool = False
+
+
 # --- functions ------------------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.sql.types import UNITS_PER_SECOND
-from penstock.tasks.base_task import BaseTask
+from penstock.tasks.base_task import ComputingTask
 from penstock.tasks.compute import OPERATION, result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
@@ -41,7 +41,7 @@ class Table(Protocol):
     def restore(self, meta: dict[str, Any], closed_until: int | None) -> None: ...
 
 
-class AggTask(BaseTask):
+class AggTask(ComputingTask):
     """One agg task of a windowed stream. `upstream` are its source tasks, `downstream` the sink tasks it may feed."""
 
     _table: Table

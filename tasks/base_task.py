@@ -1,4 +1,4 @@
-"""What source, agg and sink tasks have in common: events, a store with checkpoints, and the plain part of a status."""
+"""What all tasks have in common: events, a store with checkpoints, and the plain part of a status."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from penstock.tasks.messages import (
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.status import StateTracker
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import Deployment, StreamDeployment, TaskEnvironment
 from penstock.tasks.user_functions import UserFunctions
 
 ROWS_TOTAL = "rows"
@@ -35,24 +35,19 @@ ROWS_TOTAL = "rows"
 
 
 class BaseTask:
-    """A task of any level. Subclasses set up their queues, do their work in `step` and say what their state is."""
+    """A task of a stream or an ingest. Subclasses set up their queues, work in `step` and say what their state is."""
 
     input: ChannelQueue[TaskId]
     followed_table: int | None = None
 
-    def __init__(self, task: TaskId, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
-        plan, settings = deployment.plan, deployment.settings
+    def __init__(self, task: TaskId, deployment: Deployment, environment: TaskEnvironment) -> None:
+        settings = deployment.settings
         self.id = task
-        self._plan: StreamPlan = plan
         self._attempt = deployment.attempt
         self._settings = settings
         self._environment = environment
         self._clock = environment.clock
         self._store = environment.open_state(task, settings.state_map_bytes)
-        # Only source tasks can tell which row a function failed for.
-        strict = plan.on_error != "null" and task.level == "source"
-        self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
-        self._computer = Computer(self._functions)
         self._tracker = StateTracker(self._clock)
         self._events: deque[TaskEvent] = deque()
         self._checkpoint_id = deployment.checkpoint_id
@@ -63,7 +58,10 @@ class BaseTask:
         self._environment.wake()
 
     def close(self) -> None:
-        self._computer.close()
+        self._release()
+
+    def _release(self) -> None:
+        """Gives back what every task has; subclasses have more."""
         self._store.close()
 
     def _handle_events(self) -> bool:
@@ -111,8 +109,7 @@ class BaseTask:
             return self._store.restore(checkpoint_id)
         except PenstockError:
             # The next attempt may open the store in this process, and LMDB allows only one to have it open.
-            self._computer.close()
-            self._store.close()
+            self._release()
             raise
 
     def _state(self) -> Mapping[str, Any]:
@@ -144,14 +141,34 @@ class BaseTask:
             task=self.id, state=state.name, reason=state.reason, since_ms=state.since_ms, blocked_by=state.blocked_by,
             input_bytes=self.input.used_bytes, input_capacity=self.input.capacity_bytes,
             input_peak=self.input.peak_bytes, checkpoint_id=self._checkpoint_id,
-            checkpoint_time_ms=self._checkpoint_time_ms, udf_errors=self._functions.errors,
-            udf_report=self._functions.report, rows_total=self._rows_total,
+            checkpoint_time_ms=self._checkpoint_time_ms, rows_total=self._rows_total,
             blocked_s=blocked.total_s, blocked_now_s=blocked.now_s, limited_s=blocked.limited_s, limit=blocked.limit,
-            udf_s=self._functions.seconds, slowest_udf=self._functions.slowest,
             state_capacity=self._settings.state_map_bytes, **more)
 
 
-class BaseSourceTask(BaseTask):
+class ComputingTask(BaseTask):
+    """A task of a stream: it computes what the stream's plan says, with users' functions where that calls them."""
+
+    def __init__(self, task: TaskId, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
+        super().__init__(task, deployment, environment)
+        plan, settings = deployment.plan, deployment.settings
+        self._plan: StreamPlan = plan
+        # Only source tasks can tell which row a function failed for.
+        strict = plan.on_error != "null" and task.level == "source"
+        self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
+        self._computer = Computer(self._functions)
+
+    def _release(self) -> None:
+        self._computer.close()
+        super()._release()
+
+    def _status(self, output: ChannelQueue[TaskId] | None, table_bytes: int = 0, **more: Any) -> TaskStatus:
+        functions = self._functions
+        return super()._status(output, table_bytes, udf_errors=functions.errors, udf_report=functions.report,
+                               udf_s=functions.seconds, slowest_udf=functions.slowest, **more)
+
+
+class BaseSourceTask(ComputingTask):
     """A task that follows one vnode's WAL, and may be paused. Subclasses open `_wal` once they know from where on."""
 
     def __init__(self, index: int, deployment: StreamDeployment, environment: TaskEnvironment) -> None:

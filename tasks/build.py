@@ -7,15 +7,17 @@ import traceback
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from penstock.planner.ingest import IngestPlan
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
+from penstock.tasks.ingest_task import IngestTask
 from penstock.tasks.messages import TaskId
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.segment_agg import SegmentAggTask
 from penstock.tasks.sink import SinkTask
 from penstock.tasks.source import SourceTask
-from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.task import Deployment, IngestDeployment, StreamTask, TaskEnvironment
 from penstock.tasks.window_agg import WindowAggTask
 
 
@@ -28,8 +30,13 @@ class TaskEdges:
     downstream: tuple[TaskId, ...]
 
 
-def task_edges(plan: StreamPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges, ...]:
-    """Returns the task DAG of a stream over `vnodes` vnodes (design: shapes of the task DAG)."""
+def task_edges(plan: StreamPlan | IngestPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges, ...]:
+    """Returns the task DAG of a stream over `vnodes` vnodes (design: shapes of the task DAG), or that of an ingest.
+
+    A task of an ingest writes what it reads, and has nobody beside it.
+    """
+    if isinstance(plan, IngestPlan):
+        return tuple(TaskEdges(TaskId(stream_id, "source", n), (), ()) for n in range(plan.tasks))
     sources = [TaskId(stream_id, "source", n) for n in range(vnodes)]
     sinks = [TaskId(stream_id, "sink", n) for n in range(vnodes)]
     edges: list[TaskEdges] = []
@@ -64,14 +71,14 @@ def nodes_of(plan: StreamPlan, vgroup_ids: tuple[int, ...], snode_ids: tuple[int
 
 
 def queue_counts(edges: Iterable[TaskEdges], nodes: Nodes) -> tuple[int, ...]:
-    """Returns how many queues the tasks of a DAG have on each worker: sink tasks one, the others two."""
+    """Returns how many queues the tasks of a DAG have on each worker: those that send to nobody one, the others two."""
     counts = [0] * nodes.workers
     for edge in edges:
-        counts[nodes.worker_of(edge.task)] += 1 if edge.task.level == "sink" else 2
+        counts[nodes.worker_of(edge.task)] += 2 if edge.downstream else 1
     return tuple(counts)
 
 
-def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvironment) -> list[StreamTask]:
+def build_tasks(deployment: Deployment, index: int, environment: TaskEnvironment) -> list[StreamTask]:
     """Returns the tasks of worker `index`, upstream first, restored to the deployment's checkpoint.
 
     If one cannot be built, those that were are closed.
@@ -95,8 +102,10 @@ def build_tasks(deployment: StreamDeployment, index: int, environment: TaskEnvir
     return sorted(tasks, key=lambda task: ("source", "agg", "sink").index(task.id.level))
 
 
-def _build(edges: TaskEdges, deployment: StreamDeployment, environment: TaskEnvironment) -> StreamTask:
+def _build(edges: TaskEdges, deployment: Deployment, environment: TaskEnvironment) -> StreamTask:
     index = edges.task.index
+    if isinstance(deployment, IngestDeployment):
+        return IngestTask(deployment, index, environment)
     match edges.task.level:
         case "source" if deployment.plan.force is not None:
             return ForceSourceTask(deployment, index, edges.downstream, environment)

@@ -28,7 +28,7 @@ from penstock.tasks.messages import (
     TaskStatus,
     UseConnection,
 )
-from penstock.tasks.task import StreamDeployment
+from penstock.tasks.task import Deployment
 from penstock.tasks.wire import decode, encode
 
 # --- from the worker ---------------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Heartbeat
 class Deploy:
     """Build the tasks of the stream; `peers[i]` is the exchange address of worker i of the group."""
 
-    deployment: StreamDeployment
+    deployment: Deployment
     peers: tuple[str, ...]
 
 
@@ -170,13 +170,11 @@ _MESSAGES = (
 def concerns(event: TaskEvent, task: TaskId) -> bool:
     """Tells whether a task is meant by an event.
 
-    The ends of checkpoints and rates go to all tasks, their beginnings and Resume to source and sink tasks, connections
-    to sink tasks, the rest to source tasks.
+    The ends of checkpoints and rates go to all tasks, their beginnings, Resume and connections to source and sink
+    tasks, the rest to source tasks.
     """
-    if isinstance(event, UseConnection):
-        return task.level == "sink"
     return (task.level == "source" or isinstance(event, CheckpointCommitted | CheckpointAbandoned | SetRates)
-            or (task.level == "sink" and isinstance(event, StartCheckpoint | Resume)))
+            or (task.level == "sink" and isinstance(event, StartCheckpoint | Resume | UseConnection)))
 
 
 class ControlConnection:

@@ -18,16 +18,18 @@ from penstock.common.clock import Clock
 from penstock.common.errors import UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.tasks.connectors.consumers import open_consumer
 from penstock.tasks.copied_state import CHANGES, CheckpointOf, CopiedState, StateKeeper, StateOrder
 from penstock.tasks.emit.build import outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.messages import TaskCheckpoint, TaskId
+from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.notify.notifier import Notifier, notifier_of
 from penstock.tasks.remote_log import LogRequest, RemoteLogs
 from penstock.tasks.result_writer import FlightResultWriter
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import ResultWriter, StreamDeployment
+from penstock.tasks.task import IngestDeployment, ResultWriter, StreamDeployment
 from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import Log, LogFiles
@@ -312,6 +314,9 @@ class WorkerEnvironment:
         writer = FlightResultWriter(self._dnode, str(task), self.wake)
         self._writers.append(writer)
         return writer
+
+    def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
+        return open_consumer(deployment, index, positions, self.clock, self.wake)
 
     def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
         def dead_writer() -> ResultWriter:

@@ -15,16 +15,18 @@ from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.tasks.build import build_tasks, task_edges
+from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.control import concerns
 from penstock.tasks.emit.build import outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.notify.notifier import Notifier
 from penstock.tasks.runner import LocalLink, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.task import Deployment, IngestDeployment, StreamDeployment, StreamTask, TaskEnvironment
 from penstock.tasks.timesheet import Timesheet
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import LogFiles
@@ -34,7 +36,7 @@ from penstock.wal.reader import WalReader
 class LocalStream:
     """All tasks of one attempt of a stream, on all of its vnodes. `step` until it returns False."""
 
-    def __init__(self, deployment: StreamDeployment, environment: TaskEnvironment) -> None:
+    def __init__(self, deployment: Deployment, environment: TaskEnvironment) -> None:
         """Builds the tasks from the deployment's checkpoint."""
         vnodes = len(deployment.vgroup_ids)
         self.deployment = deployment
@@ -100,6 +102,7 @@ class LocalEnvironment:
     read: Callable[[RowsRequest | SpanRequest], pa.Table]
     write: Callable[[ResultWrite], None]
     acknowledged: Callable[[TaskCheckpoint], None]
+    consumers: ConsumerFactory = open_consumer
     state_cache: StateCache = field(default_factory=StateCache)
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
@@ -118,6 +121,9 @@ class LocalEnvironment:
 
     def result_writer(self, task: TaskId) -> LocalWriter:
         return LocalWriter(self.write)
+
+    def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
+        return self.consumers(deployment, index, positions, self.clock, self.wake)
 
     def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
         return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task))[0]

@@ -224,6 +224,14 @@ class ResultChild:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """Which segment of which partition the rows of a write come from; see `penstock.wal.record.Origin`."""
+
+    partition: str
+    segment: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResultWrite:
     """One write call of a sink task: upserts and deletes in one result table, all acknowledged together.
 
@@ -231,7 +239,8 @@ class ResultWrite:
     2 upsert as the only row of its time), then the target's columns by name, the primary timestamp first (for deletes
     only that counts). `children` are all that the task has had so far: one list for all of its writes, which grows and
     never changes otherwise, so that each child has to be sent and looked up only once. `attempt` fences: the dnode
-    refuses attempts older than the newest it knows for the stream (`StaleAttemptError`).
+    refuses attempts older than the newest it knows for the stream (`StaleAttemptError`). `delivered`: of an ingest that
+    can go back; the rows have `_offset` int64 then, and those that a vnode has already are left out.
     """
 
     stream_id: int
@@ -240,6 +249,7 @@ class ResultWrite:
     target_uid: int
     children: Sequence[ResultChild]
     rows: pa.RecordBatch
+    delivered: Delivered | None = None
 
 
 # --- rows that are left out --------------------------------------------------------------------------------------
@@ -311,7 +321,7 @@ TaskState = Literal[
     "BACKPRESSURED",  # cannot put its output: somebody downstream is full
     "RATE_LIMITED",   # waits for a token: a sink to write, a source to read on
     "WRITING",        # a sink waits for its target's acknowledgement
-    "RETRYING",       # a sink's target outside can't be written to: it is tried again and again
+    "RETRYING",       # what is outside can't be written to, or read from: it is tried again and again
     "ALIGNING",       # holds channels back until all barriers of a checkpoint are in
     "PAUSED",
     "STOPPED",
@@ -353,6 +363,8 @@ class TaskStatus:
     until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
     of which `state_memory` are in memory.
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
+    `messages_lag`: how many messages an ingest has still to read, None where the broker doesn't tell. `unknown_rows`:
+    rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
     `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
     `notify_sent`: events of windows that addresses of NOTIFY have taken, `notify_failed` that were dropped,
     `notify_waiting` that are still to be sent, each once per address; `notify_error`: what went wrong last.
@@ -409,6 +421,9 @@ class TaskStatus:
     state_memory: int = 0
     aside_bytes: int = 0
     wal_access: Access | None = None
+    messages_lag: int | None = None
+    unknown_rows: int = 0
+    last_refused: str = ""
     trouble_since_ms: int | None = None
     notify_sent: int = 0
     notify_failed: int = 0

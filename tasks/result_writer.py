@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
-from penstock.tasks.messages import ResultChild, ResultWrite, TaskId
+from penstock.tasks.messages import Delivered, ResultChild, ResultWrite, TaskId
 from penstock.tasks.wire import SENT_AHEAD, decode_error, encode, error_of_flight
 
 if TYPE_CHECKING:
@@ -27,7 +27,8 @@ class WritesOf:
     """Whose writes a connection carries: all of a ResultWrite that stays the same.
 
     What follows on the connection are the rows of one write after the other; the metadata of a write's rows holds the
-    children that no write before it had, or nothing. The dnode answers each write, in order.
+    children that no write before it had and where the rows were `Delivered` from, or nothing. The dnode answers
+    each write, in order.
     """
 
     stream_id: int
@@ -39,8 +40,10 @@ class WritesOf:
     def of(cls, write: ResultWrite) -> WritesOf:
         return cls(write.stream_id, write.attempt, write.task, write.target_uid)
 
-    def write(self, children: Sequence[ResultChild], rows: pa.RecordBatch) -> ResultWrite:
-        return ResultWrite(self.stream_id, self.attempt, self.task, self.target_uid, children, rows)
+    def write(
+        self, children: Sequence[ResultChild], rows: pa.RecordBatch, delivered: Delivered | None = None
+    ) -> ResultWrite:
+        return ResultWrite(self.stream_id, self.attempt, self.task, self.target_uid, children, rows, delivered)
 
 
 class FlightResultWriter:
@@ -142,8 +145,10 @@ class FlightResultWriter:
             stream = self._open(write)
         elif self._writes_of != WritesOf.of(write) or self._schema != write.rows.schema:
             raise InternalError(f"{write.task} sends another kind of write over the same connection")
-        fresh = tuple(write.children[self._children_sent:])
+        fresh: tuple[ResultChild | Delivered, ...] = tuple(write.children[self._children_sent:])
         self._children_sent += len(fresh)
+        if write.delivered is not None:
+            fresh = (*fresh, write.delivered)
         stream.write_with_metadata(write.rows, encode(fresh) if fresh else b"")
 
     def _open(self, write: ResultWrite) -> flight.FlightStreamWriter:

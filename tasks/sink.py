@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
-from penstock.tasks.base_task import BaseTask
+from penstock.tasks.base_task import ComputingTask
 from penstock.tasks.compute import OPENED, OPERATION
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.emit.courier import Trouble
@@ -49,7 +49,7 @@ _ASIDE_QUEUES = 4
 """With as much as so many queues hold set aside, a checkpoint takes no more but waits until some of it is written."""
 
 
-class SinkTask(BaseTask):
+class SinkTask(ComputingTask):
     """One sink task. Few writes are under way; what waits for them stays in the bounded input queue.
 
     Writes are upserts and deletes by (child table, time), so writing them again after a restart changes nothing; a

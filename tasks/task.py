@@ -11,10 +11,12 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.queues import ChannelQueue
 
 if TYPE_CHECKING:
+    from penstock.planner.ingest import IngestPlan
     from penstock.planner.stream import StreamPlan
     from penstock.tasks.emit.writers import OutsideWriter
     from penstock.tasks.notify.notifier import Notifier
@@ -82,6 +84,34 @@ class StreamDeployment:
         """Returns what worker `index` needs of it: with many vnodes, all child tables would be too much."""
         own = tuple(children if n == index else b"" for n, children in enumerate(self.children))
         return replace(self, children=own)
+
+
+@dataclass(frozen=True, slots=True)
+class IngestDeployment:
+    """Everything a worker needs to host the tasks of one ingest. As `StreamDeployment`, where that has the same fields.
+
+    `connection` has its secrets: it travels over the control connection and is written nowhere.
+    """
+
+    stream_id: int
+    name: str
+    attempt: int
+    plan: IngestPlan
+    connection: OpenedConnection
+    vgroup_ids: tuple[int, ...]
+    checkpoint_id: int | None
+    settings: TaskSettings
+    paused: bool = False
+
+    @property
+    def nodes(self) -> Nodes:
+        return Nodes(self.vgroup_ids, ())
+
+    def for_worker(self, index: int) -> IngestDeployment:
+        return self
+
+
+Deployment = StreamDeployment | IngestDeployment
 
 
 class ResultWriter(Protocol):
@@ -158,6 +188,13 @@ class TaskEnvironment(Protocol):
         ...
 
     def result_writer(self, task: TaskId) -> ResultWriter: ...
+
+    def open_consumer(self, deployment: IngestDeployment, index: int, positions: Positions) -> Consumer:
+        """Returns what task `index` of an ingest reads from, from these positions on. The task closes it.
+
+        Raises OutsideErrors; it may be tried again.
+        """
+        ...
 
     def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
         """Returns what a sink task writes to whose target is outside. `store` is the task's own."""

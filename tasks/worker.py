@@ -46,7 +46,7 @@ from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.remote_log import RemoteLogs
 from penstock.tasks.runner import Link, LocalLink, StreamRunner
 from penstock.tasks.state_cache import DEFAULT_BYTES, StateCache
-from penstock.tasks.task import StreamDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.task import Deployment, StreamDeployment, StreamTask, TaskEnvironment
 
 _log = logger(__name__)
 
@@ -54,7 +54,7 @@ _CONNECT_TIMEOUT_S = 10.0
 _STOP_TIMEOUT_S = 5.0
 _STATUS_TIMEOUT_S = 0.02
 
-TaskBuilder = Callable[[StreamDeployment, int, TaskEnvironment], Sequence[StreamTask]]
+TaskBuilder = Callable[[Deployment, int, TaskEnvironment], Sequence[StreamTask]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,7 @@ class WorkerSpec:
 class _HostedStream:
     """One attempt of a stream on this worker."""
 
-    def __init__(self, deployment: StreamDeployment, environment: WorkerEnvironment) -> None:
+    def __init__(self, deployment: Deployment, environment: WorkerEnvironment) -> None:
         self.deployment = deployment
         self.environment = environment
         self.queues = QueueSet()
@@ -137,7 +137,7 @@ class Worker:
 
     # --- orders ------------------------------------------------------------------------------------------------
 
-    def _deploy(self, deployment: StreamDeployment, peers: tuple[str, ...]) -> None:
+    def _deploy(self, deployment: Deployment, peers: tuple[str, ...]) -> None:
         older = self._streams.get(deployment.stream_id)
         if older is not None:
             # The mnode stops an attempt before it deploys the next; two must never share state.
@@ -187,7 +187,7 @@ class Worker:
         )  # fmt: skip
         stream.queues.add(queues_of(tasks))
         for task in tasks:
-            if task.followed_table is not None:
+            if task.followed_table is not None and isinstance(deployment, StreamDeployment):
                 vgroup_id = deployment.vgroup_ids[task.id.index]
                 self._notifier.follow(
                     vgroup_id, deployment.stream_id, task.followed_table,
@@ -236,7 +236,7 @@ class Worker:
 
     # --- reports -----------------------------------------------------------------------------------------------
 
-    def _fail(self, deployment: StreamDeployment, task: TaskId | None, error: BaseException) -> None:
+    def _fail(self, deployment: Deployment, task: TaskId | None, error: BaseException) -> None:
         trace = "".join(traceback.format_exception(error))
         _log.error("stream %s, task %s: %s", deployment.name, task, error,
                    extra=about(stream=deployment.name, task=task, attempt=deployment.attempt))
@@ -290,7 +290,7 @@ def queues_of(tasks: Iterable[StreamTask]) -> list[ChannelQueue[TaskId]]:
 
 def connect_tasks(
     tasks: Sequence[StreamTask],
-    deployment: StreamDeployment,
+    deployment: Deployment,
     peers: Sequence[str],
     index: int,
     exchange: ExchangeServer,

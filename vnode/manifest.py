@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
 from penstock.common.sealed import seal, unseal
+from penstock.vnode.delivery import Partition, Place
 from penstock.vnode.memtable import TimeRange
 from penstock.vnode.tombstones import Tombstone
 
@@ -56,7 +57,10 @@ class LastTimes:
 
 @dataclass(frozen=True, slots=True)
 class TableManifest:
-    """The store of one table. `floor`: readers as of an older version would miss rows that were collapsed."""
+    """The store of one table. `floor`: readers as of an older version would miss rows that were collapsed.
+
+    `places`: how far ingests had come in their partitions; the log behind `persisted_version` tells the rest.
+    """
 
     table_uid: int
     schema: pa.Schema
@@ -65,6 +69,7 @@ class TableManifest:
     tombstones: tuple[Tombstone, ...] = ()
     last_times: LastTimes | None = None
     floor: int = 0
+    places: dict[Partition, Place] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +102,7 @@ def _table_json(table: TableManifest) -> dict[str, Any]:
         "tombstones": [[t.version, t.tuids, t.first_ts, t.last_ts, t.dropped] for t in table.tombstones],
         "last_times": None if table.last_times is None else asdict(table.last_times),
         "floor": table.floor,
+        "places": [[*partition, *place] for partition, place in table.places.items()],
     }
 
 
@@ -107,8 +113,10 @@ def _table(data: dict[str, Any]) -> TableManifest:
     tombstones = tuple(Tombstone(version, None if tuids is None else tuple(tuids), first, last, dropped)
                        for version, tuids, first, last, dropped in data["tombstones"])
     last = data["last_times"]
+    # Stores of older versions know no ingests.
+    places = {(ingest, partition): (segment, offset) for ingest, partition, segment, offset in data.get("places", ())}
     return TableManifest(data["uid"], decode_schema(data["schema"]), data["key_columns"], parts, tombstones,
-                         None if last is None else LastTimes(**last), data["floor"])
+                         None if last is None else LastTimes(**last), data["floor"], places)
 
 
 def save(fs: Fs, store: Path, manifest: Manifest) -> None:

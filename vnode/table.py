@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from penstock.vnode.delivery import Partition, Place, place_of
 from penstock.vnode.ingest import Prepared
 from penstock.vnode.keys import TS_MIN, U64, Bools, Index, run_stops
 from penstock.vnode.manifest import LastTimes, PartInfo, TableManifest
@@ -18,7 +19,15 @@ from penstock.vnode.newest import NewestTimes
 from penstock.vnode.parts import PartCache
 from penstock.vnode.source import Chunk, Found, find_newest, stored_values
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
-from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, with_key_columns
+from penstock.wal.record import (
+    CHANGE_COLUMN,
+    LAST_COLUMN,
+    TUID_COLUMN,
+    DeleteRecord,
+    Origin,
+    RowsRecord,
+    with_key_columns,
+)
 
 APPEND, LATE, UPDATE = 0, 1, 2
 _RECENT_TOMBSTONES = 256
@@ -76,6 +85,8 @@ class TableState:
         self.last_times: LastTimes | None = None
         self.flushes_since_times = 0  # parts written since `last_times`
         self.newest = NewestTimes()
+        self.places: dict[Partition, Place] = {}  # of ingests
+        self.stored_places: dict[Partition, Place] = {}  # as of what the parts hold
         self._index: TombstoneIndex | None = None
         self._base: tuple[int, TombstoneIndex] | None = None  # over so many of the oldest tombstones
         self.set_schema(schema, key_columns)
@@ -87,14 +98,22 @@ class TableState:
         table.parts = tuple(PartHandle(part, folder / part.name) for part in entry.parts)
         table.floor = entry.floor
         table.last_times = entry.last_times
+        table.places, table.stored_places = dict(entry.places), dict(entry.places)
         return table
 
     def replay(self, record: RowsRecord | DeleteRecord) -> None:
         """Does again what a record of the log says."""
         if isinstance(record, RowsRecord):
             self.append(*stored_form(record), record.batch.nbytes)
+            if record.origin is not None:
+                self.note_place(record.origin)
         else:
             self.delete(Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
+
+    def note_place(self, origin: Origin) -> None:
+        """Keeps in mind how far an ingest is: rows of it were written."""
+        partition, place = place_of(origin)
+        self.places[partition] = place
 
     def set_schema(self, schema: pa.Schema, key_columns: int) -> None:
         """Sets the columns that writes are completed to."""

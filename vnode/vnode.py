@@ -26,7 +26,8 @@ from penstock.common.errors import (
 )
 from penstock.common.fs import Fs
 from penstock.vnode import manifest as manifests
-from penstock.vnode.ingest import prepare
+from penstock.vnode.delivery import Delivery, Partition, Place
+from penstock.vnode.ingest import Prepared, prepare
 from penstock.vnode.keys import TS_MAX, TS_MIN, U64
 from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges, newest_times
@@ -49,7 +50,7 @@ from penstock.wal.reader import WalReader
 from penstock.wal.record import CHANGE_COLUMN, LAST_COLUMN, TUID_COLUMN, DeleteRecord, RowsRecord, crc32c
 from penstock.wal.retention import RetentionPolicy, deletable, segment_infos
 from penstock.wal.segment import list_segments, segment_name
-from penstock.wal.writer import Recovery, WalWriter
+from penstock.wal.writer import Recovery, Ticket, WalWriter
 
 _SMALL_FAMILY = 10_000  # up to so many child tables their newest times are stored at every flush
 _FLUSHES_PER_TIMES = 16  # for more child tables; opening the vnode reads the keys of the parts written since
@@ -115,6 +116,7 @@ class HandOver:
     tombstones: tuple[Tombstone, ...]
     floor: int
     newest_times: pa.Table
+    places: dict[Partition, Place]
     parts: Iterator[tuple[pa.Table, PartInfo]]
 
 
@@ -421,10 +423,10 @@ class Vnode:
             newest = table.newest
             moving = np.isin(newest.tuids, tuids)
             times = pa.table({"tuid": newest.tuids[moving], "ts": newest.times[moving]})
-            parts = table.parts
+            parts, places = table.parts, dict(table.places)
         low, high = (int(tuids.min()), int(tuids.max())) if len(tuids) else (1, 0)
         near = [part for part in parts if part.info.min_tuid <= high and part.info.max_tuid >= low]
-        return HandOver(table.schema, table.key_columns, table.tombstones, table.floor, times,
+        return HandOver(table.schema, table.key_columns, table.tombstones, table.floor, times, places,
                         (self._rows_of(part, tuids, among=True) for part in near))
 
     def take_over(self, table_uid: int, given: HandOver) -> None:
@@ -442,6 +444,7 @@ class Vnode:
             last = self._write_times(table, given.newest_times, self._persisted)
             with self._lock:
                 table.parts, table.last_times, table.floor = tuple(handles), last, given.floor
+                table.places, table.stored_places = dict(given.places), dict(given.places)
                 self._load_newest(table)
                 for tombstone in given.tombstones:
                     table.delete(tombstone)
@@ -499,12 +502,15 @@ class Vnode:
 
     # Writing
 
-    def write(self, table_uid: int, batch: pa.RecordBatch, *, ingest_time_ms: int | None = None) -> int:
+    def write(self, table_uid: int, batch: pa.RecordBatch, *, ingest_time_ms: int | None = None,
+              delivery: Delivery | None = None) -> int:
         """Upserts rows and returns the version of their record once it is acknowledged.
 
         `batch`: `_tuid` uint64, the key columns, any of the other columns. For rows whose key exists, columns that
         are not in the batch keep their stored value, else they are NULL. Of equal keys in the batch the last wins.
-        An empty batch writes nothing. Raises NotFoundError, InvalidStatementError, InvalidValueError, StorageError.
+        An empty batch writes nothing. Of a `delivery`, which tells where each row comes from, only rows are written
+        that the table doesn't have in this vnode: what is delivered again leaves no trace.
+        Raises NotFoundError, InvalidStatementError, InvalidValueError, StorageError.
         """
         table = self._table(table_uid)
         if batch.num_rows == 0:
@@ -514,19 +520,35 @@ class Vnode:
         with self._lock:
             self._ready()
             table = self._table(table_uid)
-            if table.schema is not schema:
+            again = delivery is not None and not delivery.is_new_to(table.places)
+            if delivery is not None and again:
+                batch, delivery = delivery.cut(batch, table.places)
+            if again or table.schema is not schema:
                 rows = prepare(batch, table.schema, table.key_columns)
-            decided = table.decide(rows, self._cache)
-            now = self._clock.now_ms() if ingest_time_ms is None else ingest_time_ms
-            ticket = self._wal.enqueue_rows(table_uid, table.wal_batch(decided), now)
-            table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, ticket.size,
-                         rows.starts)
-            self._rows_written += rows.num_rows
+            ticket = self._enqueue(table, rows, ingest_time_ms, delivery) if rows.num_rows else None
             stalled = table.memtable.num_bytes > _STALL_FACTOR * self._options.memtable_bytes
+        if ticket is None:
+            # Whoever has written these rows may still wait for the log.
+            self._wal.commit_all()
+            return self.acknowledged_version
         self._wal.commit(ticket)
         if stalled:
             self.flush()
         return ticket.version
+
+    def _enqueue(
+        self, table: TableState, rows: Prepared, ingest_time_ms: int | None, delivery: Delivery | None
+    ) -> Ticket:
+        """Puts rows into the memtable and on their way into the log."""
+        decided = table.decide(rows, self._cache)
+        now = self._clock.now_ms() if ingest_time_ms is None else ingest_time_ms
+        origin = None if delivery is None else delivery.origin
+        ticket = self._wal.enqueue_rows(table.uid, table.wal_batch(decided), now, origin)
+        table.append(decided.arrays, table.run_schema, ticket.version, decided.updates, ticket.size, rows.starts)
+        if origin is not None:
+            table.note_place(origin)
+        self._rows_written += rows.num_rows
+        return ticket
 
     def delete(self, table_uid: int, tuids: Sequence[int] | None, first_ts: int, last_ts: int) -> int:
         """Deletes the rows of `tuids` (None: all) with first_ts <= ts <= last_ts and returns the record's version."""
@@ -555,6 +577,13 @@ class Vnode:
             ticket = self._wal.enqueue_time_mark(writer, ts_ms, self._clock.now_ms())
         self._wal.commit(ticket)
         return ticket.version
+
+    def forget_ingest(self, ingest: int) -> None:
+        """Forgets how far an ingest is that will never write again; on disk with the next flush."""
+        with self._lock:
+            for table in self._tables.values():
+                for partition in [one for one in table.places if one[0] == ingest]:
+                    del table.places[partition]
 
     # Reading
 
@@ -636,7 +665,7 @@ class Vnode:
     def _table_manifest(self, table: TableState, persisted: int) -> TableManifest:
         tombstones = tuple(t for t in table.tombstones if t.dropped or t.version <= persisted)
         return TableManifest(table.uid, table.schema, table.key_columns, tuple(p.info for p in table.parts), tombstones,
-                             table.last_times, table.floor)
+                             table.last_times, table.floor, table.stored_places)
 
     def _manifest(self, persisted: int) -> Manifest:
         tables = {uid: self._table_manifest(table, persisted) for uid, table in self._tables.items()}
@@ -666,20 +695,21 @@ class Vnode:
                 work = []
                 for table in self._tables.values():
                     table.sealed = tuple(table.memtable.take_all())
-                    work.append((table, table.sealed, table.tombstones, self._times_to_store(table)))
+                    work.append((table, table.sealed, table.tombstones, self._times_to_store(table),
+                                 dict(table.places)))
             results: list[_Flushed] = []
             done = False
             try:
                 self._wal.commit_all()
                 self._wal.sync()
-                results.extend(self._flush_table(table, runs, tombstones, times, persisted, horizon)
-                               for table, runs, tombstones, times in work)
+                results.extend(self._flush_table(table, runs, tombstones, times, places, persisted, horizon)
+                               for table, runs, tombstones, times, places in work)
                 self._install(persisted, generation, results)
                 done = True
             finally:
                 if not done:
                     with self._lock:
-                        for table, _, _, _ in work:
+                        for table, *_ in work:
                             table.memtable.put_back(table.sealed)
                             table.sealed = ()
                         for result in results:
@@ -703,7 +733,8 @@ class Vnode:
         return pa.table({"tuid": table.newest.tuids.copy(), "ts": table.newest.times.copy()})
 
     def _flush_table(self, table: TableState, runs: tuple[Run, ...], tombstones: tuple[Tombstone, ...],
-                     times: pa.Table | None, persisted: int, horizon: int) -> _Flushed:
+                     times: pa.Table | None, places: dict[Partition, Place], persisted: int, horizon: int
+                     ) -> _Flushed:
         parts: tuple[PartHandle, ...] = ()
         collapsed = False
         if runs:
@@ -714,7 +745,7 @@ class Vnode:
             parts = self._write_parts(table, rows, horizon, updates)
             collapsed = _rows_in(parts) < sum(run.num_rows for run in runs)
         last = table.last_times if times is None else self._write_times(table, times, persisted)
-        return _Flushed(table, parts, last, collapsed)
+        return _Flushed(table, parts, last, collapsed, places)
 
     def _resolved(self, table: TableState, runs: Sequence[Run], fields: Sequence[pa.Field],
                   tombstones: Sequence[Tombstone], horizon: int, *, unique: bool) -> Iterator[pa.Table]:
@@ -768,21 +799,23 @@ class Vnode:
         with self._lock:
             if generation != self._generation:
                 raise StorageError("the flush was overtaken by a refused write", hint="it is tried again")
-            before = [(r.table.parts, r.table.last_times, r.table.floor) for r in results]
+            before = [(r.table.parts, r.table.last_times, r.table.floor, r.table.stored_places) for r in results]
             for result in results:
                 table = result.table
                 table.parts = (*table.parts, *result.parts)
                 table.last_times = result.last_times
+                table.stored_places = result.places
                 if result.collapsed:
                     table.floor = max(table.floor, self._horizon(persisted))
             try:
                 self._save(self._manifest(persisted))
             except StorageError:
-                for result, (parts, last, floor) in zip(results, before, strict=True):
+                for result, (parts, last, floor, places) in zip(results, before, strict=True):
                     result.table.parts, result.table.last_times, result.table.floor = parts, last, floor
+                    result.table.stored_places = places
                 raise
             self._persisted = persisted
-            for result, (_, last, _) in zip(results, before, strict=True):
+            for result, (_, last, *_) in zip(results, before, strict=True):
                 result.table.sealed = ()
                 if last != result.table.last_times:
                     self._replace_times(result.table.uid, last)
@@ -1031,3 +1064,4 @@ class _Flushed:
     parts: tuple[PartHandle, ...]
     last_times: LastTimes | None
     collapsed: bool
+    places: dict[Partition, Place]

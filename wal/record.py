@@ -25,10 +25,12 @@ HEADER_SIZE = _BODY.size + _CRC.size
 _TABLE = struct.Struct("<Q")  # both ROWS and DELETE begin so
 TABLE_SIZE = _TABLE.size
 _ROWS = struct.Struct("<QII")
+_ORIGIN = struct.Struct("<QqH")
 _SCHEMA = struct.Struct("<QIB3x")
 _DELETE = struct.Struct("<QqqI4x")
 _TIME_MARK = struct.Struct("<q")
 _ALL_TABLES = 0xFFFF_FFFF
+MAX_ORIGIN = 0xFFFF
 
 
 class Kind(IntEnum):
@@ -42,19 +44,35 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """Where rows of an ingest come from: `partition` of what it reads, from which everything before `next_offset` that
+    is for the vnode is in the log up to the record.
+
+    `segment`: the part of the partition that the offset is in; parts that sort later come later. Empty where a
+    partition has one run of offsets, as in Kafka; the name of a file where the partition is a folder.
+    """
+
+    ingest: int
+    partition: str
+    segment: str
+    next_offset: int
+
+
+@dataclass(frozen=True, slots=True)
 class RowsRecord:
     """Complete rows of one storage table, sorted by key and without duplicates of a key.
 
     `batch`: `_tuid` uint64, the physical columns (primary timestamp first), and where not all rows are appends
     `_change` uint8: 0 append, 1 late (a new key, but not a greater ts), 2 update (the key existed), and `_last` int64:
     the newest time of the row's table before this record, in units of its precision (meaningless for appends).
-    The schema's metadata has the number of key columns under `penstock.key_columns`.
+    The schema's metadata has the number of key columns under `penstock.key_columns`. `origin`: if an ingest wrote them.
     """
 
     version: int
     ingest_time_ms: int
     table_uid: int
     batch: pa.RecordBatch
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +122,11 @@ Record = RowsRecord | DeleteRecord | MetaRecord | TimeMarkRecord
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """The checked header of a record. `crc` is the checksum of the header itself: the next record repeats it."""
+    """The checked header of a record. `crc` is the checksum of the header itself: the next record repeats it.
+
+    `origin_size`: how many bytes at the end of the payload are the origin of its rows. Readers that don't know of
+    origins take these for padding.
+    """
 
     kind: Kind
     version: int
@@ -113,6 +135,7 @@ class Header:
     payload_crc: int
     previous_crc: int
     crc: int
+    origin_size: int = 0
 
     @property
     def total_size(self) -> int:
@@ -142,12 +165,14 @@ def size_of(pieces: Pieces) -> int:
     return sum(map(len, pieces))
 
 
-def encode(kind: Kind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int) -> tuple[Pieces, int]:
-    """Returns the record's bytes and the checksum of its header."""
+def encode(
+    kind: Kind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int, origin_size: int = 0
+) -> tuple[Pieces, int]:
+    """Returns the record's bytes and the checksum of its header. `origin_size`: of the payload's last piece, if any."""
     size, payload_crc = size_of(payload), 0
     for piece in payload:
         payload_crc = google_crc32c.extend(payload_crc, piece)
-    body = _BODY.pack(MAGIC, size, kind, 0, 0, payload_crc, version, ingest_time_ms, previous_crc)
+    body = _BODY.pack(MAGIC, size, kind, 0, origin_size, payload_crc, version, ingest_time_ms, previous_crc)
     crc = crc32c(body)
     return (body, _CRC.pack(crc), *payload, bytes(_padded(size) - size)), crc
 
@@ -155,6 +180,21 @@ def encode(kind: Kind, version: int, ingest_time_ms: int, payload: Pieces, previ
 def rows_payload(table_uid: int, shape: int, batch: pa.RecordBatch) -> Pieces:
     """Returns the payload of a ROWS record; the batch is written without its schema."""
     return _ROWS.pack(table_uid, shape, batch.num_rows), batch.serialize()
+
+
+def encode_origin(origin: Origin) -> bytes:
+    """Returns what goes behind the payload of the rows. Raises ValueError for names that are too long."""
+    partition, segment = origin.partition.encode(), origin.segment.encode()
+    data = _ORIGIN.pack(origin.ingest, origin.next_offset, len(partition)) + partition + segment
+    if len(data) > MAX_ORIGIN:
+        raise ValueError(f"the name of partition {origin.partition[:100]} is too long")
+    return data
+
+
+def _decode_origin(data: bytes) -> Origin:
+    ingest, offset, length = _ORIGIN.unpack_from(data)
+    names = data[_ORIGIN.size:]
+    return Origin(ingest, names[:length].decode(), names[length:].decode(), offset)
 
 
 def schema_payload(table_uid: int, shape: int, schema: pa.Schema) -> Pieces:
@@ -196,14 +236,14 @@ def decode_header(data: bytes) -> Header:
     (crc,) = _CRC.unpack_from(data, _BODY.size)
     if crc32c(data[:_BODY.size]) != crc:
         raise DamagedRecordError("the header's checksum does not fit")
-    magic, size, kind, _, _, payload_crc, version, ingest, previous = _BODY.unpack_from(data)
+    magic, size, kind, _, origin_size, payload_crc, version, ingest, previous = _BODY.unpack_from(data)
     if magic != MAGIC:
         raise DamagedRecordError("no record starts here")
     try:
         known = Kind(kind)
     except ValueError as error:
         raise DamagedRecordError(f"unknown kind of record {kind}") from error
-    return Header(known, version, ingest, size, payload_crc, previous, crc)
+    return Header(known, version, ingest, size, payload_crc, previous, crc, origin_size)
 
 
 def check_payload(header: Header, payload: bytes | pa.Buffer) -> None:
@@ -248,7 +288,8 @@ def decode(header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) ->
             if shape not in schemas:
                 raise DamagedRecordError(f"shape {shape} was never declared")
             batch = pa.ipc.read_record_batch(payload.slice(_ROWS.size), schemas[shape])
-            return RowsRecord(version, ingest, table_uid, batch)
+            origin = _decode_origin(payload[-header.origin_size:].to_pybytes()) if header.origin_size else None
+            return RowsRecord(version, ingest, table_uid, batch, origin)
         data = payload.to_pybytes()
         if header.kind is Kind.DELETE:
             table_uid, first_ts, last_ts, count = _DELETE.unpack_from(data)

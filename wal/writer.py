@@ -14,7 +14,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InvalidValueError, StorageError
 from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
-from penstock.wal.record import DamagedRecordError, Kind, Pieces, size_of
+from penstock.wal.record import DamagedRecordError, Kind, Origin, Pieces, size_of
 from penstock.wal.segment import (
     NO_END,
     SEGMENT_HEADER_SIZE,
@@ -148,17 +148,20 @@ class WalWriter:
     def synced_version(self) -> int:
         return self._synced
 
-    def enqueue_rows(self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int) -> Ticket:
+    def enqueue_rows(
+        self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int, origin: Origin | None = None
+    ) -> Ticket:
         """Enqueues complete rows; the batch's schema must carry the key column count (`with_key_columns`)."""
+        behind = () if origin is None else (wire.encode_origin(origin),)
         with self._condition:
             shape = self._shape(table_uid, batch.schema)
-            payload = wire.rows_payload(table_uid, shape[0], batch)
+            payload = wire.rows_payload(table_uid, shape[0], batch) + behind
             if self._must_roll(size_of(payload)):
                 self._shapes = {}
                 shape = self._shape(table_uid, batch.schema)
-                payload = wire.rows_payload(table_uid, shape[0], batch)
+                payload = wire.rows_payload(table_uid, shape[0], batch) + behind
             declaration = None if shape[1] else (table_uid, shape[0], batch.schema)
-            return self._enqueue(Kind.ROWS, payload, ingest_time_ms, declaration)
+            return self._enqueue(Kind.ROWS, payload, ingest_time_ms, declaration, size_of(behind))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
                        ingest_time_ms: int) -> Ticket:
@@ -188,7 +191,7 @@ class WalWriter:
                 or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
 
     def _enqueue(self, kind: Kind, payload: Pieces, ingest_time_ms: int,
-                 declaration: tuple[int, int, pa.Schema] | None = None) -> Ticket:
+                 declaration: tuple[int, int, pa.Schema] | None = None, origin_size: int = 0) -> Ticket:
         problem = self.failed or self.refused
         if problem is not None:
             raise StorageError(f"the log in {self._directory} takes no writes: {problem.message}", hint=problem.hint)
@@ -216,7 +219,7 @@ class WalWriter:
                                       wire.schema_payload(table_uid, shape, schema), crc)
             parts += pieces
             offset += size_of(pieces)
-        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc)
+        pieces, crc = wire.encode(kind, version, ingest_time_ms, payload, crc, origin_size)
         parts += pieces
         self._planned = Tail(version, segment, offset + size_of(pieces), crc)
         ticket = Ticket(version, size)

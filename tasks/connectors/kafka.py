@@ -102,7 +102,7 @@ class Sender:
         self._failed: list[tuple[int, KafkaError]] = []
         config = client_config(connection)
         config |= {"error_cb": self._told.append, "enable.idempotence": True, "linger.ms": 5,
-                   "message.timeout.ms": max(1000, round(self._timeout_s * 1000)), "allow.auto.create.topics": True}
+                   "message.timeout.ms": max(1000, round(self._timeout_s * 1000))}
         self._consumer: Consumer | None = None
         if transactional_id:
             timeout_ms = max(1000, round(self._timeout_s * 1000))

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
-from penstock.mnode.line_scanner import BOOLS, STRING_KINDS, TYPES, Series, scan_head, scan_line
 from penstock.sql.constants import shorten
+from penstock.sql.line_scanner import BOOLS, STRING_KINDS, TYPES, Series, scan_head, scan_line
 from penstock.sql.types import DataType, Kind
 
 Ints = npt.NDArray[np.int64]

@@ -1,0 +1,161 @@
+"""Ingests from real brokers, in a whole engine without Spark: Mosquitto, Kafka's brokers, folders of files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from ingest_kit import rows, state
+from outside_servers import Kafka, Mosquitto
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion
+from waiting import wait_until
+
+from penstock.mnode.sandbox import Sandbox
+
+NOW = 1_700_000_000_000
+MAPPING = "INTO meters TAGS (site = $.site) TBNAME ($.device)"
+
+
+def message(number: int) -> bytes:
+    return json.dumps({"device": f"d{number % 7}", "ts": NOW + number, "v": number, "site": "s"}).encode()
+
+
+@pytest.fixture
+def box() -> Iterator[Sandbox]:
+    with Sandbox() as box:
+        box.execute("CREATE DATABASE p VGROUPS 2")
+        box.execute("USE p")
+        box.execute("CREATE STABLE meters (ts TIMESTAMP, v INT, note VARCHAR(16)) TAGS (site VARCHAR(8))")
+        yield box
+
+
+def await_rows(box: Sandbox, count: int) -> None:
+    """Lets time pass until there are so many rows, and no more."""
+
+    def there() -> bool:
+        box.advance(0.5)
+        return rows(box, "SELECT count(*) FROM meters") == [(count,)]
+
+    wait_until(there, 60.0, f"{rows(box, 'SELECT count(*) FROM meters')}, {state(box)}")
+
+
+def await_state(box: Sandbox, wanted: str, reason: str) -> None:
+    def there() -> bool:
+        box.advance(0.5)
+        found = state(box)
+        return found[0] == wanted and reason in (found[1] or "")
+
+    wait_until(there, 60.0, str(state(box)))
+
+
+def produce(kafka: Kafka, topic: str, messages: list[bytes], first: int = 0) -> None:
+    producer = Producer({"bootstrap.servers": kafka.servers})
+    for number, value in enumerate(messages, first):
+        producer.produce(topic, value, key=str(number % 7))
+    assert producer.flush(30) == 0
+
+
+def test_kafka_over_partitions_kills_and_a_broker_that_is_down(kafka: Kafka, box: Sandbox) -> None:
+    kafka.create_topic("meters", 5)
+    box.execute(f"CREATE CONNECTION k TYPE kafka WITH (servers='{kafka.servers}')")
+    box.execute(f"CREATE INGEST i FROM CONNECTION k (TOPIC 'meters') {MAPPING}")
+    produce(kafka, "meters", [message(number) for number in range(500)])
+    await_rows(box, 500)
+    box.checkpoint()
+    produce(kafka, "meters", [message(number) for number in range(500, 800)], 500)
+    await_rows(box, 800)
+    before = [box.engine.storage.wal_version(vgroup) for vgroup in box.engine.catalog.databases()[0].vgroup_ids]
+    box.kill()
+    kafka.down(1)
+    kafka.up(1)
+    produce(kafka, "meters", [message(number) for number in range(800, 900)], 800)
+    await_rows(box, 900)
+    after = [box.engine.storage.wal_version(vgroup) for vgroup in box.engine.catalog.databases()[0].vgroup_ids]
+    assert rows(box, "SELECT sum(v) FROM meters") == [(sum(range(900)),)]
+    assert all(b is not None and a is not None and b < a for b, a in zip(before, after, strict=True))
+
+
+def test_kafka_that_is_not_there_and_a_topic_that_comes_later(kafka: Kafka, box: Sandbox) -> None:
+    box.execute("CREATE CONNECTION k TYPE kafka WITH (servers='127.0.0.1:1')")
+    box.execute(f"CREATE INGEST i FROM CONNECTION k (TOPIC 'later') {MAPPING}")
+    await_state(box, "RETRYING", "unreachable")
+    box.execute(f"ALTER CONNECTION k SET (servers='{kafka.servers}')")
+    produce(kafka, "later", [message(number) for number in range(10)])
+    await_rows(box, 10)
+    await_state(box, "RUNNING", "")
+
+
+def publish(mosquitto: Mosquitto, topic: str, messages: list[bytes], qos: int = 1) -> None:
+    client = Client(CallbackAPIVersion.VERSION2)
+    client.username_pw_set(mosquitto.username, mosquitto.password)
+    client.connect("127.0.0.1", mosquitto.port)
+    client.loop_start()
+    for sent in [client.publish(topic, one, qos) for one in messages]:
+        sent.wait_for_publish(30)
+    client.disconnect()
+    client.loop_stop()
+
+
+def connect(box: Sandbox, mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
+    monkeypatch.setenv("INGEST_PASSWORD", mosquitto.password)
+    more = "".join(f", {name}='{value}'" for name, value in options.items())
+    box.execute(f"CREATE CONNECTION m TYPE mqtt WITH (url='{mosquitto.url}', username='{mosquitto.username}', "
+                f"password='env:INGEST_PASSWORD'{more})")
+
+
+@pytest.mark.parametrize(("version", "qos"), [("5", 1), ("5", 2), ("3.1.1", 1)])
+def test_mqtt_sends_what_was_not_acknowledged_again(
+    mosquitto: Mosquitto, box: Sandbox, monkeypatch: pytest.MonkeyPatch, version: str, qos: int
+) -> None:
+    topic = f"meters/{version}/{qos}"
+    connect(box, mosquitto, monkeypatch, version=version, client_id=f"ingest-{version}-{qos}")
+    box.execute(f"CREATE INGEST i FROM CONNECTION m (TOPIC '{topic}/+', QOS {qos}) INTO meters (note = _topic(4)) "
+                "TAGS (site = $.site) TBNAME ($.device)")
+    await_state(box, "RUNNING", "")
+    box.advance(1)
+    publish(mosquitto, f"{topic}/a", [message(number) for number in range(100)], qos)
+    await_rows(box, 100)
+    assert rows(box, "SELECT DISTINCT note FROM meters") == [("a",)]
+    (stream,) = box.streams.local_streams().values()
+    stream.close()  # the session stays, and keeps what comes meanwhile
+    publish(mosquitto, f"{topic}/b", [message(number) for number in range(100, 200)], qos)
+    box.kill()
+    await_rows(box, 200)
+
+
+def test_mqtt_with_a_wrong_password(mosquitto: Mosquitto, box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect(box, mosquitto, monkeypatch, client_id="wrong")
+    monkeypatch.setenv("INGEST_WRONG", "wrong")
+    box.execute("ALTER CONNECTION m SET (password='env:INGEST_WRONG')")
+    box.execute(f"CREATE INGEST i FROM CONNECTION m (TOPIC 'wrong') {MAPPING}")
+    await_state(box, "RETRYING", "login refused")
+    box.execute("ALTER CONNECTION m SET (password='env:INGEST_PASSWORD')")
+    await_state(box, "RUNNING", "")
+    box.advance(1)
+    publish(mosquitto, "wrong", [message(1)])
+    await_rows(box, 1)
+
+
+def test_files_are_followed_by_name(box: Sandbox, tmp_path: Path) -> None:
+    box.execute(f"CREATE CONNECTION f TYPE files WITH (url='file://{tmp_path}')")
+    (tmp_path / "a.csv").write_bytes(f"{NOW},1,d1\r\n{NOW + 1},2,d1\n{NOW + 2},3".encode())
+    (tmp_path / "other.txt").write_text("nothing\n")
+    box.execute("CREATE INGEST i FROM CONNECTION f (FORMAT csv, SCHEMA 'ts,v,device', PATH '*.csv') INTO meters "
+                "TBNAME ($.device)")
+    await_rows(box, 2)
+    with (tmp_path / "a.csv").open("ab") as file:
+        file.write(b",d1\n")
+    await_rows(box, 3)
+    box.kill()  # without a checkpoint: all of it is read again
+    (tmp_path / "b.csv").write_text(f"{NOW + 3},4,d2\n{NOW + 4},5,d2")
+    await_rows(box, 4)
+    box.checkpoint()
+    box.kill()
+    (tmp_path / "c.csv").write_text("")
+    await_rows(box, 5)
+    assert rows(box, "SELECT sum(v) FROM meters") == [(15,)]
