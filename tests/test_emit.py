@@ -32,7 +32,7 @@ from penstock.tasks.emit.webhook_target import WebhookTarget
 from penstock.tasks.messages import UseConnection
 
 QUICK = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None,
-                 max_examples=10)
+                 max_examples=7)
 CLOSED = ("CREATE STREAM s {} INTO {} AS SELECT _wstart, tbname, count(*) n, sum(voltage) v FROM meters "
           "PARTITION BY tbname INTERVAL(1m)")
 CHANGING = ("CREATE STREAM s TRIGGER AT_ONCE IGNORE EXPIRED 0 INTO {} AS SELECT _wstart, site, count(*) n, "
@@ -162,7 +162,7 @@ class Heard:
 
 
 @pytest.mark.parametrize("kind", ["mqtt", "webhook", "kafka"])
-@settings(QUICK, max_examples=5)
+@settings(QUICK, max_examples=3)
 @given(drawn=steps(changes=False))
 def test_messages_come_at_least_once_and_are_known_again(kits: Kits, kind: Any, drawn: list[Any]) -> None:
     """Nothing is lost, and what comes again has the id that it had."""
@@ -201,7 +201,7 @@ def postgres_connection(postgres: Postgres) -> OpenedConnection:
                   username=postgres.username, password=postgres.password, sslmode="disable")
 
 
-@settings(QUICK, max_examples=8)
+@settings(QUICK, max_examples=6)
 @given(drawn=steps(changes=True))
 def test_postgres_has_what_a_table_would_have(kits: Kits, postgres: Postgres, drawn: list[Any]) -> None:
     """With rows that come late, twice and go, windows that cease to exist, lost answers and crashes."""
