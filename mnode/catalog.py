@@ -66,7 +66,7 @@ class StreamRecord:
     names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
     `connections`: the names of the connections that it uses.
     Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
-    if not by its owner.
+    if not by its owner. `other_uid`, `other_child_uid` and `other_columns` are of the right side of a join.
     """
 
     id: int
@@ -90,7 +90,25 @@ class StreamRecord:
     last_checkpoint_id: int = 0
     replaces: int | None = None
     wanted_reason: str = ""
+    other_uid: int | None = None
+    other_child_uid: int | None = None
+    other_columns: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
+
+    @property
+    def source_uids(self) -> tuple[int, ...]:
+        """The tables that the stream reads: one, or two that it joins."""
+        return (self.source_uid,) if self.other_uid is None else (self.source_uid, self.other_uid)
+
+    def reads(self, table: Table) -> bool:
+        """Whether it reads rows of this table, and couldn't go on without it."""
+        sides = ((self.source_uid, self.child_uid), (self.other_uid, self.other_child_uid))
+        return any(uid == table.storage_uid and (table.kind != "child" or child == table.uid) for uid, child in sides)
+
+    def reads_column(self, table: Table, physical: str) -> bool:
+        """Whether it reads this column of a table."""
+        sides = ((self.source_uid, self.source_columns), (self.other_uid, self.other_columns))
+        return any(uid == table.uid and physical in columns for uid, columns in sides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -963,8 +981,7 @@ class Catalog:
             for _, value in read.sound_items(_STREAMS, self.damaged_streams):
                 self._streams[value["id"]] = _stream(value)
             for _, value in read.items(_INGESTS):
-                value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
-                self._ingests[value["id"]] = IngestRecord(**value)
+                self._ingests[value["id"]] = _ingest(value)
             for _, value in read.items(_SNODES):
                 self._snodes[value["id"]] = Snode(**value)
             for _, value in read.items(_FUNCTIONS):
@@ -981,11 +998,18 @@ def _stream(value: dict[str, Any]) -> StreamRecord:
     """Returns a stream from its entry, also from one of an older version."""
     value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
     value["source_columns"] = tuple(value["source_columns"])
+    value["other_columns"] = tuple(value.get("other_columns", ()))
     value["functions"] = tuple(value.get("functions", ()))
     value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
     value["connections"] = tuple(value.get("connections", ()))
     value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
     return StreamRecord(**value)
+
+
+def _ingest(value: dict[str, Any]) -> IngestRecord:
+    """Returns an ingest from its entry."""
+    value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
+    return IngestRecord(**value)
 
 
 def _user(value: dict[str, Any]) -> UserRecord:
@@ -1093,6 +1117,10 @@ class CatalogFile:
         """Returns the streams, in order of creation."""
         return [_stream(value) for value in self._values(_STREAMS)]
 
+    def ingests(self) -> list[IngestRecord]:
+        """Returns the ingests, in order of creation."""
+        return [_ingest(value) for value in self._values(_INGESTS)]
+
     def functions(self) -> list[UserFunction]:
         """Returns the users' functions, in order of creation."""
         found = [codec.function_from_json(value) for value in self._values(_FUNCTIONS)]
@@ -1138,7 +1166,7 @@ class CatalogFile:
         return None if value is None else codec.child_from_json(key, value)[1]
 
     def _there(self) -> Iterator[tuple[bytes, Any]]:
-        for name in (_DATABASES, _TABLES, _CHILDREN, _STREAMS, _FUNCTIONS, _USERS, _CONNECTIONS):
+        for name in (_DATABASES, _TABLES, _CHILDREN, _STREAMS, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS):
             try:
                 yield name, self._env.open_db(name, create=False)
             except lmdb.NotFoundError:

@@ -247,8 +247,8 @@ class Engine:
             catalog, storage, self.results, self._streams, self._views, clock, self._ddl_lock, self.config.part_grace)
         self._lifecycle = Lifecycle(catalog, storage, self.records, self._streams, clock, self._ddl_lock)
         self._splitting = Splitting(
-            catalog, storage, self.records, self._streams, self.results, self.paths, self.fs, clock, self._gate,
-            self._ddl_lock, self.activity.note_progress)
+            catalog, storage, self.records, self._streams, self._ingests, self.results, self.paths, self.fs, clock,
+            self._gate, self._ddl_lock, self.activity.note_progress)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self._lifecycle, self.connections, self._ingests, self.activity,
             self.config, clock, __version__, clock.now_ms())
@@ -361,7 +361,9 @@ class Engine:
             case CreateChildTables():
                 return self._ddl.create_children(statement, session)
             case AlterTable():
-                return self._ddl.alter_table(statement, session)
+                result = self._ddl.alter_table(statement, session)
+                self._ingests.table_altered()
+                return result
             case DropTable():
                 return self._ddl.drop_tables(statement, session)
             case Delete():

@@ -190,6 +190,25 @@ class Ingests:
             _log.error("ingest %s cannot be started: %s", ingest.name, error, extra=about(stream=ingest.name))
             self._failed[ingest.id] = (error, self._clock.now_ms())
 
+    def table_altered(self) -> None:
+        """Has ingests whose tables are others by now go on with what they are; one that can't is FAILED."""
+        for ingest in self._catalog.ingests():
+            try:
+                changed = self._plan_again(ingest) != self._plans.get(ingest.id)
+            except PenstockError:
+                changed = True
+            if (changed or ingest.id in self._failed) and self._end_tasks(ingest, _STOP_TIMEOUT_S):
+                self.begin(ingest)
+
+    def writing(self, database: str) -> list[IngestRecord]:
+        """Returns the ingests that write into a database."""
+        found = []
+        for ingest in self._catalog.ingests():
+            target = self._catalog.table_by_uid(ingest.target_uid)
+            if (target is not None and target.database == database) or (ingest.dlq or ("",))[0] == database:
+                found.append(ingest)
+        return found
+
     def end_at_checkpoint(self, ingest: IngestRecord) -> None:
         """Ends an ingest's tasks right behind a checkpoint, if there can be one: else more is read again later."""
         controller = self._running()

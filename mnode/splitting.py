@@ -23,6 +23,7 @@ from penstock.common.paths import DataPaths
 from penstock.common.placement import Cut, cut_one, cut_to
 from penstock.mnode.catalog import Catalog, Regrouping, StreamRecord
 from penstock.mnode.gate import Gate
+from penstock.mnode.ingests import Ingests
 from penstock.mnode.lookup import require_database, require_user_database
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
@@ -54,6 +55,7 @@ class Splitting:
         storage: Storage,
         records: CommitRecords,
         streams: Streams,
+        ingests: Ingests,
         results: ResultStore,
         paths: DataPaths,
         fs: Fs,
@@ -69,6 +71,7 @@ class Splitting:
         self._storage = storage
         self._records = records
         self._streams = streams
+        self._ingests = ingests
         self._results = results
         self._paths = paths
         self._fs = fs
@@ -140,7 +143,10 @@ class Splitting:
         for stream in reading:
             self._check_divisible(stream)
         ended: list[StreamRecord] = []
+        ingests = self._ingests.writing(database.name)
         try:
+            for ingest in ingests:
+                self._ingests.end_at_checkpoint(ingest)
             for stream in _upstream_first(reading):
                 ended.append(stream)
                 self._await_read(stream)
@@ -154,14 +160,18 @@ class Splitting:
                 latest = self._catalog.stream_by_id(stream.id)
                 if latest is not None and not self._streams.runs(latest):
                     self._streams.begin(latest)
+            for ingest in ingests:
+                if not self._ingests.runs(ingest):
+                    self._ingests.begin(ingest)
 
     def _touched(self, database: Database) -> tuple[list[StreamRecord], list[StreamRecord]]:
         """Returns the streams that read the database, and others that write into it."""
         reading: list[StreamRecord] = []
         writing: list[StreamRecord] = []
         for stream in self._catalog.streams():
-            source, target = (self._catalog.table_by_uid(uid) for uid in (stream.source_uid, stream.target_uid))
-            if source is not None and source.database == database.name:
+            target = self._catalog.table_by_uid(stream.target_uid)
+            sources = (self._catalog.table_by_uid(uid) for uid in stream.source_uids)
+            if any(source is not None and source.database == database.name for source in sources):
                 reading.append(stream)
             elif (target is not None and target.database == database.name) or (
                     stream.dlq is not None and stream.dlq[0] == database.name):
@@ -272,7 +282,7 @@ def _upstream_first(streams: Sequence[StreamRecord]) -> list[StreamRecord]:
     waiting, ordered = list(streams), list[StreamRecord]()
     while waiting:
         # Streams never form a circle.
-        first = next(one for one in waiting if all(other.target_uid != one.source_uid for other in waiting))
+        first = next(one for one in waiting if all(other.target_uid not in one.source_uids for other in waiting))
         waiting.remove(first)
         ordered.append(first)
     return ordered

@@ -29,6 +29,8 @@ Bools = npt.NDArray[np.bool_]
 
 _BLOCK_BYTES = 64 << 20  # larger than any batch: columns come in one piece
 _OPEN, _CLOSE = ord("{"), ord("}")
+_EXACT = float(1 << 53)
+"""Up to here floating-point numbers hold whole numbers as they are."""
 _FEW = 16
 """So few messages are read one by one: Arrow needs longer to get started."""
 
@@ -166,6 +168,7 @@ class JsonDecoder:
     def __init__(self, paths: Sequence[Path], texts: Sequence[Path]) -> None:
         """`paths`: the fields that are asked for; `texts`: those of them that are text for those who ask."""
         self._wanted = _Wanted.of(paths)
+        self._paths = tuple(dict.fromkeys(paths))
         self._texts = texts
         # Most senders write a field always as text or always as a number: what worked last is tried first.
         self._ways = [_text_schema(texts), None]
@@ -197,10 +200,19 @@ class JsonDecoder:
         if table.num_rows != len(messages):
             return None
         fields = TableFields(table, self._wanted)
-        # Arrow takes text that looks like a time for one, and then nobody knows how it was written.
-        if any(pa.types.is_timestamp(fields.values(path).type) for path in self._texts):
-            return None
-        return fields
+        return None if any(self._is_altered(path, fields.values(path)) for path in self._paths) else fields
+
+    def _is_altered(self, path: Path, values: pa.Array) -> bool:
+        """Whether values are others than their messages have, for the sake of their neighbours or of their looks.
+
+        Arrow takes text that looks like a time for one, and whole numbers beside others for floating-point numbers.
+        """
+        if pa.types.is_timestamp(values.type):
+            return True
+        if not pa.types.is_floating(values.type):
+            return False
+        largest = pc.max(pc.abs(values)).as_py()
+        return path in self._texts or (largest is not None and not largest <= _EXACT)
 
     def _one_by_one(self, messages: Sequence[bytes]) -> Fields:
         content: list[Mapping[str, Any]] = []

@@ -61,6 +61,7 @@ def produce(kafka: Kafka, topic: str, messages: list[bytes], first: int = 0) -> 
 
 
 def test_kafka_over_partitions_kills_and_a_broker_that_is_down(kafka: Kafka, box: Sandbox) -> None:
+    """What is read again after a kill leaves no trace; new messages come on, also when a broker was away."""
     kafka.create_topic("meters", 5)
     box.execute(f"CREATE CONNECTION k TYPE kafka WITH (servers='{kafka.servers}')")
     box.execute(f"CREATE INGEST i FROM CONNECTION k (TOPIC 'meters') {MAPPING}")
@@ -81,6 +82,7 @@ def test_kafka_over_partitions_kills_and_a_broker_that_is_down(kafka: Kafka, box
 
 
 def test_kafka_that_is_not_there_and_a_topic_that_comes_later(kafka: Kafka, box: Sandbox) -> None:
+    """The reason is shown while it lasts; ALTER CONNECTION and the topic's creation end it, no restart."""
     box.execute("CREATE CONNECTION k TYPE kafka WITH (servers='127.0.0.1:1')")
     box.execute(f"CREATE INGEST i FROM CONNECTION k (TOPIC 'later') {MAPPING}")
     await_state(box, "RETRYING", "unreachable")
@@ -112,6 +114,7 @@ def connect(box: Sandbox, mosquitto: Mosquitto, monkeypatch: pytest.MonkeyPatch,
 def test_mqtt_sends_what_was_not_acknowledged_again(
     mosquitto: Mosquitto, box: Sandbox, monkeypatch: pytest.MonkeyPatch, version: str, qos: int
 ) -> None:
+    """What is published while the ingest is away comes when it is back, with either version and QoS."""
     topic = f"meters/{version}/{qos}"
     connect(box, mosquitto, monkeypatch, version=version, client_id=f"ingest-{version}-{qos}")
     box.execute(f"CREATE INGEST i FROM CONNECTION m (TOPIC '{topic}/+', QOS {qos}) INTO meters (note = _topic(4)) "
@@ -129,6 +132,7 @@ def test_mqtt_sends_what_was_not_acknowledged_again(
 
 
 def test_mqtt_with_a_wrong_password(mosquitto: Mosquitto, box: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refused login is the reason that is shown, until the connection has another password."""
     connect(box, mosquitto, monkeypatch, client_id="wrong")
     monkeypatch.setenv("INGEST_WRONG", "wrong")
     box.execute("ALTER CONNECTION m SET (password='env:INGEST_WRONG')")
@@ -142,6 +146,7 @@ def test_mqtt_with_a_wrong_password(mosquitto: Mosquitto, box: Sandbox, monkeypa
 
 
 def test_files_are_followed_by_name(box: Sandbox, tmp_path: Path) -> None:
+    """Lines come as they are complete, files in the order of their names, and nothing twice after kills."""
     box.execute(f"CREATE CONNECTION f TYPE files WITH (url='file://{tmp_path}')")
     (tmp_path / "a.csv").write_bytes(f"{NOW},1,d1\r\n{NOW + 1},2,d1\n{NOW + 2},3".encode())
     (tmp_path / "other.txt").write_text("nothing\n")

@@ -58,6 +58,7 @@ def values_in_log(directory: Path) -> list[int]:
     st.tuples(st.integers(0, 2), st.integers(0, 8), st.integers(1, 8)),  # partition, how far back, how many
     st.sampled_from(["flush", "restart", "crash"])), max_size=30))
 def test_each_row_is_in_the_log_once_whatever_comes_again(steps: list[tuple[int, int, int] | str]) -> None:
+    """Deliveries that overlap, over flushes, restarts and crashes, leave each row once."""
     with TemporaryDirectory() as name:
         directory = Path(name)
         vnode = open_vnode(directory)
@@ -82,6 +83,7 @@ def test_each_row_is_in_the_log_once_whatever_comes_again(steps: list[tuple[int,
 
 
 def test_records_say_where_their_rows_come_from(tmp_path: Path) -> None:
+    """The origin is read back from the log; rows of statements have none."""
     vnode = open_vnode(tmp_path)
     deliver(vnode, "1", [4, 4, 6])
     vnode.write(TABLE, pa.record_batch({"_tuid": pa.array([1], pa.uint64()), "ts": pa.array([1], pa.timestamp("ms")),
@@ -92,6 +94,7 @@ def test_records_say_where_their_rows_come_from(tmp_path: Path) -> None:
 
 
 def test_a_later_segment_begins_anew_and_an_earlier_one_is_known(tmp_path: Path) -> None:
+    """Offsets count within a segment; segments that sort before the newest are known."""
     vnode = open_vnode(tmp_path)
     deliver(vnode, "0", [0, 1, 2], "a.csv")
     deliver(vnode, "0", [0, 1], "b.csv", number=1)
@@ -102,6 +105,7 @@ def test_a_later_segment_begins_anew_and_an_earlier_one_is_known(tmp_path: Path)
 
 
 def test_places_outlive_the_log(tmp_path: Path) -> None:
+    """Once retention has deleted the records, the MANIFEST still tells how far an ingest was."""
     vnode = open_vnode(tmp_path, segment_bytes=400, wal_retention_period_s=0)
     for offset in range(10):
         deliver(vnode, "0", [offset])
@@ -115,6 +119,7 @@ def test_places_outlive_the_log(tmp_path: Path) -> None:
 
 
 def test_rows_of_a_write_that_was_refused_are_taken_the_next_time(tmp_path: Path) -> None:
+    """A place doesn't move for rows that aren't in the log."""
     fs = FaultyFs()
     vnode = open_vnode(tmp_path, fs)
     deliver(vnode, "0", [0])
@@ -127,6 +132,7 @@ def test_rows_of_a_write_that_was_refused_are_taken_the_next_time(tmp_path: Path
 
 
 def test_a_dropped_ingest_is_forgotten(tmp_path: Path) -> None:
+    """After `forget_ingest` rows of the same places are new."""
     vnode = open_vnode(tmp_path)
     deliver(vnode, "0", [0])
     vnode.forget_ingest(INGEST)
