@@ -963,8 +963,7 @@ class Catalog:
             for _, value in read.sound_items(_STREAMS, self.damaged_streams):
                 self._streams[value["id"]] = _stream(value)
             for _, value in read.items(_INGESTS):
-                value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
-                self._ingests[value["id"]] = IngestRecord(**value)
+                self._ingests[value["id"]] = _ingest(value)
             for _, value in read.items(_SNODES):
                 self._snodes[value["id"]] = Snode(**value)
             for _, value in read.items(_FUNCTIONS):
@@ -986,6 +985,12 @@ def _stream(value: dict[str, Any]) -> StreamRecord:
     value["connections"] = tuple(value.get("connections", ()))
     value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
     return StreamRecord(**value)
+
+
+def _ingest(value: dict[str, Any]) -> IngestRecord:
+    """Returns an ingest from its entry."""
+    value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
+    return IngestRecord(**value)
 
 
 def _user(value: dict[str, Any]) -> UserRecord:
@@ -1093,6 +1098,10 @@ class CatalogFile:
         """Returns the streams, in order of creation."""
         return [_stream(value) for value in self._values(_STREAMS)]
 
+    def ingests(self) -> list[IngestRecord]:
+        """Returns the ingests, in order of creation."""
+        return [_ingest(value) for value in self._values(_INGESTS)]
+
     def functions(self) -> list[UserFunction]:
         """Returns the users' functions, in order of creation."""
         found = [codec.function_from_json(value) for value in self._values(_FUNCTIONS)]
@@ -1138,7 +1147,7 @@ class CatalogFile:
         return None if value is None else codec.child_from_json(key, value)[1]
 
     def _there(self) -> Iterator[tuple[bytes, Any]]:
-        for name in (_DATABASES, _TABLES, _CHILDREN, _STREAMS, _FUNCTIONS, _USERS, _CONNECTIONS):
+        for name in (_DATABASES, _TABLES, _CHILDREN, _STREAMS, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS):
             try:
                 yield name, self._env.open_db(name, create=False)
             except lmdb.NotFoundError:

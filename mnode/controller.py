@@ -166,7 +166,8 @@ class RunningStream:
     aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
     `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is reached by,
-    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others.
+    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; `note_delivery` hears
+    what keeps results from being delivered there, or nothing once they are.
     """
 
     stream_id: int
@@ -189,6 +190,7 @@ class RunningStream:
     company: Company = Company.ANY
     snode_ids: tuple[int, ...] = ()
     connection: Callable[[], OpenedConnection | None] = lambda: None
+    note_delivery: Callable[[str], None] = lambda problem: None
 
     @property
     def nodes(self) -> Nodes:
@@ -252,6 +254,8 @@ class _Entry:
     pause_reason: str = ""
     #: when it was resumed last: its target outside has the whole time again
     resumed_ms: int = 0
+    #: what was said last of the delivery to its target outside
+    delivery: str | None = None
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: Deployment | None = None
@@ -877,7 +881,7 @@ class StreamController:
             self._monitor.heartbeat(known, worker.heard_at)
             for stream_id in {status.task.stream_id for status in known}:
                 self._keep_state_limit(self._entries[stream_id])
-                self._keep_retry_time(self._entries[stream_id])
+                self._watch_delivery(self._entries[stream_id])
             self._hear_of_queues(message.queues, connection.index)
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
@@ -919,19 +923,27 @@ class StreamController:
             if reason is not None:
                 self._pause_for(entry, reason)
 
-    def _keep_retry_time(self, entry: _Entry) -> None:
-        """Pauses a stream whose target outside was tried for long enough, unless it has a DLQ for that."""
+    def _watch_delivery(self, entry: _Entry) -> None:
+        """Says how the delivery to a target outside goes, and pauses a stream that has tried for long enough, unless
+        it has a DLQ for that."""
         plan = entry.stream.plan
         outside = None if isinstance(plan, IngestPlan) else plan.sink.outside
-        if outside is None or outside.on_failure == "dlq" or entry.paused:
+        if outside is None:
             return
-        for status in self._monitor.statuses_of(entry.stream.stream_id):
-            since_ms = status.trouble_since_ms
-            if since_ms is not None:
-                tried_ms = self._clock.now_ms() - max(since_ms, entry.resumed_ms)
-                if tried_ms > entry.stream.settings.retry_time_s * 1000:
-                    self._pause_for(entry, f"{status.reason}; to go on: RESUME STREAM {entry.stream.name}")
-                    return
+        sinks = [status for status in self._monitor.statuses_of(entry.stream.stream_id) if status.task.level == "sink"]
+        away = next((status for status in sinks if status.trouble_since_ms is not None), None)
+        if away is None or away.trouble_since_ms is None:
+            if entry.delivery != "" and any(status.rows_out for status in sinks):
+                entry.delivery = ""
+                entry.stream.note_delivery("")
+            return
+        if entry.delivery != away.reason:
+            entry.delivery = away.reason
+            entry.stream.note_delivery(away.reason)
+        tried_ms = self._clock.now_ms() - max(away.trouble_since_ms, entry.resumed_ms)
+        long_enough = tried_ms > entry.stream.settings.retry_time_s * 1000
+        if long_enough and outside.on_failure == "pause" and not entry.paused:
+            self._pause_for(entry, f"{away.reason}; to go on: RESUME STREAM {entry.stream.name}")
 
     def _pause_for(self, entry: _Entry, reason: str) -> None:
         """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on."""

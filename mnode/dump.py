@@ -31,7 +31,7 @@ from penstock.common.errors import (
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.catalog import CatalogFile, ConnectionRecord, StreamRecord
+from penstock.mnode.catalog import CatalogFile, ConnectionRecord, IngestRecord, StreamRecord
 from penstock.mnode.catalog_codec import function_to_json
 from penstock.mnode.dump_manifest import (
     MANIFEST,
@@ -39,6 +39,7 @@ from penstock.mnode.dump_manifest import (
     DumpDatabase,
     DumpFile,
     DumpFunction,
+    DumpIngest,
     DumpManifest,
     DumpStream,
     DumpTable,
@@ -86,6 +87,7 @@ class _Schema:
     databases: list[Database]
     tables: dict[int, Table] = field(default_factory=dict)
     streams: list[StreamRecord] = field(default_factory=list)
+    ingests: list[IngestRecord] = field(default_factory=list)
     functions: list[UserFunction] = field(default_factory=list)
     connections: list[ConnectionRecord] = field(default_factory=list)
     users: list[DumpUser] = field(default_factory=list)
@@ -113,15 +115,21 @@ class Dump:
         now_ms = self._clock.now_ms()
         schema = self._schema()
         self._make_target()
-        streams = [stream for stream in schema.streams if _is_whole(stream, schema.tables, self._options.databases)]
+        chosen = self._options.databases
+        streams = [stream for stream in schema.streams
+                   if _is_whole({stream.source_uid, stream.target_uid}, stream.dlq, schema.tables, chosen)]
+        ingests = [ingest for ingest in schema.ingests
+                   if _is_whole({ingest.target_uid}, ingest.dlq, schema.tables, chosen)]
+        left_out = [*(stream.name for stream in schema.streams if stream not in streams),
+                    *(ingest.name for ingest in schema.ingests if ingest not in ingests)]
         try:
             manifest = DumpManifest(
                 __version__, now_ms,
                 tuple(self._database(number, database) for number, database in enumerate(schema.databases, 1)),
                 tuple(self._function(function) for function in schema.functions),
                 tuple(_connection(record) for record in schema.connections),
-                tuple(_stream(stream, schema.tables) for stream in streams),
-                tuple(stream.name for stream in schema.streams if stream not in streams),
+                tuple(_ingest(ingest, schema.tables) for ingest in ingests),
+                tuple(_stream(stream, schema.tables) for stream in streams), tuple(left_out),
                 tuple(schema.users), self._options.since, self._options.until)
         except OSError as error:
             raise StorageError(f"the dump cannot be written: {error}", hint="make room, and dump again") from error
@@ -141,8 +149,9 @@ class Dump:
             tables = {table.uid: table for name in names for table in catalog.tables(name)}
             return _Schema(
                 [database for database in every if not wanted or database.name in wanted], tables,
-                [stream for stream in catalog.streams() if stream.replaces is None], catalog.functions(),
-                catalog.connections(), [DumpUser(user.name, user.role) for user in catalog.users()])
+                [stream for stream in catalog.streams() if stream.replaces is None], catalog.ingests(),
+                catalog.functions(), catalog.connections(),
+                [DumpUser(user.name, user.role) for user in catalog.users()])
 
     def _make_target(self) -> None:
         try:
@@ -311,12 +320,20 @@ def _some(first: pa.Table, more: Iterator[pa.Table]) -> Iterator[pa.Table]:
         yield group
 
 
-def _is_whole(stream: StreamRecord, tables: dict[int, Table], databases: Sequence[str]) -> bool:
-    """Tells whether everything that a stream reads and writes is in these databases; in any, if there are none."""
-    uids = {stream.source_uid, stream.target_uid} - {NO_TARGET}
-    needed = [tables.get(uid) for uid in uids]
-    names = {table.database for table in needed if table is not None} | ({stream.dlq[0]} if stream.dlq else set())
+def _is_whole(
+    uids: set[int], dlq: tuple[str, str] | None, tables: dict[int, Table], databases: Sequence[str]
+) -> bool:
+    """Tells whether all tables that something reads and writes are in these databases; in any, if there are none."""
+    needed = [tables.get(uid) for uid in uids - {NO_TARGET}]
+    names = {table.database for table in needed if table is not None} | ({dlq[0]} if dlq else set())
     return None not in needed and (not databases or names <= set(databases))
+
+
+def _ingest(ingest: IngestRecord, tables: dict[int, Table]) -> DumpIngest:
+    target = tables[ingest.target_uid]
+    return DumpIngest(
+        ingest.name, ingest.text, ingest.database, ingest.time_zone, ingest.created_ms, (target.database, target.name),
+        ingest.connection, ingest.tasks, ingest.dlq, ingest.wanted, ingest.wanted_reason)
 
 
 def _stream(stream: StreamRecord, tables: dict[int, Table]) -> DumpStream:

@@ -85,6 +85,23 @@ class DumpConnection:
 
 
 @dataclass(frozen=True, slots=True)
+class DumpIngest:
+    """An ingest: its statement and what it was meant in; see `catalog.IngestRecord`. Tables are (database, name)."""
+
+    name: str
+    text: str
+    database: str | None
+    time_zone: str
+    created_ms: int
+    target: tuple[str, str]
+    connection: str
+    tasks: int
+    dlq: tuple[str, str] | None
+    wanted: Literal["running", "paused", "stopped"]
+    wanted_reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DumpFunction:
     """A user's function as the catalog keeps it, and the file of its code, if it is one of the directory `udfDir`."""
 
@@ -108,7 +125,7 @@ class DumpUser:
 class DumpManifest:
     """All of a dump. `since`, `until`: which rows it has, as the command line said; None is no bound.
 
-    `left_out`: streams that read or write databases which the dump doesn't have.
+    `left_out`: streams and ingests that read or write databases which the dump doesn't have.
     """
 
     penstock: str
@@ -116,6 +133,7 @@ class DumpManifest:
     databases: tuple[DumpDatabase, ...]
     functions: tuple[DumpFunction, ...] = ()
     connections: tuple[DumpConnection, ...] = ()
+    ingests: tuple[DumpIngest, ...] = ()
     streams: tuple[DumpStream, ...] = ()
     left_out: tuple[str, ...] = ()
     users: tuple[DumpUser, ...] = ()
@@ -162,9 +180,11 @@ class DumpManifest:
         body["connections"] = tuple(
             DumpConnection(**{**value, "options": tuple((name, text) for name, text in value["options"])})
             for value in body["connections"])
+        body["ingests"] = tuple(
+            DumpIngest(**{**value, "target": tuple(value["target"]), "dlq": _pair(value["dlq"])})
+            for value in body["ingests"])
         body["streams"] = tuple(
-            DumpStream(**{**value, "target": None if value["target"] is None else tuple(value["target"])})
-            for value in body["streams"])
+            DumpStream(**{**value, "target": _pair(value["target"])}) for value in body["streams"])
         body["left_out"] = tuple(body["left_out"])
         body["users"] = tuple(DumpUser(**value) for value in body["users"])
         return cls(**body)
@@ -192,6 +212,10 @@ def _database(value: dict[str, Any]) -> DumpDatabase:
 
 def _file(value: dict[str, Any] | None) -> DumpFile | None:
     return None if value is None else DumpFile(**value)
+
+
+def _pair(value: list[str] | None) -> tuple[str, str] | None:
+    return None if value is None else (value[0], value[1])
 
 
 def _checksum(body: dict[str, Any]) -> str:

@@ -38,11 +38,14 @@ _TASK_COUNTERS = (
     ("penstock_task_blocked_seconds", "Time with something to hand on that nobody took.", "blocked_total_seconds", 1),
     ("penstock_task_function_seconds", "Time in users' functions.", "udf_total_seconds", 1),
     ("penstock_task_function_errors", "Values that users' functions could not compute.", "udf_errors", 1),
+    ("penstock_task_notify_sent", "Events of windows that addresses of NOTIFY have taken.", "notify_sent", 1),
+    ("penstock_task_notify_failed", "Events of windows that were dropped.", "notify_failed", 1),
 )
 _TASK_GAUGES = (
     ("penstock_task_current_blocked_seconds", "For how long it has been blocked by now.", "blocked_seconds", 1),
     ("penstock_task_state_bytes", "State in memory and on disk.", "state_bytes", 1),
     ("penstock_task_state_capacity_bytes", "Bound of the state.", "state_capacity", 1),
+    ("penstock_task_notify_waiting", "Events of windows that are still to be sent.", "notify_waiting", 1),
     ("penstock_task_open_windows", "Windows that are kept in memory.", "windows_open", 1),
     ("penstock_task_lag_records", "Log records that a source task has still to read.", "lag", 1),
 )

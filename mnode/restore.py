@@ -21,7 +21,7 @@ from penstock.common.errors import (
     UserFunctionError,
 )
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.catalog import ConnectionRecord, StreamRecord
+from penstock.mnode.catalog import ConnectionRecord, IngestRecord, StreamRecord
 from penstock.mnode.catalog_codec import function_from_json
 from penstock.mnode.dump import digest
 from penstock.mnode.dump_manifest import (
@@ -29,6 +29,7 @@ from penstock.mnode.dump_manifest import (
     DumpDatabase,
     DumpFile,
     DumpFunction,
+    DumpIngest,
     DumpManifest,
     DumpStream,
     DumpTable,
@@ -55,6 +56,8 @@ _CHILDREN_AT_ONCE = 10_000
 _TBNAME = "tbname"
 _PAUSED = ("restored: it would send to the same place as the stream that was dumped, if that one still runs; "
            "RESUME STREAM when it doesn't")
+_INGEST_PAUSED = ("restored: it would read the same messages as the ingest that was dumped, if that one still runs; "
+                  "RESUME INGEST when it doesn't")
 
 Advanced = Callable[[str, int], None]
 """(what is being read, how many of its rows or bytes have been since the last call)"""
@@ -142,6 +145,9 @@ class Restore:
             for connection in self.manifest.connections:
                 with _noted(report, f"connection {connection.name}"):
                     self._restore_connection(engine, connection)
+            for ingest in self.manifest.ingests:
+                with _noted(report, f"ingest {ingest.name}"):
+                    self._restore_ingest(engine, ingest)
             for stream in self.manifest.streams:
                 with _noted(report, f"stream {stream.name}"):
                     self._restore_stream(engine, stream)
@@ -181,6 +187,27 @@ class Restore:
         elif replace(known.connection, version=connection.version) != connection:
             raise AlreadyExistsError(f"connection {dumped.name} exists already with other options, and keeps them")
 
+    def _restore_ingest(self, engine: Engine, dumped: DumpIngest) -> None:
+        text = with_databases(dumped.text, self._renames)
+        existing = engine.catalog.ingest(dumped.name)
+        if existing is not None and existing.text == text and self._resume:
+            return
+        target = self._target(engine, dumped.target)
+        paused = dumped.wanted == "running"
+        engine.catalog.create_ingest(IngestRecord(
+            0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
+            dumped.time_zone, target.uid, dumped.connection, dumped.created_ms, dumped.tasks,
+            None if dumped.dlq is None else (self.new_name(dumped.dlq[0]), dumped.dlq[1]),
+            wanted="paused" if paused else dumped.wanted,
+            wanted_reason=_INGEST_PAUSED if paused else dumped.wanted_reason))
+
+    def _target(self, engine: Engine, dumped: tuple[str, str]) -> Table:
+        database, name = dumped
+        table = engine.catalog.table(self.new_name(database), name)
+        if table is None:
+            raise NotFoundError(f"the table {database}.{name}, which it writes into, is not in the dump")
+        return table
+
     def _restore_stream(self, engine: Engine, dumped: DumpStream) -> None:
         text = restored_text(with_databases(dumped.text, self._renames), dumped)
         existing = engine.catalog.stream(dumped.name)
@@ -190,15 +217,11 @@ class Restore:
             0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
             dumped.time_zone, 0, NO_TARGET, dumped.created_ms, (), dumped.created_target, wanted=dumped.wanted,
             wanted_reason=dumped.wanted_reason, defaults=dumped.defaults)
-        if dumped.target is None:
-            if dumped.wanted == "running":
-                record = replace(record, wanted="paused", wanted_reason=_PAUSED)
-        else:
-            database, table = dumped.target
-            target = engine.catalog.table(self.new_name(database), table)
-            if target is None:
-                raise NotFoundError(f"its result table {database}.{table} is not in the dump")
-            record = replace(record, target_uid=target.uid)
+        statement = _statement(text)
+        if dumped.wanted == "running" and (statement.target.outside is not None or statement.notify is not None):
+            record = replace(record, wanted="paused", wanted_reason=_PAUSED)
+        if dumped.target is not None:
+            record = replace(record, target_uid=self._target(engine, dumped.target).uid)
         engine.streams.restore(record)
 
 
@@ -208,8 +231,7 @@ def restored_text(text: str, dumped: DumpStream) -> str:
     Streams by the clock, or by when rows arrive, have no history: they stay as they are. Those that write into a
     connection must not send everything once more.
     """
-    statement = parse_one(text)
-    assert isinstance(statement, CreateStream)
+    statement = _statement(text)
     options = statement.options
     by_event_time = (options.time or TimeDefaults(**dumped.defaults).clock) == "event"
     if dumped.target is None:
@@ -218,6 +240,12 @@ def restored_text(text: str, dumped: DumpStream) -> str:
     if options.trigger == "force_window_close" or (statement.query.window is not None and not by_event_time):
         return altered(statement, StreamOptions())
     return altered(statement, StreamOptions(fill_history=True))
+
+
+def _statement(text: str) -> CreateStream:
+    statement = parse_one(text)
+    assert isinstance(statement, CreateStream)
+    return statement
 
 
 @contextmanager

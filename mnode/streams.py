@@ -24,6 +24,7 @@ from penstock.common.errors import (
     InvalidStreamError,
     NotFoundError,
     NotSupportedError,
+    OutsideError,
     PenstockError,
     UnavailableError,
 )
@@ -514,6 +515,14 @@ class Streams:
                 self._catalog.set_stream_wanted(stream.id, "running")
                 self._controller.resume(stream.id)
 
+    def _note_delivery(self, name: str, problem: str) -> None:
+        """Has SHOW CONNECTIONS say how a stream fares with a connection."""
+        try:
+            connection = self._connections.find(name)
+        except NotFoundError:
+            return  # the stream and its connection were dropped meanwhile
+        self._connections.note(connection, OutsideError(problem) if problem else None)
+
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
     def find(self, name: str, *, if_exists: bool) -> StreamRecord | None:
@@ -855,6 +864,7 @@ class Streams:
             company=plan.company,
             snode_ids=nodes.snode_ids,
             connection=lambda: None if outside is None else self._connections.open(outside.connection),
+            note_delivery=lambda problem: None if outside is None else self._note_delivery(outside.connection, problem),
         ))
 
     def controller(self) -> Controller:

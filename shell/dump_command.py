@@ -29,7 +29,7 @@ def run_dump(arguments: argparse.Namespace, config: Config) -> int:
     size = sum(file.size for file in manifest.files())
     lines = [f"{manifest.row_count:,} rows of {tables:,} tables in {len(manifest.databases):,} databases, "
              f"{len(manifest.streams):,} streams into {target} ({size / 1e6:,.1f} MB, {seconds:.1f}s)"]
-    lines += [f"left out: stream {name} reads or writes a database that isn't dumped" for name in manifest.left_out]
+    lines += [f"left out: {name} reads or writes a database that isn't dumped" for name in manifest.left_out]
     if manifest.users:
         lines.append("users are listed without their passwords: they aren't restored")
     sys.stdout.write("\n".join(lines) + "\n")

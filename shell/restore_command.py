@@ -60,6 +60,8 @@ def _plan(restore: Restore, *, streams: bool) -> Iterator[str]:
         yield f"would create database {name}{was}: {len(database.tables):,} tables, {database.row_count:,} rows"
     if streams:
         yield from (f"would create function {function.name}" for function in manifest.functions)
+        yield from (f"would create connection {connection.name}" for connection in manifest.connections)
+        yield from (f"would create ingest {ingest.name}" for ingest in manifest.ingests)
         yield from (f"would create stream {stream.name}" for stream in manifest.streams)
 
 

@@ -55,9 +55,7 @@ class EngineProcess:
 
     def workers(self) -> list[psutil.Process]:
         """Returns the Python workers of the engine's Spark: children of the daemon."""
-        tree = psutil.Process(self.process.pid).children(recursive=True)
-        daemons = {process.pid for process in tree if _is_daemon(process)}
-        return [process for process in tree if process.ppid() in daemons]
+        return workers_below(self.process.pid)
 
     def close(self) -> None:
         """Ends the engine in order."""
@@ -70,6 +68,13 @@ class EngineProcess:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+def workers_below(pid: int) -> list[psutil.Process]:
+    """Returns the Python workers of the Spark of the engine in a process: children of the daemon."""
+    tree = psutil.Process(pid).children(recursive=True)
+    daemons = {process.pid for process in tree if _is_daemon(process)}
+    return [process for process in tree if process.ppid() in daemons]
 
 
 def _is_daemon(process: psutil.Process) -> bool:

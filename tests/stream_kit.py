@@ -21,7 +21,8 @@ from penstock.sql.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
 from penstock.sql.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
-from penstock.tasks.emit.build import OpenTarget, outside_writer
+from penstock.tasks.emit.build import OpenTarget, open_target, outside_writer
+from penstock.tasks.emit.courier import Target
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.local import LocalStream
 from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
@@ -215,8 +216,13 @@ class MemoryEnvironment:
         return MemoryWriter(self.kit.results, self.kit.writes, self.kit.plan.sink.key_column is not None)
 
     def outside_writer(self, task: TaskId, deployment: StreamDeployment, store: StateStore) -> OutsideWriter:
+        def open_with(connection: OpenedConnection, known: bool) -> Target:
+            if self.kit.open_target is not None:
+                return self.kit.open_target(connection, known)
+            return self.kit.around(open_target(task, deployment, connection, known))
+
         return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
-                              self.kit.open_target)[0]
+                              open_with)[0]
 
     def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
         return notifier_of(deployment, self.clock, self.wake, self.kit.open_url)
@@ -240,6 +246,7 @@ class StreamKit:
                  time_zone: str = "UTC", writer: Callable[[TaskId], ResultWriter] | None = None,
                  restarted: bool = False, committed: int | None = None,
                  connection: OpenedConnection | None = None, open_target: OpenTarget | None = None,
+                 around: Callable[[Target], Target] = lambda target: target,
                  open_url: OpenMouth = open_mouth) -> None:
         """`before` writes what is there when the stream is created, at `now_ms`; the clock keeps its own start.
 
@@ -248,12 +255,14 @@ class StreamKit:
 
         `store` may be shared by several kits, as may its clock; who made it closes it. `writer` makes what a sink task
         writes to, instead of `results`. `connection`: the one of INTO CONNECTION; `open_target` opens the target
-        instead of the product's. `open_url` opens the addresses of NOTIFY.
+        instead of the product's, `around` is what the product's is wrapped into. `open_url` opens the addresses
+        of NOTIFY.
         """
         self.root = root
         self.writer = writer
         self.connection = connection
         self.open_target = open_target
+        self.around = around
         self.open_url = open_url
         self.owns_store = store is None
         self.store = store or Store(root, Catalog(vnodes, tables, functions))

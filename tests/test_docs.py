@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 import shlex
 import subprocess
@@ -233,3 +234,16 @@ def test_connections_page_lists_the_options() -> None:
     for kind, rules in connection.RULES.items():
         named = re.findall(r"`([a-z_]+)`(\*?)(?=[ ,;]|$)", re.sub(r" \(.*?\)", "", rows[kind]))
         assert {(name, bool(star)) for name, star in named} == {(name, rule.secret) for name, rule in rules.items()}
+
+
+def test_connections_page_example_of_notify(con: Any) -> None:
+    """The stream of the example can be made, and its message is JSON."""
+    text = page("docs/connections.md").partition("## Notify")[2]
+    for statement in ("CREATE DATABASE d", "USE d",
+                      "CREATE STABLE meters (ts TIMESTAMP, current FLOAT) TAGS (site VARCHAR(20))"):
+        con.execute(statement)
+    [statement] = re.findall(r"^```sql\n(.*?);\n```", text, flags=re.MULTILINE | re.DOTALL)
+    plan = con.execute(f"EXPLAIN {statement}").fetchall()
+    assert any("https://alarm.example/hook, ws://screen.example:8080/halls" in line for (line,) in plan)
+    [message] = re.findall(r"^```json\n(.*?)```", text, flags=re.MULTILINE | re.DOTALL)
+    assert json.loads(message)["streams"][0]["streamName"] == "halls"

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from conftest import profile
 from data_directories import T0, make_directory, open_sandbox
 from faulty_fs import FaultyFs
 from hypothesis import given, settings
@@ -111,7 +112,7 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         return pa.table(found)
 
     for _ in range(draw(st.integers(0, 6))):
-        what = draw(st.sampled_from(["rows", "rows", "rows", "delete", "flush", "column", "normal", "tag"]))
+        what = draw(st.sampled_from(["rows", "rows", "rows", "delete", "flush", "column", "gone", "normal", "tag"]))
         at = (T0 + draw(st.integers(0, 40)) * 1000) * units
         if what == "rows":
             steps.append(rows())
@@ -120,6 +121,10 @@ def histories(draw: st.DrawFn) -> dict[str, Any]:
         elif what == "column" and "more" not in arrow:
             steps.append("ALTER STABLE d.m ADD COLUMN more DOUBLE")
             arrow["more"], kinds = pa.float64(), [*kinds, Kind.DOUBLE]
+        elif what == "gone" and "more" in arrow:
+            steps.append("ALTER STABLE d.m DROP COLUMN more")
+            del arrow["more"]
+            kinds = kinds[:-1]
         elif what == "normal":
             steps.append(f"INSERT INTO d.n VALUES ({at}, NULL) ({at + units}, 0.5)")
         elif what == "tag" and not json_tag:
@@ -152,7 +157,7 @@ def state_of(sandbox: Sandbox) -> list[Any]:
     ]
 
 
-@settings(max_examples=12)
+@settings(max_examples=300 if profile() == "nightly" else 8)
 @given(histories())
 def test_what_is_dumped_comes_back(history: dict[str, Any]) -> None:
     """Schema, child tables, tags and rows are equal, and a stream goes on and equals the batch answer."""
@@ -341,6 +346,8 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
             "CREATE STREAM f TRIGGER FORCE_WINDOW_CLOSE INTO y AS SELECT _wstart, sum(v) FROM m PARTITION BY tbname "
             "INTERVAL(1m)",
             "CREATE STREAM o INTO `Other`.z AS SELECT _wstart, sum(v) FROM d.m INTERVAL(1m)",
+            "CREATE STREAM n INTO w AS SELECT _wstart, sum(v) FROM m INTERVAL(1m) NOTIFY ('http://127.0.0.1:9/') "
+            "ON ('WINDOW_CLOSE')",
             "PAUSE STREAM p",
         ):
             sandbox.execute(statement)
@@ -349,10 +356,10 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
     dump(tmp_path / "data", tmp_path / "all")
     with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
         report = restore(tmp_path / "all", sandbox, {"d": "e", "Other": "d"})
-        assert report.streams == ["p", "f", "o"]
+        assert report.streams == ["p", "f", "o", "n"]
         catalog = sandbox.engine.catalog
         streams = {stream.name: stream for stream in catalog.streams()}
-        assert [streams[name].wanted for name in "pfo"] == ["paused", "running", "running"]
+        assert [streams[name].wanted for name in "pfon"] == ["paused", "running", "running", "paused"]
         assert all(stream.created_target for stream in streams.values())
         assert "FILL_HISTORY" not in streams["f"].text
         target = catalog.table_by_uid(streams["o"].target_uid)
@@ -361,8 +368,9 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
         assert "INTO `d`.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].text
 
 
-def test_streams_into_connections_wait_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Connections come with references to their secrets; what streams have sent they don't send again."""
+def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections come with references to their secrets; ingests, and streams into connections, wait. What streams have
+    sent they don't send again."""
     monkeypatch.setenv("THE_KEY", "very-secret")
     with open_sandbox(_made(tmp_path / "data")) as sandbox:
         for statement in (
@@ -371,6 +379,8 @@ def test_streams_into_connections_wait_to_be_resumed(tmp_path: Path, monkeypatch
             f"CREATE CONNECTION out TYPE files WITH (url='file://{tmp_path}/out', key='env:THE_KEY')",
             "CREATE STREAM s TRIGGER AT_ONCE FILL_HISTORY 1 INTO CONNECTION out (PATH 'x', FORMAT json) AS "
             "SELECT _wstart, sum(v) v FROM m INTERVAL(1m)",
+            "CREATE INGEST i FROM CONNECTION out (FORMAT csv, SCHEMA 'ts,v,device', PATH '*.csv') INTO d.m "
+            "TBNAME ($.device)",
         ):
             sandbox.execute(statement)
         connection = sandbox.engine.catalog.connection("out")
@@ -380,15 +390,24 @@ def test_streams_into_connections_wait_to_be_resumed(tmp_path: Path, monkeypatch
     assert b"very-secret" not in written
     assert manifest.streams[0].target is None
     with open_sandbox(_made(tmp_path / "new"), disableStream=True) as sandbox:
-        report = restore(tmp_path / "dump", sandbox)
+        report = restore(tmp_path / "dump", sandbox, {"d": "e"})
         assert not report.problems
         assert sandbox.engine.catalog.connection("out") == connection
+        (ingest,) = sandbox.engine.catalog.ingests()
+        target = sandbox.engine.catalog.table("e", "m")
+        assert target is not None
+        assert (ingest.wanted, ingest.target_uid) == ("paused", target.uid)
+        assert "INTO `e`.m" in ingest.text
+        assert "RESUME INGEST when it doesn't" in ingest.wanted_reason
         (stream,) = sandbox.engine.catalog.streams()
         assert (stream.wanted, stream.connections) == ("paused", ("out",))
         assert "RESUME STREAM when it doesn't" in stream.wanted_reason
         assert "FILL_HISTORY 0" in stream.text
         sandbox.execute("ALTER CONNECTION out SET (timeout='3s')")
-        assert list(restore(tmp_path / "dump", sandbox, resume=True).problems) == ["connection out"]
+        again = restore(tmp_path / "dump", sandbox, {"d": "e"}, resume=True)
+        assert list(again.problems) == ["connection out"]
+    with open_sandbox(tmp_path / "new") as sandbox:
+        assert {row["state"] for row in table(sandbox, "SHOW INGESTS").to_pylist()} <= {"PAUSED", "FAILED"}
 
 
 def test_functions_come_with_their_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -39,6 +39,7 @@ EDGES: dict[str, tuple[str, ...]] = {
     "fastavro": ("tasks/connectors/avro.py",),
     "psycopg": ("tasks/connectors/postgres.py",),
     "httpx": ("tasks/connectors/webhook.py",),
+    "websockets": ("tasks/connectors/websocket.py",),
     "grpc": ("shell/flight_sql/*.py",),
     "google": ("shell/flight_sql/messages.py",),
     "prompt_toolkit": ("shell/*.py",),

@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -76,8 +77,10 @@ def outside_error(connection: OpenedConnection, reason: ReasonCode | OSError) ->
 class Publisher:
     """A client that publishes, and waits until the broker has taken everything."""
 
-    def __init__(self, connection: OpenedConnection, client_id: str) -> None:
-        """Connects. Raises OutsideErrors."""
+    def __init__(self, connection: OpenedConnection, name: str) -> None:
+        """Connects, as the connection's client id and `name`: only one client may have an id. Raises OutsideErrors."""
+        client_id = "-".join(filter(None, (connection.options.get("client_id"), name)))
+        connection = replace(connection, options={**connection.options, "client_id": client_id})
         self._connection = connection
         self._answers: list[ReasonCode] = []
         self._answered = threading.Event()

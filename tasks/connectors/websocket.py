@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from contextlib import ExitStack
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ConnectionFailedError, LoginRefusedError, OutsideError, TargetMissingError
@@ -20,15 +21,14 @@ class Talker:
     def __init__(self, connection: OpenedConnection) -> None:
         """Raises OutsideErrors."""
         self._connection = connection
+        self._open = ExitStack()
         url = connection.options["url"]
         try:
-            opened = open_websocket(
+            self._socket: ClientConnection = self._open.enter_context(open_websocket(
                 url, open_timeout=connection.timeout_s, close_timeout=1, proxy=None, compression=None,
-                ssl=ssl.create_default_context() if url.startswith("wss:") else None)
+                ssl=ssl.create_default_context() if url.startswith("wss:") else None))
         except (OSError, WebSocketException) as error:
             raise outside_error(connection, error) from None
-        assert isinstance(opened, ClientConnection)
-        self._socket = opened
 
     def say(self, text: str) -> None:
         """Returns once the other side has taken the text: it has answered a ping that came behind it.
@@ -46,7 +46,7 @@ class Talker:
 
     def close(self) -> None:
         try:
-            self._socket.close()
+            self._open.close()
         except (OSError, WebSocketException) as error:
             raise outside_error(self._connection, error) from None
 

@@ -8,7 +8,6 @@ from functools import partial
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
-from penstock.planner.stream import OutsidePlan
 from penstock.tasks.dead_letters import DeadLetters
 from penstock.tasks.emit.courier import Courier, Target
 from penstock.tasks.emit.dead_results import DeadResultTable
@@ -26,11 +25,11 @@ OpenTarget = Callable[[OpenedConnection, bool], Target]
 
 def outside_writer(
     task: TaskId, deployment: StreamDeployment, store: StateStore, clock: Clock, wake: Callable[[], None],
-    dead_writer: Callable[[], ResultWriter], open_target: OpenTarget | None = None,
+    dead_writer: Callable[[], ResultWriter], open_with: OpenTarget | None = None,
 ) -> tuple[OutsideWriter, Courier]:
     """Returns the writer of a sink task, and its courier, which isn't started. `dead_writer` makes one for the DLQ.
 
-    `open_target`: instead of what the plan says.
+    `open_with` opens something else than the target of the plan.
     """
     plan, settings = deployment.plan, deployment.settings
     outside = plan.sink.outside
@@ -42,42 +41,46 @@ def outside_writer(
         letters = DeadLetters(plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, task,
                               deployment.vgroup_ids[task.index], plan.source.precision, dead_writer())
         dead = DeadResultTable(letters, rows, plan.sink.text, clock)
-    courier = Courier(open_target or partial(_open, task, deployment, outside, rows), deployment.connection, clock,
-                      wake, dead=dead, give_up_after_s=settings.retry_time_s)
+    courier = Courier(open_with or partial(open_target, task, deployment), deployment.connection, clock, wake,
+                      dead=dead, give_up_after_s=settings.retry_time_s)
     if plan.emits_at_checkpoints:
         return StagedWriter(rows, courier, store, _BACKLOG_QUEUES * settings.queue_bytes), courier
     return DirectWriter(rows, courier), courier
 
 
-def _open(
-    task: TaskId, deployment: StreamDeployment, outside: OutsidePlan, rows: OutsideRows, connection: OpenedConnection,
-    known: bool,
-) -> Target:
-    """Opens the target. Libraries are needed by who uses them only."""
-    stream = deployment.name
+def open_target(task: TaskId, deployment: StreamDeployment, connection: OpenedConnection, known: bool) -> Target:
+    """Opens the target of one sink task; see `Courier`. Libraries are needed by who uses them only."""
+    stream, sink = deployment.name, deployment.plan.sink
+    outside, rows = sink.outside, OutsideRows(sink, stream)
+    assert outside is not None
     name = f"penstock-{stream}-{deployment.stream_id:x}-{task.index}"
     match outside.kind:
         case "postgres":
             from penstock.tasks.emit.postgres_table import PostgresTable
             from penstock.tasks.emit.postgres_target import PostgresTarget
 
-            table = PostgresTable(deployment.plan.sink)
+            table = PostgresTable(sink)
             return PostgresTarget(connection, table, task, stream, deployment.attempt, known=known)
         case "files":
+            from penstock.tasks.connectors.files import Folder
             from penstock.tasks.emit.files_target import FilesTarget
 
-            return FilesTarget(connection, outside, rows, stream, task.index)
+            return FilesTarget(Folder(connection, outside.place), outside, rows, stream, task.index)
         case "kafka":
+            from penstock.tasks.connectors.kafka import Sender
             from penstock.tasks.emit.kafka_target import KafkaTarget, KafkaTransactionTarget
 
-            if deployment.plan.emits_at_checkpoints:
-                return KafkaTransactionTarget(connection, outside, rows, name)
-            return KafkaTarget(connection, outside, rows)
+            if not deployment.plan.emits_at_checkpoints:
+                return KafkaTarget(Sender(connection, outside.place), outside, rows)
+            sender = Sender(connection, outside.place, transactional_id=name, group=name)
+            return KafkaTransactionTarget(sender, outside, rows)
         case "mqtt":
+            from penstock.tasks.connectors.mqtt import Publisher
             from penstock.tasks.emit.mqtt_target import MqttTarget
 
-            return MqttTarget(connection, outside, rows, name)
+            return MqttTarget(Publisher(connection, name), outside, rows)
         case "webhook":
+            from penstock.tasks.connectors.webhook import Poster
             from penstock.tasks.emit.webhook_target import WebhookTarget
 
-            return WebhookTarget(connection, outside, rows, stream)
+            return WebhookTarget(Poster(connection, outside.place), rows, stream)

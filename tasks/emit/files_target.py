@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from penstock.common.connection import OpenedConnection
 from penstock.planner.stream import OutsidePlan
 from penstock.sql.statements import OutsideFormat
 from penstock.tasks.connectors.files import Folder
@@ -22,13 +21,12 @@ _ENDINGS: dict[OutsideFormat, str] = {"parquet": "parquet", "json": "jsonl", "cs
 class FilesTarget:
     """A folder. A delivery that comes again replaces its own file: exactly once."""
 
-    def __init__(self, connection: OpenedConnection, plan: OutsidePlan, rows: OutsideRows, stream: str, index: int
-                 ) -> None:
+    def __init__(self, folder: Folder, plan: OutsidePlan, rows: OutsideRows, stream: str, index: int) -> None:
         assert plan.format is not None
         self._format = plan.format
         self._rows = rows
         self._prefix = f"{stream}-{index}"
-        self._folder = Folder(connection, plan.place)
+        self._folder = folder
 
     def deliver(self, delivery: Delivery) -> None:
         number = delivery.number

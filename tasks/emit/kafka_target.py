@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from penstock.common.connection import OpenedConnection
 from penstock.planner.stream import OutsidePlan
 from penstock.tasks.connectors.kafka import Message, Sender
 from penstock.tasks.emit.courier import Delivery
@@ -17,10 +16,10 @@ from penstock.tasks.emit.rows import OutsideRows, json_text
 class KafkaTarget:
     """A topic. At least once: a delivery that fails half-way is sent again as a whole."""
 
-    def __init__(self, connection: OpenedConnection, plan: OutsidePlan, rows: OutsideRows) -> None:
+    def __init__(self, sender: Sender, plan: OutsidePlan, rows: OutsideRows) -> None:
         self._rows = rows
         self._encode = Encoder(plan.format, rows)
-        self._sender = Sender(connection, plan.place)
+        self._sender = sender
 
     def deliver(self, delivery: Delivery) -> None:
         refuse(self._sender.send(kafka_messages(self._rows, delivery.rows, self._encode)))
@@ -32,14 +31,14 @@ class KafkaTarget:
 class KafkaTransactionTarget:
     """A topic in which each delivery is one transaction, which leaves the delivery's number as its mark.
 
-    A delivery whose mark is there was committed, whatever was heard of it. `name` is that of the task everywhere: who
-    opens a target of the same name keeps all earlier ones from going on.
+    A delivery whose mark is there was committed, whatever was heard of it. A sender of the same transactional id keeps
+    all earlier ones from going on.
     """
 
-    def __init__(self, connection: OpenedConnection, plan: OutsidePlan, rows: OutsideRows, name: str) -> None:
+    def __init__(self, sender: Sender, plan: OutsidePlan, rows: OutsideRows) -> None:
         self._rows = rows
         self._encode = Encoder(plan.format, rows)
-        self._sender = Sender(connection, plan.place, transactional_id=name, group=name)
+        self._sender = sender
         self._mark = self._sender.mark()
 
     def deliver(self, delivery: Delivery) -> None:

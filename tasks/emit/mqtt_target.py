@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from penstock.common.connection import OpenedConnection
 from penstock.planner.stream import OutsidePlan
 from penstock.planner.stream_outside import filled_in
 from penstock.tasks.connectors.mqtt import Publisher
@@ -14,11 +13,11 @@ from penstock.tasks.emit.rows import OutsideRows
 class MqttTarget:
     """Topics of a broker, each result a message. At least once."""
 
-    def __init__(self, connection: OpenedConnection, plan: OutsidePlan, rows: OutsideRows, name: str) -> None:
+    def __init__(self, publisher: Publisher, plan: OutsidePlan, rows: OutsideRows) -> None:
         self._plan = plan
         self._rows = rows
         self._encode = Encoder(plan.format, rows)
-        self._publisher = Publisher(connection, name)
+        self._publisher = publisher
 
     def deliver(self, delivery: Delivery) -> None:
         messages = ((filled_in(self._plan.place, event.values), self._encode(event))

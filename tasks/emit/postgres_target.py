@@ -87,8 +87,9 @@ class PostgresTarget:
 
     def _prepare(self) -> None:
         timeout_ms = round(self._connection.timeout_s * 1000)
+        # Whoever waits for a lock shall hear so, and not only that it took too long.
         for name, value in (("TimeZone", "UTC"), ("statement_timeout", str(timeout_ms)),
-                            ("lock_timeout", str(timeout_ms)), ("application_name", self._mark)):
+                            ("lock_timeout", str(timeout_ms * 4 // 5)), ("application_name", self._mark)):
             self._session.execute("SELECT set_config(%s, %s, false)", (name, value))
         self._fence()
         if not self._ask("SELECT to_regclass(%s) IS NOT NULL", self._table.name)[0][0]:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 
-from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ContentRefusedError, RowRefusedError
-from penstock.planner.stream import OutsidePlan
 from penstock.tasks.connectors.webhook import Poster
 from penstock.tasks.emit.courier import Delivery
 from penstock.tasks.emit.rows import IDENTITY, Event, OutsideRows, json_text
@@ -16,10 +14,10 @@ from penstock.tasks.emit.rows import IDENTITY, Event, OutsideRows, json_text
 class WebhookTarget:
     """An address to which rows are posted as JSON: `{"stream": name, "rows": [...]}`. At least once."""
 
-    def __init__(self, connection: OpenedConnection, plan: OutsidePlan, rows: OutsideRows, stream: str) -> None:
+    def __init__(self, poster: Poster, rows: OutsideRows, stream: str) -> None:
         self._rows = rows
         self._stream = stream
-        self._poster = Poster(connection, plan.place)
+        self._poster = poster
 
     def deliver(self, delivery: Delivery) -> None:
         self._post(list(self._rows.events(delivery.rows)), 0)

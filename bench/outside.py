@@ -1,0 +1,324 @@
+"""Messages of a broker, joined and put into windows, end up in PostgreSQL, while worker and engine are killed.
+
+`python -m bench.outside --broker kafka --messages 1000000`: meters and weather stations send messages; two ingests put
+them into super tables; a stream joins the rows of each site, and upserts a result per site and ten seconds. A worker
+is killed (SIGKILL) when 30 % of the messages are sent, the engine at 60 %. Afterwards single windows are sent, and the
+time until PostgreSQL has their results is taken. In the end its table must be the answer of DuckDB over all messages.
+Brokers and PostgreSQL are processes of this machine; the Kafka brokers are those that librdkafka simulates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+import duckdb
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from engine_process import workers_below  # noqa: E402
+from outside_servers import Kafka, Mosquitto, Postgres  # noqa: E402
+from serve_kit import Served  # noqa: E402
+
+import penstock  # noqa: E402
+from penstock.common.errors import PenstockError  # noqa: E402
+
+METERS, SITES = 100, 10
+PER_SECOND = METERS + SITES
+WINDOW_S = 10
+BEGIN_MS = 1_700_000_000_000
+_PATIENCE_S = 300.0
+_PARTITIONS = 16
+
+TABLES = (
+    "CREATE DATABASE plant VGROUPS 2",
+    "CREATE STABLE plant.meters (ts TIMESTAMP, power BIGINT) TAGS (site INT)",
+    "CREATE STABLE plant.weather (ts TIMESTAMP, celsius BIGINT) TAGS (site INT)",
+)
+INGESTS = (
+    "CREATE INGEST meters FROM CONNECTION broker (TOPIC 'meters', FORMAT JSON{more}) "
+    "INTO plant.meters (power = $.power) TAGS (site = $.site) TBNAME ($.name) TS FROM $.ts ON_ERROR FAIL",
+    "CREATE INGEST weather FROM CONNECTION broker (TOPIC 'weather', FORMAT JSON{more}) "
+    "INTO plant.weather (celsius = $.celsius) TAGS (site = $.site) TBNAME ($.name) TS FROM $.ts ON_ERROR FAIL",
+)
+STREAM = (
+    "CREATE STREAM hot TRIGGER WINDOW_CLOSE WATERMARK 2s IGNORE EXPIRED 0 IGNORE UPDATE 0 "
+    "INTO CONNECTION store (TABLE 'hot') AS "
+    "SELECT _wstart, count(*) AS n, sum(m.power * w.celsius) AS heat, max(m.power) AS peak "
+    "FROM plant.meters m JOIN plant.weather w ON m.site = w.site AND m.ts BETWEEN w.ts AND w.ts + 999a "
+    f"PARTITION BY m.site INTERVAL({WINDOW_S}s)"
+)
+ANSWER = (
+    f"SELECT second // {WINDOW_S} AS piece, number % {SITES} AS site, count(*) AS n, "
+    "sum((second * 7 + number) % 1000 * ((second + number % 10) % 40))::BIGINT AS heat, "
+    "max((second * 7 + number) % 1000) AS peak "
+    f"FROM range(?) AS seconds(second), range({METERS}) AS meters(number) GROUP BY ALL"
+)
+FOUND = (f"SELECT ((extract(epoch FROM _wstart) * 1000)::bigint - {BEGIN_MS}) / {WINDOW_S * 1000}, site, n, heat, peak "
+         "FROM hot")
+
+
+class Sender(Protocol):
+    """Sends messages to a broker; `flush` returns when it has all of them."""
+
+    def send(self, topic: str, key: str, text: str) -> None: ...
+
+    def flush(self) -> None: ...
+
+
+class KafkaSender:
+    """Sends with a key, compressed: simulated brokers keep no more than 5 MiB of a partition."""
+
+    def __init__(self, kafka: Kafka) -> None:
+        from confluent_kafka import Producer
+
+        self._producer = Producer({
+            "bootstrap.servers": kafka.servers, "compression.type": "zstd", "linger.ms": 5, "enable.idempotence": True,
+            "queue.buffering.max.messages": 100_000, "batch.size": 500_000})
+
+    def send(self, topic: str, key: str, text: str) -> None:
+        while True:
+            try:
+                self._producer.produce(topic, text, key)
+                return
+            except BufferError:
+                self._producer.poll(0.01)
+
+    def flush(self) -> None:
+        assert self._producer.flush(_PATIENCE_S) == 0
+
+
+class MqttSender:
+    """Sends with QoS 1; few messages are under way at a time."""
+
+    def __init__(self, broker: Mosquitto) -> None:
+        from paho.mqtt import client as mqtt
+
+        self._client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
+        self._client.username_pw_set(broker.username, broker.password)
+        self._room = threading.BoundedSemaphore(_UNDER_WAY)
+        self._client.on_publish = lambda *_: self._room.release()
+        self._client.max_inflight_messages_set(_UNDER_WAY)
+        self._client.connect("127.0.0.1", broker.port)
+        self._client.loop_start()
+
+    def send(self, topic: str, key: str, text: str) -> None:
+        self._room.acquire()
+        self._client.publish(topic, text, qos=1)
+
+    def flush(self) -> None:
+        for _ in range(_UNDER_WAY):
+            assert self._room.acquire(timeout=_PATIENCE_S)
+        for _ in range(_UNDER_WAY):
+            self._room.release()
+
+
+_UNDER_WAY = 2_000
+
+
+def messages(first: int, last: int) -> Iterator[tuple[str, str, str]]:
+    """Yields (topic, key, message) of all meters and stations from one second to before another."""
+    for second in range(first, last):
+        ts = BEGIN_MS + second * 1000
+        for site in range(SITES):
+            name = f"w{site}"
+            celsius = (second + site) % 40
+            yield "weather", name, f'{{"name": "{name}", "site": {site}, "ts": {ts}, "celsius": {celsius}}}'
+        for number in range(METERS):
+            name = f"m{number}"
+            power = (second * 7 + number) % 1000
+            text = {"name": name, "site": number % SITES, "ts": ts + number, "power": power}
+            yield "meters", name, json.dumps(text)
+
+
+class Plant:
+    """The engine that is killed, and what it is connected to."""
+
+    def __init__(self, folder: Path, environment: dict[str, str]) -> None:
+        self._folder = folder
+        self._environment = environment
+        self.served = self._start()
+
+    def _start(self) -> Served:
+        settings = {"checkpointInterval": "5s", "spark.master": "local[16]", "streamSinkDataRate": 0,
+                    "sinkCallsPerSecond": 1000, "memtableSize": "64MiB", "walSegmentSize": "64MiB"}
+        return Served(self._folder / "data", settings, **self._environment)
+
+    def connect(self) -> Any:
+        return penstock.connect(host="127.0.0.1", port=self.served.port)
+
+    def execute(self, *statements: str) -> None:
+        with self.connect() as connection:
+            for statement in statements:
+                connection.cursor().execute(statement)
+
+    def kill_worker(self) -> None:
+        """Kills a Python worker of Spark that has worked the most."""
+        max(workers_below(self.served.process.pid), key=lambda process: sum(process.cpu_times()[:2])).kill()
+
+    def kill_engine(self) -> float:
+        """Kills the engine, starts it again and returns how many seconds that took."""
+        started = time.monotonic()
+        self.served.end(signal.SIGKILL)
+        self.served = self._start()
+        return time.monotonic() - started
+
+
+def main() -> int:
+    """Runs what the command line asks for; returns 1 if the answer is wrong."""
+    parser = argparse.ArgumentParser(prog="python -m bench.outside", description=__doc__)
+    parser.add_argument("--broker", choices=("kafka", "mqtt"), default="kafka")
+    parser.add_argument("--messages", type=int, default=1_000_000, help="before the single windows (default 1,000,000)")
+    parser.add_argument("--windows", type=int, default=30, help="that are sent one by one (default 30)")
+    parser.add_argument("--no-kills", action="store_true", help="kill nothing")
+    options = parser.parse_args()
+    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="penstock-outside-") as name:
+        folder = Path(name)
+        store = Postgres()
+        stack.callback(store.remove)
+        store.start()
+        broker: Kafka | Mosquitto
+        if options.broker == "kafka":
+            broker = Kafka()
+            stack.callback(broker.close)
+            for topic in ("meters", "weather"):
+                broker.create_topic(topic, _PARTITIONS)
+            sender: Sender = KafkaSender(broker)
+            connection = f"CREATE CONNECTION broker TYPE kafka WITH (servers='{broker.servers}')"
+            secrets = {"STORE": store.password}
+        else:
+            broker = Mosquitto(folder, "max_queued_messages 0", "max_inflight_messages 1000")
+            broker.start()
+            stack.callback(broker.stop)
+            sender = MqttSender(broker)
+            connection = (f"CREATE CONNECTION broker TYPE mqtt WITH (url='{broker.url}', "
+                          f"username='{broker.username}', password='env:BROKER')")
+            secrets = {"STORE": store.password, "BROKER": broker.password}
+        plant = Plant(folder, secrets)
+        stack.callback(lambda: plant.served.end())
+        plant.execute(
+            *TABLES, connection,
+            f"CREATE CONNECTION store TYPE postgres WITH (host='127.0.0.1', port='{store.port}', "
+            f"database='{store.database}', username='{store.username}', password='env:STORE')",
+            STREAM, *(text.format(more="" if options.broker == "kafka" else ", QOS 1") for text in INGESTS))
+        return Run(plant, store, sender, options).run()
+
+
+class Run:
+    """One run: all messages, the kills, then single windows."""
+
+    def __init__(self, plant: Plant, store: Postgres, sender: Sender, options: argparse.Namespace) -> None:
+        self._plant = plant
+        self._store = store.connect()
+        self._sender = sender
+        self._options = options
+
+    def run(self) -> int:
+        options = self._options
+        seconds = options.messages // PER_SECOND // WINDOW_S * WINDOW_S
+        self._await(self._has_table, "the stream has not made its table")
+        started = time.monotonic()
+        for share, act in self._acts():
+            until = int(seconds * share)
+            self._send(getattr(self, "_sent", 0), until)
+            act()
+        self._sender.flush()
+        sent_s = time.monotonic() - started
+        # The next second closes the last window but one; all are compared in the end.
+        pieces = seconds // WINDOW_S
+        self._send(seconds, seconds + WINDOW_S)
+        self._sender.flush()
+        self._await(lambda: self._pieces() >= pieces * SITES, "results are missing")
+        done_s = time.monotonic() - started
+        print(f"{seconds * PER_SECOND:,} messages by {options.broker}: sent in {sent_s:.1f} s, all results in "
+              f"PostgreSQL after {done_s:.1f} s, {seconds * PER_SECOND / done_s:,.0f} messages/s")
+        delays = []
+        end = seconds + WINDOW_S
+        for _ in range(options.windows):
+            self._send(end, end + WINDOW_S)
+            self._sender.flush()
+            moment = time.monotonic()
+            end += WINDOW_S
+            wanted = (end // WINDOW_S - 1) * SITES
+            self._await(lambda wanted=wanted: self._pieces() >= wanted, "a window is missing")  # type: ignore[misc]
+            delays.append((time.monotonic() - moment) * 1000)
+        if delays:
+            print(f"a window's results after its last message: median {statistics.median(delays):.0f} ms, "
+                  f"longest {max(delays):.0f} ms of {len(delays)}")
+        return self._compare(end)
+
+    def _acts(self) -> list[tuple[float, Callable[[], object]]]:
+        nothing = (1.0, lambda: None)
+        if self._options.no_kills:
+            return [nothing]
+
+        def kill_worker() -> None:
+            self._plant.kill_worker()
+            print("a worker was killed")
+
+        def kill_engine() -> None:
+            print(f"the engine was killed, and serves again after {self._plant.kill_engine():.1f} s")
+
+        return [(0.3, kill_worker), (0.6, kill_engine), nothing]
+
+    def _send(self, first: int, last: int) -> None:
+        for topic, key, text in messages(first, last):
+            self._sender.send(topic, key, text)
+        self._sent = last
+
+    def _has_table(self) -> bool:
+        found = self._store.execute("SELECT to_regclass('hot')").fetchone()
+        return bool(found and found[0])
+
+    def _pieces(self) -> int:
+        found = self._store.execute("SELECT count(*) FROM hot").fetchone()
+        return int(found[0]) if found else 0
+
+    def _await(self, condition: Callable[[], bool], problem: str) -> None:
+        deadline = time.monotonic() + _PATIENCE_S
+        pause = threading.Event()
+        while not condition():
+            if time.monotonic() > deadline:
+                raise SystemExit(f"{problem}\n{self._story()}")
+            pause.wait(0.002)
+
+    def _story(self) -> str:
+        """What the engine says of itself."""
+        lines = []
+        try:
+            with self._plant.connect() as connection:
+                for text in ("SHOW STREAMS", "SHOW INGESTS", "SHOW CONNECTIONS", "SELECT count(*) FROM plant.meters",
+                             "SELECT count(*) FROM plant.weather"):
+                    cursor = connection.cursor()
+                    cursor.execute(text)
+                    lines.append(f"{text}: {cursor.fetchall()}")
+        except PenstockError as error:
+            lines.append(str(error))
+        return "\n".join(lines)
+
+    def _compare(self, seconds: int) -> int:
+        """Compares all windows that are closed with the answer of DuckDB over all messages."""
+        closed = seconds // WINDOW_S - 1
+        answer = {row[:2]: row[2:] for row in duckdb.execute(ANSWER, [closed * WINDOW_S]).fetchall()}
+        found = {(int(row[0]), int(row[1])): tuple(map(int, row[2:])) for row in self._store.execute(FOUND).fetchall()}
+        found = {key: row for key, row in found.items() if key[0] < closed}
+        wrong = [key for key in answer.keys() | found.keys() if answer.get(key) != found.get(key)]
+        for key in sorted(wrong)[:10]:
+            print(f"window {key[0]} of site {key[1]}: {found.get(key)} instead of {answer.get(key)}")
+        print(f"{len(answer):,} results, {len(wrong)} differ from DuckDB's")
+        return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
