@@ -40,7 +40,7 @@ def analysis(
         first, last = earlier.get(edge.task), later.get(edge.task)
         if first is None or last is None or last.status.elapsed_s <= first.elapsed_s:
             continue
-        row = _row(edge.task, names, work_of(plan, edge), first, last)
+        row = _row(edge.task, names, work_of(plan, edge, names.vnodes), first, last)
         rows.append(row)
         rows_in, rows_out = row[1:3]
         if edge.task.level == "source":

@@ -66,7 +66,7 @@ class StreamRecord:
     names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
     `connections`: the names of the connections that it uses.
     Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
-    if not by its owner.
+    if not by its owner. `other_uid`, `other_child_uid` and `other_columns` are of the right side of a join.
     """
 
     id: int
@@ -90,7 +90,25 @@ class StreamRecord:
     last_checkpoint_id: int = 0
     replaces: int | None = None
     wanted_reason: str = ""
+    other_uid: int | None = None
+    other_child_uid: int | None = None
+    other_columns: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
+
+    @property
+    def source_uids(self) -> tuple[int, ...]:
+        """The tables that the stream reads: one, or two that it joins."""
+        return (self.source_uid,) if self.other_uid is None else (self.source_uid, self.other_uid)
+
+    def reads(self, table: Table) -> bool:
+        """Whether it reads rows of this table, and couldn't go on without it."""
+        sides = ((self.source_uid, self.child_uid), (self.other_uid, self.other_child_uid))
+        return any(uid == table.storage_uid and (table.kind != "child" or child == table.uid) for uid, child in sides)
+
+    def reads_column(self, table: Table, physical: str) -> bool:
+        """Whether it reads this column of a table."""
+        sides = ((self.source_uid, self.source_columns), (self.other_uid, self.other_columns))
+        return any(uid == table.uid and physical in columns for uid, columns in sides)
 
 
 @dataclass(frozen=True, slots=True)
@@ -980,6 +998,7 @@ def _stream(value: dict[str, Any]) -> StreamRecord:
     """Returns a stream from its entry, also from one of an older version."""
     value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
     value["source_columns"] = tuple(value["source_columns"])
+    value["other_columns"] = tuple(value.get("other_columns", ()))
     value["functions"] = tuple(value.get("functions", ()))
     value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
     value["connections"] = tuple(value.get("connections", ()))

@@ -155,7 +155,7 @@ class ControllerSettings:
 
 @dataclass(frozen=True, slots=True)
 class RunningStream:
-    """A stream, or an ingest, that shall run. `start_versions` belong to `vgroup_ids`, as in `StreamDeployment`.
+    """A stream, or an ingest, that shall run. `start_versions` belong to its source tasks, as in `StreamDeployment`.
 
     `children` returns the source's child tables per vnode as of now, as `StreamDeployment.children`.
     `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
@@ -195,6 +195,11 @@ class RunningStream:
     @property
     def nodes(self) -> Nodes:
         return Nodes(self.vgroup_ids, self.snode_ids)
+
+    @property
+    def source_vgroup_ids(self) -> tuple[int, ...]:
+        """The vnode of each source task; the first are `vgroup_ids`."""
+        return self.vgroup_ids if isinstance(self.plan, IngestPlan) else self.plan.source_vgroup_ids(self.vgroup_ids)
 
     def deployment(
         self, attempt: int, checkpoint_id: int | None, paused: bool, settings: TaskSettings | None = None
@@ -1119,7 +1124,7 @@ class StreamController:
             self._post_event(stream_id, entry.stream.settings.rates)  # they changed since it was prepared
         self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
-            stream_id, attempt, frozenset(entry.tasks), entry.stream.vgroup_ids, entry.last_checkpoint_id,
+            stream_id, attempt, frozenset(entry.tasks), entry.stream.source_vgroup_ids, entry.last_checkpoint_id,
             entry.stream.checkpoint_interval_s,
         )
         self._handle_checkpoint(running)

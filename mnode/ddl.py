@@ -137,14 +137,15 @@ class Ddl:
         database = require_user_database(statement.name, self._catalog)
         inside = []
         for stream in self._catalog.streams():
-            source, target = self._stream_tables(stream)
-            touched = {table.database for table in (source, target) if table is not None}
+            *sources, _ = tables = self._stream_tables(stream)
+            touched = {table.database for table in tables if table is not None}
             if database.name in touched:
                 if len(touched) > 1:
+                    is_source = any(table is not None and table.database == database.name for table in sources)
                     raise InUseError(
                         f"database {database.name} is used by stream {stream.name}, whose "
-                        f"{'target' if source is not None and source.database == database.name else 'source'} is "
-                        "in another database", hint=f"DROP STREAM {stream.name} first")
+                        f"{'target' if is_source else 'source'} is in another database",
+                        hint=f"DROP STREAM {stream.name} first")
                 inside.append(stream)
         for ingest in self._catalog.ingests():
             target = self._catalog.table_by_uid(ingest.target_uid)
@@ -515,12 +516,12 @@ class Ddl:
         if table.column(name) is not None:
             raise AlreadyExistsError(f"{table.name} has a column or tag {name} already", code=_DUPLICATE)
 
-    def _stream_tables(self, stream: StreamRecord) -> tuple[Table | None, Table | None]:
-        return self._catalog.table_by_uid(stream.source_uid), self._catalog.table_by_uid(stream.target_uid)
+    def _stream_tables(self, stream: StreamRecord) -> tuple[Table | None, ...]:
+        return tuple(self._catalog.table_by_uid(uid) for uid in (*stream.source_uids, stream.target_uid))
 
     def _refuse_if_streamed(self, table: Table) -> None:
         for stream in self._catalog.streams():
-            if stream.source_uid == table.storage_uid and (table.kind != "child" or stream.child_uid == table.uid):
+            if stream.reads(table):
                 raise _in_use(table, stream, "reads")
             if stream.target_uid == table.storage_uid and table.kind != "child":
                 raise _in_use(table, stream, "writes")
@@ -541,7 +542,7 @@ class Ddl:
     def _refuse_if_column_streamed(self, table: Table, column: Column) -> None:
         self._refuse_if_target(table)
         for stream in self._catalog.streams():
-            if stream.source_uid == table.uid and column.physical in stream.source_columns:
+            if stream.reads_column(table, column.physical):
                 raise InUseError(f"column {column.name} of {table.name} is read by stream {stream.name}",
                                  hint=f"DROP STREAM {stream.name} first")
 

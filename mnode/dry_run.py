@@ -62,6 +62,8 @@ class DryRun:
         Raises what CREATE STREAM would, InvalidStatementError for a sample that is too large or has no such table.
         """
         plan = self._plan(statement.stream, session)
+        if plan.join is not None:
+            raise NotSupportedError("DRY RUN is for streams over one table", hint="SELECT gives what a join will give")
         if plan.sink.outside is not None:
             raise NotSupportedError("a dry run has no connections",
                                     hint="write INTO a table's name: the results are the same")

@@ -262,7 +262,7 @@ class LocalController:
         stream = entry.stream
         now_ms = self._clock.now_ms()
         record = commit_record(
-            stream.stream_id, entry.checkpoint_id, entry.attempt, stream.vgroup_ids,
+            stream.stream_id, entry.checkpoint_id, entry.attempt, stream.source_vgroup_ids,
             [(ack, float(now_ms - started_ms)) for ack in done], started_ms, float(now_ms - started_ms))
         self._records.write(record, stream.savepoints())
         kept = tuple(id_ for id_ in self._records.ids(stream.stream_id) if id_ != record.checkpoint_id)

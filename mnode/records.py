@@ -121,12 +121,16 @@ def commit_record(
     started_ms: int,
     duration_ms: float,
 ) -> CommitRecord:
-    """Returns the record of a checkpoint that all tasks have acknowledged, each so many ms after its start."""
+    """Returns the record of a checkpoint that all tasks have acknowledged, each so many ms after its start.
+
+    `vgroup_ids`: the vnode of each source task. Where both sides of a join read one, the lesser version counts.
+    """
     parts = sorted(acknowledged, key=lambda part: part[0].task)
     versions: dict[int, int] = {}
     for checkpoint, _ in parts:
         if checkpoint.version is not None:  # those of an ingest follow no log
-            versions[vgroup_ids[checkpoint.task.index]] = checkpoint.version
+            vgroup_id = vgroup_ids[checkpoint.task.index]
+            versions[vgroup_id] = min(checkpoint.version, versions.get(vgroup_id, checkpoint.version))
     return CommitRecord(
         stream_id, checkpoint_id, attempt, tuple(sorted(versions.items())),
         tuple(TaskRecord.of(checkpoint, after_ms) for checkpoint, after_ms in parts), started_ms, duration_ms)

@@ -169,8 +169,9 @@ class Splitting:
         reading: list[StreamRecord] = []
         writing: list[StreamRecord] = []
         for stream in self._catalog.streams():
-            source, target = (self._catalog.table_by_uid(uid) for uid in (stream.source_uid, stream.target_uid))
-            if source is not None and source.database == database.name:
+            target = self._catalog.table_by_uid(stream.target_uid)
+            sources = (self._catalog.table_by_uid(uid) for uid in stream.source_uids)
+            if any(source is not None and source.database == database.name for source in sources):
                 reading.append(stream)
             elif (target is not None and target.database == database.name) or (
                     stream.dlq is not None and stream.dlq[0] == database.name):
@@ -281,7 +282,7 @@ def _upstream_first(streams: Sequence[StreamRecord]) -> list[StreamRecord]:
     waiting, ordered = list(streams), list[StreamRecord]()
     while waiting:
         # Streams never form a circle.
-        first = next(one for one in waiting if all(other.target_uid != one.source_uid for other in waiting))
+        first = next(one for one in waiting if all(other.target_uid not in one.source_uids for other in waiting))
         waiting.remove(first)
         ordered.append(first)
     return ordered

@@ -152,8 +152,9 @@ class Streams:
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
         plan = plan_stream(statement, view, session, stream_defaults(self._config))
         source_database = require_database(plan.source_database, self._catalog)
-        sources = [self._catalog.table_by_uid(stream.source_uid) for stream in self._catalog.streams()]
-        count = sum(source is not None and source.database == source_database.name for source in sources)
+        count = sum(any(source is not None and source.database == source_database.name
+                        for source in map(self._catalog.table_by_uid, stream.source_uids))
+                    for stream in self._catalog.streams())
         if count >= MAX_STREAMS_PER_DATABASE:
             raise InvalidStreamError(
                 f"database {source_database.name} has {count} streams, as many as are allowed", code=_TOO_MANY)
@@ -180,7 +181,7 @@ class Streams:
                 f"stream {replaced.name} writes into {known.database}.{known.name}, and so must what replaces it",
                 hint="to write elsewhere, drop the stream and create it again")
         for stream in self._catalog.streams():
-            if stream.source_uid == known.uid:
+            if known.uid in stream.source_uids:
                 raise InUseError(f"stream {stream.name} reads {known.name}, and would lose its place",
                                  hint=f"drop {stream.name} first")
         return _Without(self._catalog, known)
@@ -190,11 +191,12 @@ class Streams:
         reached = {plan.sink.target_uid}
         streams = list(self._catalog.streams())
         while True:
-            further = {stream.target_uid for stream in streams if stream.source_uid in reached} - reached
-            if plan.source.storage_uid in reached:
-                raise InvalidStreamError(
-                    f"{plan.sink.database}.{plan.sink.table} leads back to the source {plan.source_table}: the stream "
-                    "would feed itself", hint="write into another table")
+            further = {stream.target_uid for stream in streams if reached.intersection(stream.source_uids)} - reached
+            for source, table in plan.sources:
+                if source.storage_uid in reached:
+                    raise InvalidStreamError(
+                        f"{plan.sink.database}.{plan.sink.table} leads back to the source {table}: the stream would "
+                        "feed itself", hint="write into another table")
             if not further:
                 return
             reached |= further
@@ -230,22 +232,20 @@ class Streams:
         if replaced is not None:
             for pending in self._replacements_of(replaced):
                 self.drop_record(pending)
-        source_database = require_database(plan.source_database, self._catalog)
-        source = self._catalog.table(plan.source_database, plan.source_table)
-        assert source is not None
+        vgroup_ids = self._source_vgroup_ids(plan)
         # Rows as of the start cut must stay readable from the moment that the cut is taken.
         hold = f"{_HOLD}{statement.name}"
-        for vgroup_id, version in self._storage.acknowledged(source_database.vgroup_ids):
+        for vgroup_id, version in self._storage.acknowledged(vgroup_ids):
             self._storage.vnode(vgroup_id).set_pin(hold, version)
         try:
-            return self._create(statement, session, ddl, plan, source, source_database, replaced)
+            return self._create(statement, session, ddl, plan, vgroup_ids, replaced)
         finally:
-            for vgroup_id in source_database.vgroup_ids:
+            for vgroup_id in vgroup_ids:
                 self._storage.vnode(vgroup_id).release_pin(hold)
 
     def _create(
-        self, statement: CreateStream, session: Session, ddl: Ddl, plan: StreamPlan, source: Table,
-        source_database: Database, replaced: StreamRecord | None,
+        self, statement: CreateStream, session: Session, ddl: Ddl, plan: StreamPlan,
+        vgroup_ids: tuple[int, ...], replaced: StreamRecord | None,
     ) -> Result:
         target_uid = plan.sink.target_uid
         if plan.dlq is not None and not plan.dlq.target_uid:
@@ -258,25 +258,23 @@ class Streams:
                 target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
                 replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
         try:
-            record = self._catalog.create_stream(StreamRecord(
+            record = self._catalog.create_stream(self._reading(StreamRecord(
                 id=0,
                 name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
                 replaces=None if replaced is None else replaced.id,
                 text=statement.text,
                 database=session.database,
                 time_zone=session.time_zone,
-                source_uid=source.storage_uid,
+                source_uid=0,
                 target_uid=target_uid,
                 created_ms=session.now_ms,
-                start_cut=self._storage.durable_cut(source_database.vgroup_ids),
+                start_cut=self._storage.durable_cut(vgroup_ids),
                 created_target=plan.sink.create,
-                child_uid=source.uid if source.kind == "child" else None,
-                source_columns=tuple(column.physical for column in plan.source.columns),
                 functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
                 connections=() if plan.sink.outside is None else (plan.sink.outside.connection,),
-            ))
+            ), plan))
         except PenstockError:
             if plan.sink.create:
                 ddl.discard_table(target_uid)
@@ -292,6 +290,31 @@ class Streams:
             raise
         return Result()
 
+    def _reading(self, record: StreamRecord, plan: StreamPlan) -> StreamRecord:
+        """Returns the record with what the stream reads: one table, or two."""
+        source = self._source_table(plan.source_database, plan.source_table)
+        record = replace(
+            record, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
+            source_columns=tuple(column.physical for column in plan.source.columns))
+        if plan.join is None:
+            return record
+        right = plan.join.right
+        other = self._source_table(right.database, right.table)
+        return replace(
+            record, other_uid=other.storage_uid, other_child_uid=other.uid if other.kind == "child" else None,
+            other_columns=tuple(column.physical for column in right.source.columns))
+
+    def _source_table(self, database: str, name: str) -> Table:
+        table = self._catalog.table(database, name)
+        if table is None:
+            raise NotFoundError(f"the stream's source {database}.{name} was dropped", code=TABLE_MISSING)
+        return table
+
+    def _source_vgroup_ids(self, plan: StreamPlan) -> tuple[int, ...]:
+        """Returns the vnodes that a stream reads, each once."""
+        left = require_database(plan.source_database, self._catalog).vgroup_ids
+        return tuple(dict.fromkeys(plan.source_vgroup_ids(left)))
+
     def restore(self, record: StreamRecord) -> StreamRecord:
         """Puts a stream of another instance, or of an earlier time, into the catalog over tables that are here already.
 
@@ -302,14 +325,10 @@ class Streams:
         if self._catalog.stream(record.name) is not None:
             raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
         plan = self.plan_again(record)
-        source_database = require_database(plan.source_database, self._catalog)
-        self._refuse_long_history(plan, source_database)
-        source = self._catalog.table(plan.source_database, plan.source_table)
-        assert source is not None
-        cut = self._storage.durable_cut(source_database.vgroup_ids)
+        self._refuse_long_history(plan, require_database(plan.source_database, self._catalog))
+        cut = self._storage.durable_cut(self._source_vgroup_ids(plan))
         restored = self._catalog.create_stream(replace(
-            record, id=0, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
-            source_columns=tuple(column.physical for column in plan.source.columns), start_cut=cut, attempt=0,
+            self._reading(record, plan), id=0, start_cut=cut, attempt=0,
             savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
             dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
             connections=() if plan.sink.outside is None else (plan.sink.outside.connection,)))
@@ -366,14 +385,17 @@ class Streams:
         plan = self._plans.get(stream.id)
         if plan is None or self._controller is None:
             return None
-        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        vgroup_ids = plan.source_vgroup_ids(require_database(plan.source_database, self._catalog).vgroup_ids)
         reached: dict[int, int] = {}
         for status in self._controller.statuses():
             if status.task.stream_id == stream.id and status.task.level == "source":
                 filling = status.history is not None and not status.history.done
                 if not filling and status.processed_version is not None:
-                    reached[vgroup_ids[status.task.index]] = status.processed_version
-        return reached if len(reached) == len(vgroup_ids) else None
+                    reached[status.task.index] = status.processed_version
+        if len(reached) < len(vgroup_ids):
+            return None
+        return {vgroup_id: min(reached[n] for n, other in enumerate(vgroup_ids) if other == vgroup_id)
+                for vgroup_id in vgroup_ids}
 
     def end_for_good(self, stream: StreamRecord) -> None:
         """Ends the tasks of a stream that isn't in the catalog any more, and removes what was kept for it."""
@@ -492,6 +514,9 @@ class Streams:
         plan = self._plans.get(stream.id)
         if plan is None or self._controller is None or stream.id in self._failed:
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
+        if plan.join is not None:
+            raise NotSupportedError(f"{statement} is not for joins: changes are taken into account anyway",
+                                    hint="CREATE OR REPLACE STREAM computes all of it again, beside the running one")
         if plan.force is not None or plan.time.clock != "event":
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
                                     "computed once")
@@ -631,7 +656,7 @@ class Streams:
 
     def _forget_misfits(self, stream: StreamRecord, plan: StreamPlan) -> None:
         """Forgets checkpoints over other vnodes than there are: from before a split, or of one that failed."""
-        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        vgroup_ids = self._source_vgroup_ids(plan)
         misfits = [one.checkpoint_id for one in self._records.all(stream.id)
                    if one.record is not None and not one.record.is_over(vgroup_ids)]
         if misfits:
@@ -703,7 +728,7 @@ class Streams:
         stream = self._catalog.stream_by_id(stream_id)
         if stream is None:
             return
-        tables = (self._catalog.table_by_uid(stream.source_uid), self._catalog.table_by_uid(stream.target_uid))
+        tables = [self._catalog.table_by_uid(uid) for uid in (*stream.source_uids, stream.target_uid)]
         for name in dict.fromkeys(table.database for table in tables if table is not None):
             for vgroup_id in require_database(name, self._catalog).vgroup_ids:
                 self._storage.vnode(vgroup_id).sync()
@@ -849,8 +874,8 @@ class Streams:
             database=database.name,
             plan=plan,
             vgroup_ids=database.vgroup_ids,
-            start_versions=tuple(starts[vgroup_id] for vgroup_id in database.vgroup_ids),
-            children=lambda: self._children_of(stream.source_uid, database.vgroup_ids),
+            start_versions=tuple(starts[vgroup_id] for vgroup_id in plan.source_vgroup_ids(database.vgroup_ids)),
+            children=lambda: self._children_of_sources(stream, plan, database.vgroup_ids),
             next_attempt=lambda: self._next_attempt(stream.id),
             settings=self._settings(options),
             paused=stream.wanted == "paused",
@@ -859,7 +884,7 @@ class Streams:
             queues=queue_counts(task_edges(plan, stream.id, len(database.vgroup_ids)), nodes),
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
-            recover=lambda: self._backups.restore(stream.id, database.vgroup_ids),
+            recover=lambda: self._backups.restore(stream.id, self._source_vgroup_ids(plan)),
             last_checkpoint_id=stream.last_checkpoint_id,
             company=plan.company,
             snode_ids=nodes.snode_ids,
@@ -919,6 +944,15 @@ class Streams:
         self._results.fence(stream_id, attempt)
         self._states.fence(stream_id, attempt)
         return attempt
+
+    def _children_of_sources(
+        self, stream: StreamRecord, plan: StreamPlan, vgroup_ids: tuple[int, ...]
+    ) -> tuple[bytes, ...]:
+        """Returns the child tables per source task."""
+        left = self._children_of(stream.source_uid, vgroup_ids)
+        if plan.join is None or stream.other_uid is None:
+            return left
+        return left + self._children_of(stream.other_uid, plan.join.right_vgroup_ids)
 
     def _children_of(
         self, source_uid: int, vgroup_ids: Iterable[int], homes: Mapping[int, int] | None = None

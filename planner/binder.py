@@ -119,13 +119,15 @@ class ScanSlot:
 class Builder:
     """Collects the CTEs, scans and constant tables of one statement.
 
-    `text` is the statement's, `base` where it begins in the text that expressions were parsed from.
+    `text` is the statement's, `base` where it begins in the text that expressions were parsed from. `ordered`: rows
+    have an order where the statement doesn't ask for one.
     """
 
     catalog: CatalogView
     session: Session
     text: str
     base: int = 0
+    ordered: bool = True
     scans: list[ScanSlot] = field(default_factory=list)
     tables: list[tuple[str, pa.Table]] = field(default_factory=list)
     _steps: list[tuple[str, Callable[[], str]]] = field(default_factory=list)

@@ -28,7 +28,7 @@ def plan_rows(query: QueryContext) -> Planned:
         raise query.builder.error("HAVING needs an aggregate", query.having, code=GROUP_LACKS_EXPRESSION)
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
-    joined = isinstance(query.select.source, JoinSource)
+    joined = isinstance(query.select.source, JoinSource) and query.builder.ordered
     default = [*query.key_columns, *query.relation.order] if query.select.partition_by or joined else []
     return query.finish(query.relation.name, outputs, terms, query.relation.tree, default=default, sort=joined)
 

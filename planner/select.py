@@ -49,13 +49,13 @@ NEGATIVE_LIMIT = 0x2637
 SLIMIT_WITHOUT_PARTITION = 0x2638
 
 
-def plan_query(statement: Query, catalog: CatalogView, session: Session) -> BatchPlan:
-    """Returns the plan of a query.
+def plan_query(statement: Query, catalog: CatalogView, session: Session, *, ordered: bool = True) -> BatchPlan:
+    """Returns the plan of a query. `ordered`: rows have an order where the statement doesn't ask for one.
 
     Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
     no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
     """
-    builder = Builder(catalog, session, statement.text, _base(statement))
+    builder = Builder(catalog, session, statement.text, _base(statement), ordered)
     functions = bind_user_functions(statement, catalog, session)
     planned = _plan(statement, builder)
     return BatchPlan(

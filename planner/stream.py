@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
 
@@ -20,7 +20,7 @@ from penstock.sql.statements import (
     OnFailure,
     OutsideFormat,
 )
-from penstock.sql.types import DataType, Precision
+from penstock.sql.types import UBIGINT, DataType, Precision
 
 Trigger = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
@@ -208,8 +208,8 @@ WindowType = Literal["Time", "State", "Session", "Event", "Count"]
 class NotifyPlan:
     """Who is told of windows that open and close.
 
-    `end_column`: which result column is the window's end; None: `AggPlan.window` tells. `skips_before`: of windows that
-    start before it nobody is told, in units of the source's precision; None: of all they are.
+    `end_column`: which result column is the window's end; None: `AggPlan.window` tells. `skips_before`: nobody is
+    told of windows that opened or ended before it, in units of the source's precision; None: of all they are.
     """
 
     urls: tuple[str, ...]
@@ -327,11 +327,82 @@ class Company(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class JoinSide:
+    """One of the two tables that a stream joins.
+
+    `source` is what its source tasks compute: `_row`, `_gid` (a number that is equal for rows that may give results of
+    one place), `_tuid`, and `columns` as `r0`, `r1`, ..., the primary timestamp first, then the key column if there is
+    one. `slack`: rows older than their vnode's time by more come too late; None: none does. `newest_sql` reads `rows`
+    that are older than all that may still look for one, and yields those of them that may be found; None: all may.
+    """
+
+    database: str
+    table: str
+    source: SourcePlan
+    columns: tuple[Column, ...]
+    slack: int | None
+    dlq: DlqPlan | None
+    newest_sql: str | None = None
+
+
+JoinMeeting = Literal["vnode", "exchange"]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinPlan:
+    """What a join task computes of the rows of both sides.
+
+    `sql` reads `left_rows` and `right_rows` (`_tuid`, `r0`, ...) and yields `_at`, `_op` (0), `_gid`, keys and result
+    columns: it is the batch query. `places_sql` yields the same of a join in which rows of one side stay alone: a
+    result with the group and time of each that they may have part in. `driver` is the side whose rows all have a place
+    in time; the other side's time minus the driver's is within `start` and `end` (None: without bound). `both`: rows of
+    either side may stand alone, and `_at` is their time plus 1. `width`: of the longest `window` over the driver's
+    time, whose end is `_at`; 0 without windows, where `_at` is NULL unless `both`. `waits`: so long after its time a
+    row may find partners. `kept`: how far behind the join's time the driver's rows count. `single`: why there is only
+    one join task; empty if there is one per vnode. `meeting` and `reason`: where rows meet. `right_vgroup_ids`: of the
+    right side's database.
+    """
+
+    left: JoinSide
+    right: JoinSide
+    sql: str
+    places_sql: str
+    driver: Literal["left", "right"]
+    start: int | None
+    end: int
+    both: bool
+    window: IntervalWindow | None
+    width: int
+    waits: int
+    kept: int
+    meeting: JoinMeeting
+    reason: str
+    single: str
+    right_vgroup_ids: tuple[int, ...]
+
+    @property
+    def sides(self) -> tuple[JoinSide, JoinSide]:
+        return self.left, self.right
+
+    def kept_of(self, place: int, delete_mark: int) -> int:
+        """Returns how far behind the join's time rows of a side are kept; `place`: 0 left, 1 right.
+
+        `delete_mark` is for rows that no time ends: it must.
+        """
+        if (place == 0) == (self.driver == "left"):
+            return self.kept + (max(self.end, 0) if self.both else 0)
+        if self.start is not None:
+            return self.kept - (min(self.start, 0) if self.both else self.start)
+        return self.kept - self.end if self.sides[place].newest_sql is not None else self.kept + delete_mark
+
+
+@dataclass(frozen=True, slots=True)
 class StreamPlan:
     """One planned stream.
 
     `colocated`: source, agg and sink of a vnode form a chain of their own and nothing crosses to another vnode.
-    `agg` is None for scalar streams (no window), and for those by the clock, which have `force`. `period_ms`:
+    `agg` is None for scalar streams (no window), for those by the clock, which have `force`, and for joins, which have
+    `join`; the `source` of a join is that of its left side. `period_ms`:
     MAX_DELAY's delay, or RECALCULATE's period. `delete_mark`: windows older than the newest event time by this much
     may be forgotten (units of the source's precision, as `watermark`).
     `table_key`: which of the keys is the name of the rows' table, if any is. `grouped_by_values`: columns of rows tell
@@ -354,6 +425,7 @@ class StreamPlan:
     sink: SinkPlan
     colocated: bool
     tree: PlanNode
+    join: JoinPlan | None = None
     history: History | None = None
     delete_mark: int = 0
     period_ms: int = 0
@@ -379,6 +451,33 @@ class StreamPlan:
     def announces_windows(self) -> bool:
         """Whether agg tasks tell sink tasks of windows that open."""
         return self.notify is not None and "window_open" in self.notify.events
+
+    @property
+    def keeps_time(self) -> bool:
+        """Whether source tasks tell others what time it is."""
+        return self.agg is not None or self.join is not None
+
+    @property
+    def sources(self) -> tuple[tuple[SourcePlan, str], ...]:
+        """What is read, with the table's name: one table, or the two of a join."""
+        if self.join is None:
+            return ((self.source, self.source_table),)
+        return tuple((side.source, side.table) for side in self.join.sides)
+
+    def source_vgroup_ids(self, vgroup_ids: tuple[int, ...]) -> tuple[int, ...]:
+        """Returns the vnode of each source task; `vgroup_ids`: those of the source, or of a join's left side."""
+        return vgroup_ids if self.join is None else vgroup_ids + self.join.right_vgroup_ids
+
+    def of_side(self, place: int) -> StreamPlan:
+        """Returns what the source tasks of a joined table run: a stream of its rows. `place`: 0 left, 1 right."""
+        assert self.join is not None
+        side = self.join.sides[place]
+        dlq = side.dlq
+        if dlq is not None and self.dlq is not None:
+            dlq = replace(dlq, target_uid=self.dlq.target_uid)
+        return replace(
+            self, source_database=side.database, source_table=side.table, source=side.source, dlq=dlq,
+            keys=(Field("_tuid", UBIGINT),), sink=replace(self.sink, columns=side.columns))
 
     @property
     def function_names(self) -> tuple[str, ...]:

@@ -68,7 +68,7 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
         name = next(name for name in (time_name, "ts", f"{time_name}_") if name not in names)
         start = SelectItem(exp.column(time_name), name, name)
         projections.insert(0, (start, SqlExpr("_at", timestamp(planner.precision))))
-    sink, casts = planner._sink(projections, projections[0][0].name)
+    sink, casts = planner.sink(projections, prepended=len(projections) > len(items))
     fill = None
     if query.fill is not None and query.fill.mode != "none" and not instants:
         fill, casts = _fill(planner, window, projections, sink.columns, casts)

@@ -1,7 +1,4 @@
-"""Describes the join of two inputs that a stream asks for: its keys, its range of time, and where its rows meet.
-
-Which rows go where when is told here; nothing computes such streams yet.
-"""
+"""Describes the join of two inputs that a stream asks for: its keys, its range of time, and where its rows meet."""
 
 from __future__ import annotations
 
@@ -66,7 +63,14 @@ class StreamJoin:
 
 
 def plan_stream_join(statement: CreateStream, source: JoinSource, catalog: CatalogView, session: Session) -> StreamJoin:
-    """Returns the join that a stream's query reads from.
+    """Returns the join that a stream's query reads from; raises as `read_stream_join`."""
+    return read_stream_join(statement, source, catalog, session)[1]
+
+
+def read_stream_join(
+    statement: CreateStream, source: JoinSource, catalog: CatalogView, session: Session
+) -> tuple[Join, StreamJoin]:
+    """Returns the join that a stream's query reads from, as read and in the stream's terms.
 
     Raises InvalidStreamError for inputs that are not tables and for times that are truncated; else as `read_join`.
     """
@@ -80,7 +84,7 @@ def plan_stream_join(statement: CreateStream, source: JoinSource, catalog: Catal
     meeting, reason = _meeting(join, catalog)
     start, end = _bounds(join)
     limit = source.jlimit if source.jlimit is not None or source.variant != "asof" else 1
-    return StreamJoin(
+    return join, StreamJoin(
         source.kind, source.variant, _input(join, "l"), _input(join, "r"), start, end,
         tuple(text_of(node) for node in join.conditions.others), limit, meeting, reason)
 

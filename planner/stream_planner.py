@@ -41,7 +41,7 @@ from penstock.planner.stream import (
 )
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
-from penstock.planner.stream_joins import plan_stream_join
+from penstock.planner.stream_join_plan import StreamQuery, plan_join, plan_join_query, projections_of, read_stream
 from penstock.planner.stream_notify import NOTIFY_TRIGGERS, plan_notify
 from penstock.planner.stream_outside import plan_outside
 from penstock.planner.stream_row_windows import (
@@ -141,7 +141,8 @@ def plan_stream(
         plan = replace(plan, dlq=plan_dlq(options, planner.table, planner.precision, catalog, session))
     if statement.notify is not None and plan.notify is None:
         raise NotSupportedError(f"NOTIFY doesn't go with TRIGGER {plan.trigger.upper()}", hint=NOTIFY_TRIGGERS)
-    return replace(plan, functions=tuple(functions), guarantee=statement.options.guarantee or "exactly_once")
+    called = tuple(dict.fromkeys((*functions, *plan.functions)))
+    return replace(plan, functions=called, guarantee=statement.options.guarantee or "exactly_once")
 
 
 class _Planner:
@@ -153,6 +154,7 @@ class _Planner:
         self.catalog = catalog
         self.session = session
         self.defaults = defaults
+        self.join = read_stream(self) if isinstance(self.query.source, JoinSource) else None
         self.table = self._source_table()
         database = catalog.database(self.table.database)
         assert database is not None
@@ -168,12 +170,10 @@ class _Planner:
 
     def _source_table(self) -> Table:
         source = self.query.source
-        if isinstance(source, JoinSource):
-            join = plan_stream_join(self.statement, source, self.catalog, self.session)
-            start, end = source.place
-            raise InvalidStreamError("a stream reads exactly one table: joins are for queries, not for streams yet",
-                                     hint=f"this would be the {join.text}",
-                                     position=position(self.statement.text, start, end - start))
+        if self.join is not None:
+            table = self.join.driver.table
+            assert table is not None
+            return table
         if not isinstance(source, TableSource):
             raise InvalidStreamError("a stream reads exactly one table: no sub-query or UNION")
         if source.cuts is not None:
@@ -187,6 +187,8 @@ class _Planner:
         query, options = self.query, self.statement.options
         self._check_shape()
         trigger = self._trigger()
+        if self.join is not None:
+            return self._joined(self.join, trigger)
         window = query.window
         if isinstance(window, IntervalWindow):
             check_interval(window, self.precision)
@@ -203,7 +205,8 @@ class _Planner:
             projections, time_text = self._scalar_projections(rows)
         else:
             projections, time_text = self._window_projections(ResultScope(self, rows, window))
-        sink, casts = self._sink(projections, time_text)
+        prepended = projections[0][0].name == time_text and len(projections) == len(self._expanded(query.items)) + 1
+        sink, casts = self.sink(projections, prepended=prepended)
         fill = None
         if query.fill is not None and query.fill.mode != "none":
             if not isinstance(window, IntervalWindow):
@@ -235,13 +238,49 @@ class _Planner:
             time_zone=self.session.time_zone,
             keys=tuple(key.field for key in self.keys), source=source, agg=agg, sink=sink,
             colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
-            history=self._history(), delete_mark=self._delete_mark(), time=time, on_error=on_error,
+            history=self._history(), delete_mark=self.delete_mark(), time=time, on_error=on_error,
             dlq=plan_dlq(options, self.table, self.precision, self.catalog, self.session),
             table_key=next((place for place, key in enumerate(self.keys) if key.sql == "tbname"), None),
             grouped_by_values=not self._keys_are_of_tables(),
             notify=notify,
         )
         return replace(plan, tree=self._tree(plan, condition))
+
+    def _joined(self, query: StreamQuery, trigger: TriggerPlan) -> StreamPlan:
+        """Returns the plan of a stream over a join."""
+        options = self.statement.options
+        if trigger.ignore_update:
+            raise InvalidStreamError("a join counts the newest version of each row", hint="leave IGNORE UPDATE out")
+        window = self.query.window
+        if isinstance(window, IntervalWindow):
+            check_interval(window, self.precision)
+            if window.offset == "auto":
+                raise InvalidStreamError("a stream cannot have INTERVAL(..., AUTO)", hint="write the offset")
+        for n, item in enumerate(self.query.partition_by):
+            compiled = compile_expression(item.expression, query.join.scope)
+            if compiled.constant is None and not isinstance(item.expression, exp.Literal):
+                names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
+                         item.expression.sql(dialect=Penstock))
+                self.keys.append(Key(Field(f"k{n}", compiled.type), f"o{len(self.keys)}", names, True))
+        asked = plan_join_query(self, query)
+        projections, prepended = projections_of(self, query, asked)
+        sink, casts = self.sink(projections, prepended=prepended)
+        watermark = options.watermark.in_units(self.precision) if options.watermark is not None else DEFAULT_WATERMARK
+        if watermark < 0:
+            raise InvalidStreamError("WATERMARK must not be negative")
+        time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
+        on_error = plan_errors(self.statement, trigger.mode, time.clock, self.defaults.time.on_error)
+        join = plan_join(self, query, asked, casts, ignore_expired=trigger.ignore_expired)
+        plan = StreamPlan(
+            source_database=join.left.database, source_table=join.left.table, trigger=trigger.mode,
+            watermark=watermark, ignore_expired=trigger.ignore_expired, ignore_update=False,
+            time_zone=self.session.time_zone, keys=tuple(key.field for key in self.keys), source=join.left.source,
+            agg=None, sink=sink, colocated=join.meeting == "vnode", tree=PlanNode("Stream"), join=join,
+            history=History(None, None) if options.fill_history else None, delete_mark=self.delete_mark(), time=time,
+            on_error=on_error, dlq=join.left.dlq, functions=asked.batch.functions)
+        shown = PlanNode("Project", (("columns", " ".join(column.name for column in sink.columns)),),
+                         asked.batch.tree.inputs)
+        return replace(plan, tree=self._stream_node(plan, shown))
 
     def _fill(
         self, fill: Fill, window: IntervalWindow, projections: list[tuple[SelectItem, SqlExpr]],
@@ -283,7 +322,7 @@ class _Planner:
         ignore_expired = defaults.ignore_expired and defaults.time.late == "drop"
         return plan_trigger(self.statement, defaults.trigger, ignore_expired, defaults.ignore_update)
 
-    def _delete_mark(self) -> int:
+    def delete_mark(self) -> int:
         mark = self.statement.options.delete_mark
         if mark is None:
             return DEFAULT_DELETE_MARK_DAYS * 86_400 * UNITS_PER_SECOND[self.precision]
@@ -458,10 +497,13 @@ class _Planner:
 
     # -- the target ------------------------------------------------------------------------------------------
 
-    def _sink(
-        self, projections: list[tuple[SelectItem, SqlExpr]], time_name: str
+    def sink(
+        self, projections: list[tuple[SelectItem, SqlExpr]], *, prepended: bool
     ) -> tuple[SinkPlan, list[str]]:
-        """Returns the sink's plan and the SQL of each result column, cast to its target type."""
+        """Returns the sink's plan and the SQL of each result column, cast to its target type.
+
+        `prepended`: the first projection isn't of the query.
+        """
         target = self.statement.target
         if target.outside is not None:
             return self._outside_sink(target.outside, projections)
@@ -471,8 +513,6 @@ class _Planner:
         if self.catalog.database(database) is None:
             raise NotFoundError(f"database {database} does not exist", code=0x0388)
         existing = self.catalog.table(database, target.name.name)
-        prepended = projections[0][0].name == time_name and len(projections) == len(
-            self._expanded(self.query.items)) + 1
         names = [item.name for item, _ in projections]
         if existing is not None:
             columns, values = self._bind_existing(existing, projections, prepended)
@@ -555,7 +595,8 @@ class _Planner:
                                         code=0x263F)
         if flagged:
             return names.index(flagged[0])
-        return 1 if self.query.window is None and self.table.key_column is not None else None
+        keyed = self.query.window is None and self.join is None and self.table.key_column is not None
+        return 1 if keyed else None
 
     def _check_key(self, columns: Sequence[Column]) -> None:
         """Checks what a composite key needs: that of the source is the second column of a stream without a window."""
@@ -564,7 +605,7 @@ class _Planner:
                 raise InvalidStatementError(f"column {column.name} cannot be a part of the primary key", code=0x263F,
                                             hint="only the second column can, if it is an integer or VARCHAR")
         key = self.table.key_column
-        if self.query.window is not None or key is None:
+        if self.query.window is not None or self.join is not None or key is None:
             return
         items = self._expanded(self.query.items)
         second = _column_name(items[1].expression) if len(items) > 1 else ()
@@ -860,6 +901,9 @@ class _Planner:
                 ("aggregates", " ".join(f"{key[0]}({', '.join(key[1:])})" for key in self.partials
                                         if not key[0].startswith("_")))), (scan,))
         scan = PlanNode("Project", (("columns", " ".join(column.name for column in plan.sink.columns)),), (scan,))
+        return self._stream_node(plan, scan)
+
+    def _stream_node(self, plan: StreamPlan, input: PlanNode) -> PlanNode:
         return PlanNode("Stream", (
             ("trigger", plan.trigger), *((("period", f"{plan.period_ms}ms"),) if plan.period_ms else ()),
             *((("fill", plan.fill.mode),) if plan.fill is not None else ()),
@@ -869,7 +913,7 @@ class _Planner:
             *((("dlq", plan.dlq.name),) if plan.dlq is not None else ()),
             ("ignore expired", str(int(plan.ignore_expired))), ("ignore update", str(int(plan.ignore_update))),
             *((("history", "filled"),) if plan.history is not None else ()),
-            ("into", plan.sink.text)), (scan,))
+            ("into", plan.sink.text)), (input,))
 
     def position(self, node: exp.Expression) -> Position | None:
         start, end = source_range(node)

@@ -9,7 +9,7 @@ from penstock.common.errors import InvalidStreamError, InvalidValueError
 from penstock.planner.stream import OnError, TimeClock, TimePlan
 from penstock.sql.literals import zone
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream, Duration, IntervalWindow, StreamOptions
+from penstock.sql.statements import CreateStream, Duration, IntervalWindow, JoinSource, StreamOptions
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 
@@ -59,7 +59,8 @@ def plan_time(
     """
     options = statement.options
     given = [name for field, name in _OPTIONS.items() if getattr(options, field) is not None]
-    if trigger == "force_window_close" or statement.query.window is None:
+    joined = isinstance(statement.query.source, JoinSource)
+    if trigger == "force_window_close" or (statement.query.window is None and not joined):
         if options.time not in (None, "event"):
             raise InvalidStreamError(f"TIME {options.time.upper()} needs an INTERVAL window and another trigger")
         if given:
@@ -67,6 +68,12 @@ def plan_time(
             raise InvalidStreamError(f"{given[0]} is not for {what}", hint="it is about windows by event time")
         return TimePlan()
     clock = options.time or defaults.clock
+    if clock != "event" and joined:
+        if options.time is not None:
+            raise InvalidStreamError(f"TIME {clock.upper()} is not for joins", hint="they compare the rows' own times")
+        clock = "event"
+    if joined and options.watermark_from is not None:
+        raise InvalidStreamError("WATERMARK FROM WRITERS is not for joins", hint="their time is that of their rows")
     if clock != "event":
         _check_arrival(statement, clock, trigger, given)
         return TimePlan(clock)

@@ -9,7 +9,7 @@ from penstock.planner.dead_letters import late_choice
 from penstock.planner.scopes import vector_calls
 from penstock.planner.stream import Trigger
 from penstock.sql.functions import lookup
-from penstock.sql.statements import CreateStream, IntervalWindow, Select
+from penstock.sql.statements import CreateStream, IntervalWindow, JoinSource, Select
 
 MIN_DELAY_MS = 5_000
 MIN_RECALCULATE_MS = 10 * 60_000
@@ -30,24 +30,31 @@ class TriggerPlan:
     ignore_update: bool
 
 
+def is_joined(query: Select) -> bool:
+    """Whether a stream joins two tables."""
+    return isinstance(query.source, JoinSource)
+
+
 def plan_trigger(
     statement: CreateStream, mode: Trigger, ignore_expired: bool, ignore_update: bool
 ) -> TriggerPlan:
     """Checks the trigger against the query and the other options; raises InvalidStreamError.
 
     `mode`, `ignore_expired` and `ignore_update` say what options mean that are left out. A stream without a window
-    always runs at once, so there TRIGGER may be left out, but no other mode may be asked for.
+    always runs at once, so there TRIGGER may be left out, but no other mode may be asked for. A join has a time, too.
     """
     options, query = statement.options, statement.query
     if options.trigger is not None:
         mode = options.trigger
-    elif query.window is None:
+    elif query.window is None and not is_joined(query):
         mode = "at_once"
     chosen = late_choice(options)
     if chosen is not None:
         ignore_expired = chosen
     if options.ignore_update is not None:
         ignore_update = options.ignore_update
+    if is_joined(query):
+        _check_joined(mode)
     if mode != "force_window_close":
         _check_event_time(query, mode)
     match mode:
@@ -69,10 +76,16 @@ def _check_event_time(query: Select, mode: Trigger) -> None:
     interp = query.range is not None or query.every is not None
     if interp or any(str(call.this) == "interp" for item in query.items for call in vector_calls(item.expression)):
         raise InvalidStreamError("INTERP in a stream needs TRIGGER FORCE_WINDOW_CLOSE", code=FUNCTION_NOT_ALLOWED)
-    if query.window is None and mode != "at_once":
+    if query.window is None and not is_joined(query) and mode != "at_once":
         raise InvalidStreamError(
             "a stream without a window must be TRIGGER AT_ONCE",
             hint="write TRIGGER AT_ONCE, or add a window such as INTERVAL(10s)")
+
+
+def _check_joined(mode: Trigger) -> None:
+    if mode not in ("at_once", "window_close"):
+        raise InvalidStreamError("a join in a stream is TRIGGER WINDOW_CLOSE or AT_ONCE",
+                                 hint="WINDOW_CLOSE, the default, emits rows when no partner can come any more")
 
 
 def _continuous(statement: CreateStream) -> TriggerPlan:

@@ -8,10 +8,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.planner.ingest import IngestPlan
-from penstock.planner.stream import StreamPlan
+from penstock.planner.stream import JoinPlan, StreamPlan
 from penstock.tasks.arrival_source import ArrivalSourceTask
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.ingest_task import IngestTask
+from penstock.tasks.join_source import JoinSourceTask
+from penstock.tasks.join_task import JoinTask
 from penstock.tasks.messages import TaskId
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.segment_agg import SegmentAggTask
@@ -37,6 +39,8 @@ def task_edges(plan: StreamPlan | IngestPlan, stream_id: int, vnodes: int) -> tu
     """
     if isinstance(plan, IngestPlan):
         return tuple(TaskEdges(TaskId(stream_id, "source", n), (), ()) for n in range(plan.tasks))
+    if plan.join is not None:
+        return _join_edges(plan, plan.join, stream_id, vnodes)
     sources = [TaskId(stream_id, "source", n) for n in range(vnodes)]
     sinks = [TaskId(stream_id, "sink", n) for n in range(vnodes)]
     edges: list[TaskEdges] = []
@@ -59,6 +63,22 @@ def task_edges(plan: StreamPlan | IngestPlan, stream_id: int, vnodes: int) -> tu
     return tuple(edges)
 
 
+def _join_edges(plan: StreamPlan, join: JoinPlan, stream_id: int, vnodes: int) -> tuple[TaskEdges, ...]:
+    """Source tasks of the left side's vnodes come before those of the right side's."""
+    sources = [TaskId(stream_id, "source", n) for n in range(vnodes + len(join.right_vgroup_ids))]
+    tasks = [TaskId(stream_id, "agg", n) for n in range(1 if join.single else vnodes)]
+    sinks = [TaskId(stream_id, "sink", n) for n in range(1 if join.single and not plan.keys else vnodes)]
+    if join.meeting == "vnode":
+        edges = []
+        for left, right, task, sink in zip(sources[:vnodes], sources[vnodes:], tasks, sinks, strict=True):
+            edges += [TaskEdges(left, (), (task,)), TaskEdges(right, (), (task,)),
+                      TaskEdges(task, (left, right), (sink,)), TaskEdges(sink, (task,), ())]
+        return tuple(edges)
+    return (*(TaskEdges(source, (), tuple(tasks)) for source in sources),
+            *(TaskEdges(task, tuple(sources), tuple(sinks)) for task in tasks),
+            *(TaskEdges(sink, tuple(tasks), ()) for sink in sinks))
+
+
 def nodes_of(plan: StreamPlan, vgroup_ids: tuple[int, ...], snode_ids: tuple[int, ...]) -> Nodes:
     """Returns what a stream runs on, of these vnodes and snodes.
 
@@ -66,7 +86,8 @@ def nodes_of(plan: StreamPlan, vgroup_ids: tuple[int, ...], snode_ids: tuple[int
     source task.
     """
     edges = task_edges(plan, 0, len(vgroup_ids))
-    movable = sum(edge.task.level == "agg" and len(edge.upstream) > 1 for edge in edges)
+    apart = plan.join is None or plan.join.meeting != "vnode"
+    movable = sum(edge.task.level == "agg" and len(edge.upstream) > 1 for edge in edges) if apart else 0
     return Nodes(vgroup_ids, snode_ids[:movable])
 
 
@@ -107,6 +128,10 @@ def _build(edges: TaskEdges, deployment: Deployment, environment: TaskEnvironmen
     if isinstance(deployment, IngestDeployment):
         return IngestTask(deployment, index, environment)
     match edges.task.level:
+        case "source" if deployment.plan.join is not None:
+            return JoinSourceTask(deployment, index, edges.downstream, environment)
+        case "agg" if deployment.plan.join is not None:
+            return JoinTask(deployment, index, edges.upstream, edges.downstream, environment)
         case "source" if deployment.plan.force is not None:
             return ForceSourceTask(deployment, index, edges.downstream, environment)
         case "source" if deployment.plan.time.clock != "event":

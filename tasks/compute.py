@@ -96,6 +96,8 @@ def fields_schema(fields: Sequence[Field]) -> list[pa.Field]:
 OPERATION = pa.field("_op", pa.uint8())
 #: What a block of partials says in `_op`: add to what its source contributed, take its place, or add after a restart.
 ADD, REPLACE, REPLAYED = 0, 1, 2
+#: Rows for a join: 0 to put, 1 to remove; plus this if an earlier attempt may have sent them.
+REPLAYED_ROWS = 2
 #: What a block of results says in `_op` of each row: write it, or delete what is at its time. The others are for
 #: NOTIFY: a window has opened; one that had opened is none any more.
 UPSERT, DELETE, OPENED, VOIDED = 0, 1, 3, 4

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
 from penstock.planner.plan import render_tree
-from penstock.planner.stream import Company, NotifyPlan, StreamPlan
+from penstock.planner.stream import Company, JoinPlan, NotifyPlan, StreamPlan
 from penstock.planner.stream_outside import columns_outside, delivery
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.build import TaskEdges, task_edges
@@ -40,8 +40,11 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     for edge in edges:
         target = f" -> {', '.join(_name(task) for task in edge.downstream)}" if edge.downstream else ""
         node = nodes.node_of(nodes.worker_of(edge.task))
-        lines.append(f"  {_name(edge.task)} on {node}: {work_of(plan, edge)}{target}")
-    lines.append(f"Each source task computes with {_engine(plan.source.kernel is not None)}: {plan.source.sql}")
+        lines.append(f"  {_name(edge.task)} on {node}: {work_of(plan, edge, vnodes)}{target}")
+    if plan.join is None:
+        lines.append(f"Each source task computes with {_engine(plan.source.kernel is not None)}: {plan.source.sql}")
+    else:
+        lines += _join(plan, plan.join)
     if plan.agg is not None:
         kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
                          for accumulator in plan.agg.accumulators)
@@ -54,7 +57,7 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
         lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")
     lines.append(f"WAL of each vnode: {_WAL_ON_CLUSTER if cluster else 'read as files'}")
     lines.append(f"Time of each vnode: {_time(plan)}")
-    lines.append(f"State: {_state(plan)}")
+    lines += [f"State: {_state(plan)}"] if plan.join is None else _join_state(plan, plan.join)
     if state_limit:
         lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
     apart = placement(plan, nodes.snode_ids)
@@ -70,6 +73,40 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     if plan.notify is not None:
         lines.append(f"Each sink task {_notified(plan.notify)}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
+    return lines
+
+
+def _join(plan: StreamPlan, join: JoinPlan) -> list[str]:
+    """Returns where the rows of a join meet and why, and what its tasks compute."""
+    where = {"vnode": "on the vnode that both sides are stored on", "exchange": "on join tasks, exchanged"}
+    lines = [f"Rows meet {where[join.meeting]}: {join.reason}"]
+    if join.single:
+        lines.append(f"One join task: {join.single}")
+    if join.window is None and plan.sink.key_column is None:
+        lines.append("Of results of one group and time the greatest stays, by its columns from left to right; a second "
+                     "column with PRIMARY KEY keeps them apart")
+    lines += [f"Each source task of the {name} side computes with DuckDB: {side.source.sql}"
+              for name, side in zip(("left", "right"), join.sides, strict=True)]
+    lines.append(f"Each join task computes with DuckDB: {join.sql}")
+    return lines
+
+
+def _join_state(plan: StreamPlan, join: JoinPlan) -> list[str]:
+    """Returns per side how long rows are kept."""
+    lines = []
+    per_second = UNITS_PER_SECOND[plan.source.precision]
+    for place, (name, side) in enumerate(zip(("left", "right"), join.sides, strict=True)):
+        kept = duration_text(join.kept_of(place, plan.delete_mark), per_second)
+        since = f"rows of the last {kept} behind the join's time"
+        ranged = name == join.driver or join.start is not None or side.newest_sql is not None
+        why = "the range of time of the join" + (" and its windows" if join.width else "")
+        if not plan.ignore_expired or not ranged:
+            why = "DELETE_MARK"
+        text = f"State of the {name} side: bounded, {since} are kept ({why})"
+        if side.newest_sql is not None:
+            text = f"State of the {name} side: {since} are kept ({why}), and before them the newest of each key"
+        lines.append(text)
+    lines[-1] += "; in memory up to streamBufferSize, on disk up to stateMapSize per task"
     return lines
 
 
@@ -141,19 +178,28 @@ def _name(task: TaskId) -> str:
 
 
 def _exchange(plan: StreamPlan, edges: Sequence[TaskEdges]) -> str:
+    if plan.join is not None:
+        if plan.join.meeting == "vnode":
+            return "nothing crosses between vnodes"
+        return "rows cross to one join task" if plan.join.single else "rows cross to the join task of their key"
     if all(other.index == edge.task.index for edge in edges for other in edge.downstream):
         return "nothing crosses between vnodes"
     return "partials cross to the agg task of their group" if plan.keys else "partials cross to one agg task"
 
 
-def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
-    """Returns in a few words what a task does."""
+def work_of(plan: StreamPlan, edge: TaskEdges, vnodes: int) -> str:
+    """Returns in a few words what a task does. `vnodes`: of the source, or of a join's left side."""
     match edge.task.level:
         case "source":
+            if plan.join is not None:
+                side = plan.join.sides[int(edge.task.index >= vnodes)]
+                return f"WAL of {side.database}.{side.table}, rows for the join"
             work = "partial aggregates" if plan.agg is not None else "filter and projection"
             if plan.force is not None:
                 work = "windows ended by the clock"
             return f"WAL of {plan.source_database}.{plan.source_table}, {work}"
+        case "agg" if plan.join is not None:
+            return f"joins the rows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "agg":
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "sink":

@@ -23,7 +23,8 @@ class Node:
 class Nodes:
     """The vnodes that a stream reads, and the snodes that its agg tasks are on: one worker for each, in this order.
 
-    Without snodes each task is on the worker of the vnode whose place in the database is its index.
+    Without snodes each task is on the worker of the vnode whose place in the database is its index. Source tasks of a
+    join's right side begin anew with the first worker: those of one database are on the workers of its vnodes.
     """
 
     vgroup_ids: tuple[int, ...]
@@ -37,7 +38,7 @@ class Nodes:
         """Returns the place of the worker that hosts a task."""
         if task.level == "agg" and self.snode_ids:
             return len(self.vgroup_ids) + task.index % len(self.snode_ids)
-        return task.index
+        return task.index % len(self.vgroup_ids)
 
     def node_of(self, worker: int) -> Node:
         """Returns what the worker at a place stands for."""

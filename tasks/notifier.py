@@ -32,7 +32,7 @@ class News(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Follower:
-    table_uid: int
+    table_uids: frozenset[int]
     wake: Callable[[], None]
 
 
@@ -61,13 +61,17 @@ class WalNotifier:
     def follow(self, vgroup_id: int, stream_id: int, table_uid: int, open_news: Callable[[], News],
                wake: Callable[[], None]) -> None:
         """Calls `wake` at once, whenever the vnode's log has records of the table or for everybody, and now and then
-        while there are others."""
+        while there are others. A stream may follow several tables of a vnode."""
         with self._lock:
+            follower = _Follower(frozenset([table_uid]), wake)
             followed = self._followed.get(vgroup_id)
             if followed is not None:
-                followed.followers[stream_id] = _Follower(table_uid, wake)
+                known = followed.followers.get(stream_id)
+                if known is not None and known.wake == wake:
+                    follower = _Follower(known.table_uids | follower.table_uids, wake)
+                followed.followers[stream_id] = follower
             else:
-                followed = self._followed[vgroup_id] = _Followed(open_news(), {stream_id: _Follower(table_uid, wake)})
+                followed = self._followed[vgroup_id] = _Followed(open_news(), {stream_id: follower})
                 threading.Thread(
                     target=self._run, args=(followed,), name=f"wal notifier {vgroup_id}", daemon=True).start()
         wake()
@@ -104,7 +108,8 @@ class WalNotifier:
         if tables is None:
             woken = set(followers)
         else:
-            woken = {stream_id for stream_id, follower in followers.items() if follower.table_uid in tables}
+            woken = {stream_id for stream_id, follower in followers.items()
+                     if not follower.table_uids.isdisjoint(tables)}
             if followed.news.version != before:
                 if not followed.behind:
                     followed.rest_until = now + _REST_S

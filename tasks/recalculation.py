@@ -96,22 +96,26 @@ class Recalculation:
         return [batch for batch in found if batch.num_rows]
 
     def rows(self, change: Change, added: pa.RecordBatch | None) -> list[tuple[int, pa.RecordBatch]]:
-        """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written."""
+        """Returns (operation, result rows) of a scalar stream: rows that are gone are deleted, others are written.
+
+        Where rows go to join tasks, they are told apart by their table, too: a group is of many there.
+        """
         # An earlier attempt may have read the block in pieces, and written versions of a key that are over by its end.
         old = self._partials(self.old_rows(change))
         touched = self.changed_rows(change)
         if touched is not None:
             old = pa.concat_batches([old, self._partials(touched)])
         new = self._partials(self._current_rows(change))
-        kept = set(_keys_of(new))
+        names = [GROUP.name, *(["_tuid"] if self._plan.join is not None else []), "r0"]
+        whole = [*names, "r1"] if self._plan.sink.key_column is not None else names
+        kept = set(_keys_of(new, names))
         # With a composite key a delete takes all rows of its time along; `new` has those that stay.
-        composite = self._plan.sink.key_column is not None
-        left = set(_keys_of(new, composite))
-        gone = [row for row, key in enumerate(_keys_of(old, composite)) if key not in left]
+        left = set(_keys_of(new, whole))
+        gone = [row for row, key in enumerate(_keys_of(old, whole)) if key not in left]
         result = [(1, old.take(pa.array(gone, pa.int64()))), (0, new)]
         if added is not None:
-            changed = set(_keys_of(old)) | kept
-            rest = [row for row, key in enumerate(_keys_of(added)) if key not in changed]
+            changed = set(_keys_of(old, names)) | kept
+            rest = [row for row, key in enumerate(_keys_of(added, names)) if key not in changed]
             result.append((0, added.take(pa.array(rest, pa.int64()))))
         return result
 
@@ -212,7 +216,6 @@ def _windows_of(partials: pa.RecordBatch) -> tuple[npt.NDArray[np.uint64], npt.N
     return partials.column(GROUP.name).to_numpy(), partials.column(WINDOW_START.name).to_numpy()
 
 
-def _keys_of(results: pa.RecordBatch, composite: bool = False) -> list[tuple[Any, ...]]:
-    """(group, primary timestamp) of scalar results, with `composite` the second part of the key too."""
-    names = [GROUP.name, "r0", "r1"] if composite else [GROUP.name, "r0"]
+def _keys_of(results: pa.RecordBatch, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    """Returns the values of some columns, of each row: such as the group and the primary timestamp."""
     return list(zip(*(results.column(name).to_pylist() for name in names), strict=True))

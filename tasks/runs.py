@@ -34,7 +34,9 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
             ts = times_of(batch)
             change = changes_of(batch)
             changes = change is not None
-            if len(ts) and newest is not None:
+            if len(ts) and newest is not None and plan.join is not None:
+                anew = recalculates and plan.ignore_expired and int(ts.min()) < newest - plan.closing_delay
+            elif len(ts) and newest is not None:
                 anew = int(ts.min()) < newest - plan.delete_mark or (
                     recalculates and change is not None and _differs_from_store(change, ts, plan, newest))
         elif isinstance(record, DeleteRecord) and record.table_uid == plan.source.storage_uid:

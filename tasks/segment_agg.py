@@ -19,6 +19,7 @@ class SegmentAggTask(AggTask):
     _table: SegmentTable
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
+        super()._set_up(inputs, deployment)
         window = self._plan.source.row_window
         assert window is not None
         self._table = SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,

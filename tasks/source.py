@@ -220,7 +220,7 @@ class SourceTask(BaseSourceTask):
 
     def _due_by_clock(self) -> float | None:
         """Returns when the clock alone gives the task something to do, or None."""
-        if self._plan.agg is None:
+        if not self._plan.keeps_time:
             return None
         deadlines = [] if self._idle else [self._quiet_since + self._idle_timeout_s]
         if self._writers is not None:
@@ -568,7 +568,7 @@ class SourceTask(BaseSourceTask):
             self._writers.advance_by_clock(self._clock.now_ms())
             if self._send_watermark():
                 return self._outbox.flush()
-        if self._idle or self._plan.agg is None:
+        if self._idle or not self._plan.keeps_time:
             return False
         if self._clock.monotonic() < self._quiet_since + self._idle_timeout_s:
             return False
@@ -758,7 +758,7 @@ class SourceTask(BaseSourceTask):
 
     def _send_watermark(self) -> bool:
         """Tells downstream what time it is, if that is news; returns whether it was."""
-        if self._plan.agg is None:
+        if not self._plan.keeps_time:
             return False
         watermark = Watermark(self._watermark(), self._idle, self._quiet_s)
         if watermark == self._sent_watermark:

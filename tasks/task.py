@@ -77,12 +77,19 @@ class StreamDeployment:
     connection: OpenedConnection | None = None
 
     @property
+    def source_vgroup_ids(self) -> tuple[int, ...]:
+        """The vnode that each source task reads."""
+        return self.plan.source_vgroup_ids(self.vgroup_ids)
+
+    @property
     def nodes(self) -> Nodes:
         return Nodes(self.vgroup_ids, self.snode_ids)
 
     def for_worker(self, index: int) -> StreamDeployment:
         """Returns what worker `index` needs of it: with many vnodes, all child tables would be too much."""
-        own = tuple(children if n == index else b"" for n, children in enumerate(self.children))
+        nodes = self.nodes
+        own = tuple(children if nodes.worker_of(TaskId(self.stream_id, "source", n)) == index else b""
+                    for n, children in enumerate(self.children))
         return replace(self, children=own)
 
 

@@ -28,6 +28,7 @@ class WindowAggTask(AggTask):
     _table: WindowTable
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
+        super()._set_up(inputs, deployment)
         self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
         #: the groups of open windows, by their starts, of which those who are notified were told

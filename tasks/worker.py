@@ -188,7 +188,7 @@ class Worker:
         stream.queues.add(queues_of(tasks))
         for task in tasks:
             if task.followed_table is not None and isinstance(deployment, StreamDeployment):
-                vgroup_id = deployment.vgroup_ids[task.id.index]
+                vgroup_id = deployment.source_vgroup_ids[task.id.index]
                 self._notifier.follow(
                     vgroup_id, deployment.stream_id, task.followed_table,
                     partial(stream.environment.open_news, vgroup_id), stream.runner.wake)

@@ -219,6 +219,7 @@ def test_postgres_has_what_a_table_would_have(kits: Kits, postgres: Postgres, dr
 
 
 def test_the_table_that_a_stream_makes_has_the_results_key(tmp_path: Path) -> None:
+    """The keys and the time are unique, and NULL is a group like others."""
     sink = plan_of("CREATE STREAM s INTO CONNECTION postgres (TABLE 'a.b') AS SELECT ts, voltage, current FROM meters "
                    "PARTITION BY tbname", tmp_path).sink
     assert PostgresTable(sink).create == (
@@ -227,6 +228,7 @@ def test_the_table_that_a_stream_makes_has_the_results_key(tmp_path: Path) -> No
 
 
 def test_what_is_wrong_with_a_table_is_said_all_at_once(tmp_path: Path) -> None:
+    """Columns, types, what else must be filled, the key; further columns and wider types are fine."""
     table = PostgresTable(plan_of(CHANGING.format("CONNECTION postgres (TABLE 'loads')"), tmp_path).sink)
     found = [FoundColumn("site", "character varying", required=True),
              FoundColumn("_wstart", "timestamp without time zone", required=True),
@@ -273,6 +275,7 @@ class Refusing:
 
 
 def test_a_target_that_is_away_is_tried_again_and_the_state_says_why(refusing: Make) -> None:
+    """With growing pauses, or at once when the connection was altered."""
     kit, target = refusing()
     kit.insert([(0, 0, 1, 1.0, "a")])
     target.error = LoginRefusedError("login refused by db:1: wrong password")
@@ -315,6 +318,7 @@ def test_a_sink_that_cannot_deliver_stops_the_reading_of_the_log(refusing: Make)
 
 
 def test_rows_that_are_refused_go_to_the_dlq_and_the_others_on(refusing: Make) -> None:
+    """Single rows at once, all of a write once it was tried for long enough."""
     kit, target = refusing("ON_FAILURE DLQ p.dead")
     target.poison = 2
     for table in range(4):
@@ -340,6 +344,7 @@ def test_rows_that_are_refused_go_to_the_dlq_and_the_others_on(refusing: Make) -
 
 
 def test_without_a_dlq_the_refused_row_is_named(refusing: Make) -> None:
+    """Nothing is skipped: the whole write waits until the row is taken."""
     kit, target = refusing()
     target.poison = 1
     kit.insert([(0, 0, 1, 1.0, "a")])
@@ -373,26 +378,31 @@ def plan_of(sql: str, root: Path) -> Any:
     ("files (PATH ' ')", "the path is empty"),
 ])
 def test_what_a_connection_does_not_have_is_refused(tmp_path: Path, target: str, message: str) -> None:
+    """Each type has its own kind of place and its own formats."""
     with pytest.raises(InvalidStreamError, match=message.replace("$", r"\$").replace("{", r"\{")):
         plan_of(CLOSED.format("", f"CONNECTION {target}"), tmp_path)
 
 
 def test_an_unknown_connection_is_refused_with_a_suggestion(tmp_path: Path) -> None:
+    """As tables are."""
     with pytest.raises(NotFoundError, match="connection stoer does not exist"):
         StreamKit(tmp_path, CLOSED.format("", "CONNECTION stoer (TABLE 't')"), connection=opened("postgres"))
 
 
 def test_keys_are_columns_under_the_names_that_the_query_gives_them(tmp_path: Path) -> None:
+    """Those that are selected too are there once."""
     plan = plan_of("CREATE STREAM s INTO CONNECTION webhook AS SELECT _wstart AS t, tbname AS device, count(*) n "
                    "FROM meters PARTITION BY tbname, upper(site) AS place INTERVAL(1m)", tmp_path)
     assert [column.name for column in OutsideRows(plan.sink, "s").columns] == ["device", "place", "t", "n"]
 
 
 def test_values_in_topics_make_no_levels_and_no_wildcards() -> None:
+    """A device may have any name."""
     assert filled_in("a/${x}/${y}", {"x": "b/+c#", "y": None}) == "a/b__c_/null"
 
 
 def test_a_courier_without_deliveries_waits_for_nothing() -> None:
+    """It has no deadline, and opens no target."""
     from penstock.common.clock import ManualClock
 
     courier = Courier(Refusing().open, opened("webhook"), ManualClock(), lambda: None)

@@ -90,6 +90,7 @@ def read(kafka: Kafka, topic: str, count: int) -> list[tuple[bytes | None, bytes
 
 @pytest.mark.parametrize("transactions", [False, True])
 def test_kafka_gets_json_by_the_groups_key(kafka: Kafka, transactions: bool) -> None:
+    """All readers get each event once, also those of transactions that come again."""
     topic = f"emit-{transactions}"
     kafka.create_topic(topic, 2)
     plan = OutsidePlan("kafka", "kafka", topic, "json")
@@ -107,6 +108,7 @@ def test_kafka_gets_json_by_the_groups_key(kafka: Kafka, transactions: bool) -> 
 
 
 def test_kafka_refuses_single_messages(kafka: Kafka) -> None:
+    """One that is too large is named by its place, and keeps no later ones from being sent."""
     kafka.create_topic("emit-large", 1)
     sender = Sender(kafka_connection(kafka), "emit-large")
     target = KafkaTarget(sender, OutsidePlan("kafka", "kafka", "emit-large", "csv"), ROWS)
@@ -121,6 +123,7 @@ def test_kafka_refuses_single_messages(kafka: Kafka) -> None:
 
 
 def test_kafka_that_is_away_is_named() -> None:
+    """Whether messages are sent one by one or in transactions."""
     connection = opened("kafka", servers="127.0.0.1:9", security="plaintext", timeout="1s")
     target = KafkaTarget(Sender(connection, "emit"), OutsidePlan("kafka", "kafka", "emit", "json"), ROWS)
     with pytest.raises(ConnectionFailedError, match="unreachable"):
@@ -139,6 +142,7 @@ def mqtt_connection(mosquitto: Mosquitto, password: str | None = None) -> Opened
 
 
 def test_mqtt_gets_a_message_per_result(mosquitto: Mosquitto) -> None:
+    """Its topic is made of the keys."""
     heard: list[tuple[str, dict[str, Any]]] = []
     subscribed = threading.Event()
     reader = Client(CallbackAPIVersion.VERSION2)
@@ -163,6 +167,7 @@ def test_mqtt_gets_a_message_per_result(mosquitto: Mosquitto) -> None:
 
 
 def test_mqtt_that_is_away_or_refuses_is_named(tmp_path: Path, mosquitto: Mosquitto) -> None:
+    """And once it is back, it takes what comes."""
     with pytest.raises(LoginRefusedError, match="login refused"):
         Publisher(mqtt_connection(mosquitto, "wrong"), "emit-test")
     own = Mosquitto(tmp_path)
@@ -216,6 +221,7 @@ def web() -> Iterator[Web]:
 
 
 def test_webhooks_get_rows_and_a_key_that_stays_the_same(web: Web) -> None:
+    """So whoever gets them twice can tell."""
     target = WebhookTarget(Poster(opened("webhook", url=web.url), "in"), ROWS, "s")
     target.deliver(THREE)
     target.deliver(THREE)
@@ -227,6 +233,7 @@ def test_webhooks_get_rows_and_a_key_that_stays_the_same(web: Web) -> None:
 
 
 def test_webhooks_that_refuse_a_row_are_asked_which(web: Web) -> None:
+    """Answers about the whole request say what is wrong with the target."""
     target = WebhookTarget(Poster(opened("webhook", url=web.url), ""), ROWS, "s")
     rows = [(0, "d", n, n, "bad" if n == 5 else "good") for n in range(8)]
     with pytest.raises(RowRefusedError, match="422") as refused:
@@ -246,6 +253,7 @@ def test_webhooks_that_refuse_a_row_are_asked_which(web: Web) -> None:
 
 @pytest.mark.parametrize("format_", ["json", "csv"])
 def test_text_files_have_a_line_per_result(tmp_path: Path, format_: Any) -> None:
+    """A delivery that comes again replaces its file."""
     connection = opened("files", url=tmp_path.as_uri())
     target = FilesTarget(Folder(connection, "out"), OutsidePlan("files", "files", "out", format_), ROWS, "s", 0)
     number = 3 << 20 | 1
@@ -264,6 +272,7 @@ def test_text_files_have_a_line_per_result(tmp_path: Path, format_: Any) -> None
 
 
 def test_folders_anywhere_take_whole_files() -> None:
+    """Object stores have no names for what is pending."""
     connection = opened("files", url="memory://emit-test")
     folder = Folder(connection, "out")
     folder.put("a", b"1")

@@ -214,16 +214,21 @@ def test_events_tell_what_the_result_table_holds(
         kit.close()
 
 
-@pytest.mark.parametrize(("fill_history", "history", "expected"), [(1, 0, [10]), (1, 1, [-5, 10]), (0, 0, [10])])
-def test_history(make: Make, ear: Ear, fill_history: int, history: int, expected: list[int]) -> None:
-    """Of windows that began before the stream was created nobody is told, unless NOTIFY_HISTORY is 1."""
-    kit = hourly(
-        lambda sql, **options: make(sql.replace("stream s", f"stream s fill_history {fill_history}"), **options),
-        f"notify ('ws://a') on ('WINDOW_CLOSE') notify_history {history}",
-        before=lambda kit: kit.insert([(0, T0 - 5 * MINUTE, 1, 0.0, "")]))
-    put(kit, (0, 10, 1))
-    put(kit, (0, 11, 1))
-    assert [minute for _, _, minute in ear.heard()] == expected
+@pytest.mark.parametrize(("fill_history", "history", "expected"), [
+    (1, 0, [("CLOSE", -1), ("OPEN", 9), ("CLOSE", 9), ("OPEN", 10)]),
+    (1, 1, [("OPEN", -6), ("CLOSE", -6), ("OPEN", -1), ("CLOSE", -1), ("OPEN", 9), ("CLOSE", 9), ("OPEN", 10)]),
+    (0, 0, [("OPEN", -1), ("CLOSE", -1), ("OPEN", 9), ("CLOSE", 9), ("OPEN", 10)]),
+])
+def test_history(make: Make, ear: Ear, fill_history: int, history: int, expected: list[tuple[str, int]]) -> None:
+    """Of what windows did before the stream was created nobody is told, unless NOTIFY_HISTORY is 1. A window that was
+    open then is told of when it closes."""
+    kit = make(f"create stream s fill_history {fill_history} into o as select _wstart, count(*) c from d0 "
+               f"interval(1m, 10s) {BOTH} notify_history {history}",
+               before=lambda kit: kit.insert([(0, T0 - 5 * MINUTE, 1, 0.0, "")]))
+    kit.run()
+    for minute in (0.1, 10, 11):
+        put(kit, (0, minute, 1))
+    assert sorted({(minute, kind) for kind, _, minute in ear.heard()}) == sorted({(m, k) for k, m in expected})
 
 
 # -- that it arrives ------------------------------------------------------------------------------------------------
@@ -250,7 +255,7 @@ def test_pause_waits_for_who_cannot_be_reached(make: Make, ear: Ear) -> None:
         put(kit, (0, minute, 1))
     status = sink(kit)
     assert (status.state, "ws://b" in status.reason, status.notify_error) == (
-        "RETRYING", True, "connection ws://b: unreachable: ws://b")
+        "RETRYING", True, "connection of NOTIFY: unreachable: ws://b")
     assert len(ear.heard("ws://a")) == 2  # as many writes may be under way
     assert notified(kit) == (2, 0, 2)
     kit.pass_time(1)

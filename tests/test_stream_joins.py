@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from query_harness import Harness
 
-from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError
+from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError, NotSupportedError
 from penstock.planner.stream_joins import StreamJoin, plan_stream_join
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
@@ -131,9 +131,11 @@ def test_where_rows_meet(source: str, vgroups: int, meeting: str, reason: str) -
     ("s join t on s.k = t.k", InvalidStatementError, "looks up rows"),
     ("s join nothing on s.k = nothing.k", NotFoundError, "does not exist"),
     ("s join t on s.ts = t.ts and s.unknown = t.k", NotFoundError, "does not exist"),
-    ("s join t on s.ts = t.ts", InvalidStreamError, "not for streams yet"),
+    ("s join p on s.k = p.k", NotSupportedError, "without regard to time"),
+    ("s left asof join t on s.ts < t.ts", NotSupportedError, "the next row"),
+    ("s full join t on s.ts = t.ts", InvalidStreamError, "no INTERVAL beside it"),
 ])
 def test_streams_of_joins_are_refused(source: str, error: type[Exception], message: str) -> None:
-    """CREATE STREAM says what is wrong with its join, or what the join would be: none is computed."""
+    """CREATE STREAM says what is wrong with its join, or what the join would be that no stream can do."""
     with pytest.raises(error, match=message):
         plan_stream(parsed(source), Catalog(), SESSION)

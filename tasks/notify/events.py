@@ -59,16 +59,18 @@ class WindowEvents:
         values = [_values(array, column) for array, column in zip(arrays, self._columns, strict=True)]
         for row, (operation, start) in enumerate(zip(operations, starts, strict=True)):
             kind = _TYPES[operation]
-            if not self._is_wanted(kind, start):
+            if start is None:
+                continue
+            result = {column.name: array[row] for column, array in zip(self._columns, values, strict=True)}
+            end = self._end(start, result)
+            if not self._is_wanted(kind, start, end):
                 continue
             child = children[int(places[row])].name
             window = _digest([self._stream, child, start])
-            result = {column.name: array[row] for column, array in zip(self._columns, values, strict=True)}
             event = {
                 "tableName": child, "eventType": kind, "eventTime": now_ms, "windowId": window, "eventId": "",
                 "windowType": self._notify.window_type, "groupId": str(groups[row]), "windowStart": start,
             }
-            end = self._end(start, result)
             if kind != "WINDOW_OPEN" and end is not None:
                 event["windowEnd"] = end
             if kind == "WINDOW_CLOSE":
@@ -76,8 +78,9 @@ class WindowEvents:
             event["eventId"] = _digest([window, kind, event.get("result")])
             yield event
 
-    def _is_wanted(self, kind: str, start: int | None) -> bool:
-        if start is None or (self._notify.skips_before is not None and start < self._notify.skips_before):
+    def _is_wanted(self, kind: str, start: int, end: int | None) -> bool:
+        before = self._notify.skips_before
+        if before is not None and (start < before if kind == "WINDOW_OPEN" else end is not None and end <= before):
             return False
         # Who knows of windows hears as well of those that are none any more.
         return kind == "WINDOW_INVALIDATION" or kind.lower() in self._notify.events

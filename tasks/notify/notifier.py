@@ -176,7 +176,7 @@ def notifier_of(
     drops = notify.on_failure == "drop"
     addresses = []
     for url in notify.urls:
-        connection = OpenedConnection(url.partition("?")[0], "webhook", {"url": url, "timeout": _TIMEOUT}, 1)
+        connection = OpenedConnection("of NOTIFY", "webhook", {"url": url, "timeout": _TIMEOUT}, 1)
         dropped = _Dropped() if drops else None
 
         def open_target(connection: OpenedConnection, known: bool) -> NotifyTarget:
