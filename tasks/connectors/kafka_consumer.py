@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -128,7 +129,8 @@ class KafkaConsumer:
         return next((error for error in errors if not error.retry), errors[-1])
 
     def close(self) -> None:
-        self._client.close()
+        """Leaves; that may take longer than anybody should wait for while the brokers don't answer."""
+        threading.Thread(target=self._client.close, name="leave Kafka", daemon=True).start()
 
     # --- inside ------------------------------------------------------------------------------------------------
 
