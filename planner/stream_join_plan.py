@@ -135,8 +135,16 @@ def plan_join_query(planner: _Planner, query: StreamQuery) -> JoinQuery:
     items: Sequence[SelectItem] = select.items
     if len(names) != len(items):
         items = [SelectItem(exp.Star(), None, name) for name in names]
+    names = _short(items, names)
     named = [replace(item, alias=name) for item, name in zip(items, names, strict=True)]
     return JoinQuery(batch, alone, len(hidden), named)
+
+
+def _short(items: Sequence[SelectItem], names: Sequence[str]) -> list[str]:
+    """Returns the names of the result's columns: for `a.v` that is `v`, unless another one is called that."""
+    short = [item.expression.name if item.alias is None and isinstance(item.expression, exp.Column) else name
+             for item, name in zip(items, names, strict=True)]
+    return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
 
 
 def _outer(query: StreamQuery) -> JoinSource:
