@@ -227,6 +227,7 @@ class Run:
     def run(self) -> int:
         options = self._options
         seconds = options.messages // PER_SECOND // WINDOW_S * WINDOW_S
+        self._await(self._runs, "not everything runs", 0.2)
         started = time.monotonic()
         for share, act in self._acts():
             until = int(seconds * share)
@@ -276,6 +277,17 @@ class Run:
             self._sender.send(topic, key, text)
         self._sent = last
 
+    def _runs(self) -> bool:
+        """Whether the stream and both ingests run."""
+        states = []
+        with self._plant.connect() as connection:
+            cursor = connection.cursor()
+            for text in ("SELECT status FROM information_schema.ins_streams",
+                         "SELECT state FROM information_schema.ins_ingests"):
+                cursor.execute(text)
+                states += [state for state, in cursor.fetchall()]
+        return states == ["RUNNING"] * 3
+
     def _has_table(self) -> bool:
         found = self._store.execute("SELECT to_regclass('hot')").fetchone()
         return bool(found and found[0])
@@ -287,13 +299,13 @@ class Run:
         found = self._store.execute("SELECT count(*) FROM hot").fetchone()
         return int(found[0]) if found else 0
 
-    def _await(self, condition: Callable[[], bool], problem: str) -> None:
+    def _await(self, condition: Callable[[], bool], problem: str, pause_s: float = 0.002) -> None:
         deadline = time.monotonic() + _PATIENCE_S
         pause = threading.Event()
         while not condition():
             if time.monotonic() > deadline:
                 raise SystemExit(f"{problem}\n{self._story()}")
-            pause.wait(0.002)
+            pause.wait(pause_s)
 
     def _story(self) -> str:
         """What the engine says of itself."""

@@ -126,7 +126,7 @@ from penstock.sql.stream_options import rates_sql
 from penstock.tasks.connectors.probing import probe
 from penstock.tasks.data_place import mark_place
 from penstock.tasks.environment import Request, RowsRequest, SpanRequest
-from penstock.tasks.explain import explain_stream
+from penstock.tasks.explain import explain_ingest, explain_stream
 from penstock.tasks.remote_log import BytesRequest, EndRequest, SegmentsRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
@@ -511,6 +511,8 @@ class Engine:
             if replaced is not None:
                 lines.append(f"Replaces stream {replaced.name}: computed from history, nothing of its state is used")
             return text_result("Query Plan", lines)
+        if isinstance(statement.statement, CreateIngest):
+            return text_result("Query Plan", explain_ingest(self._ingests.plan(statement.statement, session)))
         assert isinstance(statement.statement, Select | SetOperation)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 

@@ -134,8 +134,9 @@ def _parse_explain(cursor: Cursor, _: int) -> Statement:
     if cursor.take("VERBOSE") and cursor.take_any("TRUE", "FALSE") is None:
         raise cursor.fail("TRUE or FALSE is expected")
     stream = cursor.at("CREATE", "STREAM") or cursor.at("CREATE", "OR", "REPLACE", "STREAM")
-    if not at_query(cursor) and not stream:
-        raise cursor.fail("EXPLAIN takes a query or CREATE STREAM, EXPLAIN ANALYZE also STREAM and its name")
+    if not at_query(cursor) and not stream and not cursor.at("CREATE", "INGEST"):
+        raise cursor.fail("EXPLAIN takes a query, CREATE STREAM or CREATE INGEST, EXPLAIN ANALYZE also STREAM and its "
+                          "name")
     return Explain(_parse_statement(cursor), analyze)
 
 

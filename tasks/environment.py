@@ -328,10 +328,9 @@ class WorkerEnvironment:
         courier.start(f"deliver {task}")
         return writer
 
-    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier:
         notifier = notifier_of(deployment, self.clock, self.wake)
-        if notifier is not None:
-            notifier.start(f"notify {task}")
+        notifier.start(f"notify {task}")
         return notifier
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:

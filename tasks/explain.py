@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
+from penstock.planner.ingest import IngestPlan
 from penstock.planner.plan import render_tree
 from penstock.planner.stream import Company, JoinPlan, NotifyPlan, StreamPlan
 from penstock.planner.stream_outside import columns_outside, delivery
@@ -204,3 +205,24 @@ def work_of(plan: StreamPlan, edge: TaskEdges, vnodes: int) -> str:
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "sink":
             return f"{'emits' if plan.sink.outside is not None else 'upserts'} into {plan.sink.text}"
+
+
+def explain_ingest(plan: IngestPlan) -> list[str]:
+    """Returns what an ingest does, a line each."""
+    source = ", ".join(plan.topics) or plan.path or "*"
+    fields = [f"{one.column.name} = {one.field}" for one in plan.columns]
+    if plan.on_arrival:
+        fields.insert(0, f"{plan.time_column.name}: on arrival")
+    tags = ", ".join(f"{one.column.name} = {one.field}" for one in plan.tags)
+    errors = f"goes to {plan.dlq.database}.{plan.dlq.table}" if plan.dlq is not None else {
+        "fail": "stops the ingest"}.get(plan.on_error, "is left out and counted")
+    tasks = "1 task" if plan.tasks == 1 else f"{plan.tasks} tasks, which share the partitions"
+    return [
+        f"Ingest from {plan.kind} connection {plan.connection} ({source}), {plan.format}, into "
+        f"{plan.database.name}.{plan.table}: {tasks}",
+        f"Columns: {', '.join(fields)}",
+        f"Child tables: {plan.tbname}" + (f", with tags {tags}" if tags else ""),
+        f"Guarantee: {plan.guarantee}",
+        f"A message that can't be used {errors}; fields that no column takes "
+        f"{'make it one' if plan.refuses_unknown else 'are counted'}",
+    ]

@@ -322,6 +322,8 @@ class IngestTask(BaseTask):
                 self._paused = False
                 self._stuck = ""
                 self._retry_at = None
+                if self._consumer is not None and self._consumer.trouble() is not None:
+                    self._reopen(self._deployment.connection)
             case UseConnection(connection):
                 self._reopen(connection)
             case CheckpointCommitted(checkpoint_id):

@@ -75,7 +75,7 @@ class SinkTask(ComputingTask):
         self._outside: OutsideWriter | None = None
         if plan.sink.outside is not None:
             self._outside = environment.outside_writer(self.id, deployment, self._store)
-        self._notifier = environment.notifier(self.id, deployment)
+        self._notifier = None if plan.notify is None else environment.notifier(self.id, deployment)
         self._writer: ResultWriter = self._outside or environment.result_writer(self.id)
         self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
         self._commits_with_checkpoints = plan.guarantee == "exactly_once" or plan.emits_at_checkpoints

@@ -208,7 +208,7 @@ class TaskEnvironment(Protocol):
         ...
 
     def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
-        """Returns what a sink task tells of windows by, None if nobody is to be told."""
+        """Returns what a sink task of a stream with NOTIFY tells of windows by; None: nobody is to hear of a trial."""
         ...
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:

@@ -224,7 +224,7 @@ class MemoryEnvironment:
         return outside_writer(task, deployment, store, self.clock, self.wake, lambda: self.result_writer(task),
                               open_with)[0]
 
-    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier | None:
+    def notifier(self, task: TaskId, deployment: StreamDeployment) -> Notifier:
         return notifier_of(deployment, self.clock, self.wake, self.kit.open_url)
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:

@@ -4,18 +4,30 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from ingest_kit import FakeBroker, rows, sandbox, state
 
+from penstock.common.clock import ManualClock
 from penstock.common.errors import ConnectionFailedError, InUseError, InvalidStatementError, NotFoundError
 from penstock.common.fs import OsFs
+from penstock.common.paths import DataPaths
 from penstock.mnode.sandbox import Sandbox
+from penstock.planner.ingest import plan_ingest
+from penstock.sql.parser import parse_one
+from penstock.sql.schema import Session
+from penstock.sql.statements import CreateIngest
+from penstock.tasks.ingest_task import IngestTask
+from penstock.tasks.local import LocalEnvironment
+from penstock.tasks.messages import ResultWrite, TaskId
+from penstock.tasks.task import IngestDeployment, TaskSettings
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import RowsRecord
@@ -368,3 +380,63 @@ def test_what_cannot_be_is_refused(statement: str, problem: str) -> None:
         with pytest.raises((InvalidStatementError, NotFoundError)) as caught:
             box.execute(f"CREATE INGEST i {statement}")
         assert problem in str(caught.value)
+
+
+# --- backpressure ------------------------------------------------------------------------------------------------
+
+
+class _SlowWriter:
+    """A writer whose writes are acknowledged when the test says so."""
+
+    def __init__(self) -> None:
+        self.submitted = self.done = 0
+
+    def submit(self, write: ResultWrite) -> None:
+        self.submitted += 1
+
+    def acknowledged(self) -> int:
+        return self.done
+
+
+@dataclass
+class _SlowEnvironment(LocalEnvironment):
+    writer: _SlowWriter = field(default_factory=_SlowWriter)
+
+    def result_writer(self, task: TaskId) -> Any:
+        return self.writer
+
+
+def test_a_dnode_that_does_not_answer_stops_the_reading(tmp_path: Path) -> None:
+    """Two writes are under way, the queue is full, the source shall send nothing: nothing grows. Then all goes on."""
+    broker = FakeBroker(piece=10)
+    for number in range(1_000):
+        broker.send(message(0, number, number))
+    with sandbox(broker, vgroups=1) as box:
+        statement = parse_one(CREATE)
+        assert isinstance(statement, CreateIngest)
+        plan = plan_ingest(statement, "kafka", None, box.engine.catalog, Session("p", "UTC", 0))
+        connection = box.engine.connections.open("k")
+    clock = ManualClock()
+    environment = _SlowEnvironment(
+        clock, OsFs(), DataPaths(tmp_path), lambda _: pa.table({}), lambda _: None, lambda _: None, broker.consumer)
+    bound = 20_000
+    task = IngestTask(IngestDeployment(7, "i", 1, plan, connection, (1,), None,
+                                       TaskSettings(queue_bytes=bound, state_map_bytes=1 << 24)), 0, environment)
+    try:
+        for _ in range(200):
+            task.step()
+        clock.advance(2)
+        task.step()
+        assert environment.writer.submitted == 2
+        assert task.input.used_bytes <= bound
+        assert broker.held == [True]
+        assert task.status().state == "WRITING"
+        while environment.writer.submitted < 100:
+            environment.writer.done = environment.writer.submitted
+            assert task.step()
+        environment.writer.done = 100
+        task.step()
+        assert broker.held == [True, False]
+        assert task.status().rows_out == 1_000
+    finally:
+        task.close()

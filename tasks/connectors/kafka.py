@@ -102,7 +102,7 @@ class Sender:
         self._failed: list[tuple[int, KafkaError]] = []
         config = client_config(connection)
         config |= {"error_cb": self._told.append, "enable.idempotence": True, "linger.ms": 5,
-                   "message.timeout.ms": max(1000, round(self._timeout_s * 1000)), "allow.auto.create.topics": True}
+                   "message.timeout.ms": max(1000, round(self._timeout_s * 1000))}
         self._consumer: Consumer | None = None
         if transactional_id:
             timeout_ms = max(1000, round(self._timeout_s * 1000))
@@ -112,7 +112,11 @@ class Sender:
         self._producer = Producer(config, logger=_log)
         if transactional_id:
             with self._translating():
+                # Has the brokers make the topic if they do so; its mark can't be asked for before.
+                found = self._producer.list_topics(topic, self._timeout_s).topics[topic]
                 self._producer.init_transactions(self._timeout_s)
+            if found.error is not None:
+                raise self._error(found.error)
 
     def send(self, messages: Iterable[Message]) -> list[tuple[int, str]]:
         """Sends messages and waits until all are acknowledged. Returns those that are refused: places and reasons.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -128,7 +129,8 @@ class KafkaConsumer:
         return next((error for error in errors if not error.retry), errors[-1])
 
     def close(self) -> None:
-        self._client.close()
+        """Leaves; that may take longer than anybody should wait for while the brokers don't answer."""
+        threading.Thread(target=self._client.close, name="leave Kafka", daemon=True).start()
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -139,8 +141,6 @@ class KafkaConsumer:
         """Asks which partitions there are, now and then, and reads those that are new."""
         now = self._clock.monotonic()
         every = _ASK_EVERY_S[0] if self._missing is not None or not self._assigned else _ASK_EVERY_S[1]
-        if self._problem is not None:
-            every = _ASK_EVERY_S[0]
         if self._asked_at is not None and now - self._asked_at < every:
             return
         self._asked_at = now
@@ -162,8 +162,6 @@ class KafkaConsumer:
                 if number % self._share[1] == self._share[0] and name not in self._assigned:
                     fresh[name] = TopicPartition(topic, number)
         self._missing = missing
-        if self._problem is not None and missing is None:
-            self._reassign()
         if fresh:
             self._begin(fresh)
 
@@ -187,24 +185,10 @@ class KafkaConsumer:
             ready[name] = partition
         for name, partition in ready.items():
             self._names[partition.topic, partition.partition] = name
-            self._begun[name] = "", max(0, partition.offset)
+            if partition.offset >= 0:  # the beginning is wherever it is by the time of the next start
+                self._begun[name] = "", partition.offset
         self._assigned |= ready
         self._client.incremental_assign(list(ready.values()))
-
-    def _reassign(self) -> None:
-        """Reads on after a problem, from where it was."""
-        problem, self._problem = self._problem, None
-        try:
-            places = {(one.topic, one.partition): one.offset
-                      for one in self._client.position(list(self._assigned.values()))}
-            for name, partition in self._assigned.items():
-                place = places.get((partition.topic, partition.partition), -1)
-                if place < 0:
-                    place = self._given.get(name, self._begun.get(name, ("", 0)))[1]
-                partition.offset = place
-            self._client.assign(list(self._assigned.values()))
-        except KafkaException:
-            self._problem = problem
 
     def _batches(self, messages: Iterable[Message]) -> list[MessageBatch]:
         """Returns messages by partition; what is an error instead is noted."""
@@ -214,6 +198,8 @@ class KafkaConsumer:
             if error is not None:
                 self._note_message_error(message, error)
                 continue
+            if message.value() is None:
+                continue  # says that what a key had said is void, which is no row
             by_partition.setdefault((message.topic() or "", message.partition() or 0), []).append(message)
         now_ms = self._clock.now_ms()
         batches = []
@@ -231,6 +217,6 @@ class KafkaConsumer:
             self._problem = TargetMissingError(
                 f"partition {message.topic()}/{message.partition()} no longer has the offset that is to be read next: "
                 f"{error.str()}", hint="the broker has deleted it, or the topic was made anew; to read what is there, "
-                "drop the ingest and create it again")
+                "drop the ingest and create it again; RESUME INGEST tries once more")
         else:
             self._note(error)

@@ -61,6 +61,12 @@ def connect(client: Client, connection: OpenedConnection, **options: Any) -> Non
         raise outside_error(connection, error) from error
 
 
+def connect_later(client: Client, connection: OpenedConnection, **options: Any) -> None:
+    """Has the client's own thread, once it is started, open the connection, and open it again whenever it is lost."""
+    url = urlsplit(connection.options["url"])
+    client.connect_async(url.hostname or "", url.port or _PORTS[url.scheme], **options)
+
+
 def outside_error(connection: OpenedConnection, reason: ReasonCode | OSError) -> OutsideError:
     """Returns the Penstock error for a broker's refusal, or for what the network says."""
     url = connection.options["url"]

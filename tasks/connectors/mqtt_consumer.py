@@ -10,7 +10,7 @@ from typing import Any
 from penstock.common.clock import Clock
 from penstock.common.errors import ContentRefusedError, OutsideError, PenstockError
 from penstock.tasks.connectors.libraries import importing
-from penstock.tasks.connectors.mqtt import connect, new_client, outside_error
+from penstock.tasks.connectors.mqtt import connect_later, new_client, outside_error
 from penstock.tasks.messages_in import MessageBatch, Positions
 from penstock.tasks.task import IngestDeployment
 
@@ -56,7 +56,7 @@ class MqttConsumer:
         self._client.on_message = self._on_message
         self._client.on_subscribe = self._on_subscribe
         self._client.reconnect_delay_set(1, 30)
-        connect(self._client, self._connection, keepalive=30, **self._session())
+        connect_later(self._client, self._connection, keepalive=30, **self._session())
         self._client.loop_start()
 
     def _session(self) -> dict[str, Any]:
@@ -102,9 +102,9 @@ class MqttConsumer:
         return self._trouble
 
     def close(self) -> None:
-        """Leaves without the good-bye that would have the broker end the session."""
+        """Leaves; the broker keeps the session. A thread that is just trying to connect is left to itself."""
         self._client.disconnect()
-        self._client.loop_stop()
+        threading.Thread(target=self._client.loop_stop, name="leave MQTT", daemon=True).start()
 
     # --- the library's thread ----------------------------------------------------------------------------------
 

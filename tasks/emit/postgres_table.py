@@ -30,6 +30,8 @@ _ALSO: dict[str, tuple[str, ...]] = {
     "jsonb": ("json", "text", "character varying"),
 }
 """Types of columns that exist already which take every value of ours as it is."""
+_ARRAY = "\x00"
+"""Where a statement takes an array."""
 
 
 def postgres_type(kind: DataType) -> str:
@@ -54,7 +56,10 @@ class FoundColumn:
 
 
 class PostgresTable:
-    """The table that one stream writes to. Statements take arrays, one per column, or per column of the key."""
+    """The table that one stream writes to.
+
+    `upsert` and `delete` take arrays, one per column, or per column of the key.
+    """
 
     def __init__(self, sink: SinkPlan) -> None:
         names = columns_outside(sink)
@@ -79,21 +84,22 @@ class PostgresTable:
     @cached_property
     def upsert(self) -> str:
         """The statement that writes rows, whose keys are all different."""
-        arrays = ", ".join(f"%b::{kind}[]" for _, kind in self.columns)
-        rest = [name for name, _ in self.columns if name not in self.key]
-        update = "DO UPDATE SET " + ", ".join(f"{quoted(name)} = EXCLUDED.{quoted(name)}" for name in rest)
-        return (f"INSERT INTO {self.name} ({_listed(name for name, _ in self.columns)}) SELECT * FROM unnest({arrays}) "
-                f"ON CONFLICT ({_listed(self.key)}) {update if rest else 'DO NOTHING'}")
+        arrays = ", ".join(f"{_ARRAY}::{kind}[]" for _, kind in self.columns)
+        rest = [quoted(name) for name, _ in self.columns if name not in self.key]
+        update = "DO UPDATE SET " + ", ".join(f"{name} = EXCLUDED.{name}" for name in rest)
+        return _with_parameters(
+            f"INSERT INTO {self.name} ({_listed(name for name, _ in self.columns)}) SELECT * FROM unnest({arrays}) "
+            f"ON CONFLICT ({_listed(self.key)}) {update if rest else 'DO NOTHING'}")
 
     def delete(self, nulls: Sequence[bool]) -> str:
         """The statement that deletes keys. `nulls`: which parts of the key are NULL in all of them; these parts have
         arrays, too, so that an index serves the others."""
         kinds = dict(self.columns)
-        arrays = ", ".join(f"%b::{kinds[name]}[]" for name in self.deleted_by)
-        names = _listed(self.deleted_by)
+        arrays = ", ".join(f"{_ARRAY}::{kinds[name]}[]" for name in self.deleted_by)
         same = " AND ".join(f"t.{quoted(name)} IS NULL" if null else f"t.{quoted(name)} = gone.{quoted(name)}"
                             for name, null in zip(self.deleted_by, nulls, strict=True))
-        return f"DELETE FROM {self.name} AS t USING unnest({arrays}) AS gone ({names}) WHERE {same}"
+        return _with_parameters(f"DELETE FROM {self.name} AS t USING unnest({arrays}) AS gone "
+                                f"({_listed(self.deleted_by)}) WHERE {same}")
 
     def problems(self, found: Sequence[FoundColumn], unique: Iterable[Sequence[str]]) -> list[str]:
         """Returns what keeps a table that exists from being written to. `unique`: the columns of its unique indexes."""
@@ -114,3 +120,8 @@ class PostgresTable:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(map(quoted, names))
+
+
+def _with_parameters(statement: str) -> str:
+    """Returns a statement as psycopg takes it with parameters: a % of a name is doubled."""
+    return statement.replace("%", "%%").replace(_ARRAY, "%b")

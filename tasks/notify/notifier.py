@@ -168,11 +168,10 @@ class Notifier:
 
 def notifier_of(
     deployment: StreamDeployment, clock: Clock, wake: Callable[[], None], open_url: OpenMouth = open_mouth
-) -> Notifier | None:
-    """Returns the notifier of a sink task, which isn't started; None if nobody is to be told."""
+) -> Notifier:
+    """Returns the notifier of a sink task of a stream with NOTIFY, which isn't started."""
     notify = deployment.plan.notify
-    if notify is None:
-        return None
+    assert notify is not None
     drops = notify.on_failure == "drop"
     addresses = []
     for url in notify.urls:
