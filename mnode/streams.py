@@ -800,7 +800,8 @@ class Streams:
     def _names(self, stream: StreamRecord, snode_ids: tuple[int, ...]) -> Names:
         plan = self._plans.get(stream.id)
         source = None if plan is None else self._catalog.database(plan.source_database)
-        return Names(stream.name, Nodes(source.vgroup_ids if source is not None else (), snode_ids))
+        right = () if plan is None or plan.join is None else plan.join.right_vgroup_ids
+        return Names(stream.name, Nodes(source.vgroup_ids if source is not None else (), snode_ids), right)
 
     def _placement(self, stream: StreamRecord, snode_ids: tuple[int, ...]) -> str:
         plan = self._plans.get(stream.id)

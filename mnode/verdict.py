@@ -40,23 +40,27 @@ class Verdict:
 class Names:
     """What operators call a stream's tasks: `sink s1/v2` is the one of stream s1 on vnode 2.
 
-    The name of an agg task that is on an snode says so too.
+    The name of an agg task that is on an snode says so too. `right_vgroup_ids`: the vnodes of a join's right side.
     """
 
-    def __init__(self, stream: str, nodes: Nodes) -> None:
+    def __init__(self, stream: str, nodes: Nodes, right_vgroup_ids: tuple[int, ...] = ()) -> None:
         self._stream = stream
         self.nodes = nodes
+        self._right = right_vgroup_ids
 
     @property
     def vnodes(self) -> int:
         return len(self.nodes.vgroup_ids)
 
     def vnode(self, index: int) -> str:
+        right = index - self.vnodes
+        if 0 <= right < len(self._right):
+            return f"v{self._right[right]} (right side)"
         return f"v{self.nodes.vgroup_ids[index] if index < self.vnodes else f'?{index}'}"
 
     def __call__(self, task: TaskId) -> str:
         name, worker = f"{task.level} {self._stream}/{self.vnode(task.index)}", self.nodes.worker_of(task)
-        return name if worker == task.index else f"{name} on {self.nodes.node_of(worker)}"
+        return name if worker == task.index or task.level == "source" else f"{name} on {self.nodes.node_of(worker)}"
 
 
 def judged(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> StreamInfo:

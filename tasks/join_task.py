@@ -20,6 +20,7 @@ from penstock.planner.stream import Field
 from penstock.planner.windows import window_bounds
 from penstock.sql.types import UBIGINT
 from penstock.tasks.compute import GROUP, OPERATION, REPLAYED_ROWS, as_batch, result_schema
+from penstock.tasks.messages import Watermark
 from penstock.tasks.side_rows import SideRows
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.timed_task import TimedTask
@@ -89,10 +90,8 @@ class JoinTask(TimedTask):
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         side = int(self._upstream[input].index >= self._left_sources)
-        if input in self._replaying and data.column(OPERATION.name)[0].as_py() < REPLAYED_ROWS:
-            self._replaying.discard(input)
-            if not self._replaying:
-                self._doubtful_until = max([*self._watermarks.known().values(), self._settled or TS_MIN])
+        if data.column(OPERATION.name)[0].as_py() < REPLAYED_ROWS:
+            self._note_replayed(input)
         data = self._remembered(data, side, input)
         if data.num_rows:
             self._arrived.append((side, input, data))
@@ -223,6 +222,18 @@ class JoinTask(TimedTask):
         if self._replaying:
             return True
         return self._plan.trigger != "at_once" and (self._settled is None or self._settled < self._doubtful_until)
+
+    def _note_replayed(self, input: int) -> None:
+        """An input has come to where the earlier attempt can't have been."""
+        if input in self._replaying:
+            self._replaying.discard(input)
+            if not self._replaying:
+                self._doubtful_until = max([*self._watermarks.known().values(), self._settled or TS_MIN])
+
+    def _hear_time(self, input: int, watermark: Watermark) -> None:
+        super()._hear_time(input, watermark)
+        if watermark.idle:  # it has read its log to the end
+            self._note_replayed(input)
 
     def _places(self, span: Span, driving: pa.Table, other: pa.Table) -> pa.RecordBatch:
         """Returns results in all places of a span in which rows, which are near it in time, may have some."""
