@@ -57,7 +57,7 @@ STREAM = (
     "INTO CONNECTION store (TABLE 'hot') AS "
     "SELECT _wstart, count(*) AS n, sum(m.power * w.celsius) AS heat, max(m.power) AS peak "
     "FROM plant.meters m JOIN plant.weather w ON m.site = w.site AND m.ts BETWEEN w.ts AND w.ts + 999a "
-    f"PARTITION BY m.site INTERVAL({WINDOW_S}s)"
+    f"PARTITION BY m.site AS site INTERVAL({WINDOW_S}s)"
 )
 ANSWER = (
     f"SELECT second // {WINDOW_S} AS piece, number % {SITES} AS site, count(*) AS n, "
@@ -282,7 +282,7 @@ class Run:
         states = []
         with self._plant.connect() as connection:
             cursor = connection.cursor()
-            for text in ("SELECT status FROM information_schema.ins_streams",
+            for text in ("SELECT state FROM information_schema.ins_streams",
                          "SELECT state FROM information_schema.ins_ingests"):
                 cursor.execute(text)
                 states += [state for state, in cursor.fetchall()]
