@@ -183,8 +183,8 @@ def main() -> int:
     parser.add_argument("--windows", type=int, default=30, help="that are sent one by one (default 30)")
     parser.add_argument("--no-kills", action="store_true", help="kill nothing")
     options = parser.parse_args()
-    with ExitStack() as stack, tempfile.TemporaryDirectory(prefix="penstock-outside-") as name:
-        folder = Path(name)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-outside-")))
         store = Postgres()
         stack.callback(store.remove)
         store.start()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from tempfile import gettempdir
 
@@ -19,6 +20,8 @@ from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.executor_keeper import Scale
 from penstock.mnode.service import DnodeService
+from penstock.planner.plan import PlanNode
+from penstock.planner.stream import SinkPlan, SourcePlan, StreamPlan
 from penstock.tasks import control
 from penstock.tasks.data_place import mark_place
 from penstock.tasks.executors import Executors
@@ -53,6 +56,18 @@ class FakePlan:
     fail_in: Level | None = None
     fail_on_attempts: int = 1
 
+    def shipped(self) -> StreamPlan:
+        """Returns a plan that workers take, since they take no classes that Penstock doesn't know; see `_unpacked`."""
+        source = SourcePlan(0, None, "ts", True, "ms", (), (), False, "", None, None)
+        sink = SinkPlan("db", "out", (), (), "", 0, create=True)
+        return StreamPlan("db", json.dumps(astuple(self)), "at_once", 0, True, False, "UTC", (), source, None, sink,
+                          False, PlanNode("Stream"))
+
+
+def _unpacked(plan: object) -> FakePlan:
+    assert isinstance(plan, StreamPlan)
+    return FakePlan(*json.loads(plan.source_table))
+
 
 def numbers(start: int, rows: int) -> pa.RecordBatch:
     """Returns a batch with one int64 column `n`: start, start + 1, ..."""
@@ -82,8 +97,7 @@ class FakeTask:
     children: list[ResultChild] = field(default_factory=lambda: [ResultChild("c", (1, "x"))])
 
     def __post_init__(self) -> None:
-        # Plain values: workers take no classes that Penstock doesn't know.
-        self.plan = FakePlan(*self.deployment.plan)  # type: ignore[misc]
+        self.plan = _unpacked(self.deployment.plan)
         self.writer = self.environment.result_writer(self.id) if self.output is None else None
         self.store = None if self.id.level == "sink" else self.environment.open_state(self.id, 1 << 20)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ class Engine:
             stream_id=stream_id,
             name=f"s{stream_id}",
             database="db",
-            plan=astuple(plan),  # type: ignore[arg-type]
+            plan=plan.shipped(),
             vgroup_ids=(2, 3),
             start_versions=(0, 0),
             children=lambda: (b"", b""),

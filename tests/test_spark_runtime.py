@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,7 @@ class Engine:
                 stream_id=stream_id,
                 name=f"s{stream_id}",
                 database="db",
-                plan=astuple(PLAN),  # type: ignore[arg-type]
+                plan=PLAN.shipped(),
                 vgroup_ids=(2, 3),
                 start_versions=(0, 0),
                 children=lambda: (b"", b""),
