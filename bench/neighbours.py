@@ -31,6 +31,7 @@ from bench.load import Schedule, play
 from bench.node import Node
 from bench.setup import DATABASE
 from penstock import __version__
+from penstock.common.config import load_config
 
 TENTHS = ("tame", "udf", "state", "tables")
 _TAME = 9
@@ -157,9 +158,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
     parser.add_argument("--seconds", type=int, default=20, help="how long each latency is measured (default 20)")
     parser.add_argument("--streams-per-worker", type=int, help="instead of the default")
+    parser.add_argument("--tables-per-second", type=float, default=load_config(environment={}).sink_tables_per_second,
+                        help="sinkTablesPerSecond, which other benchmarks don't bound (default: the engine's)")
     parser.add_argument("--tenths", nargs="+", choices=TENTHS[1:], default=TENTHS[1:])
     options = parser.parse_args(arguments)
-    config = {} if options.streams_per_worker is None else {"streamsPerWorker": options.streams_per_worker}
+    config: dict[str, Any] = {"sinkTablesPerSecond": options.tables_per_second}
+    if options.streams_per_worker is not None:
+        config["streamsPerWorker"] = options.streams_per_worker
     schedule = Schedule(options.rows_per_second, options.tick_ms)
     latency: dict[str, dict[str, float]] = {}
     for tenth in ("tame", *options.tenths):

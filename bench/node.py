@@ -30,7 +30,8 @@ from penstock.tasks.messages import ResultWrite, TaskStatus
 
 _POLL_S = 0.05
 _START_TIMEOUT_S = 180.0
-CONFIG: Mapping[str, Any] = {"timezone": "UTC", "streamSinkDataRate": 0, "heartbeatInterval": "200ms"}
+CONFIG: Mapping[str, Any] = {
+    "timezone": "UTC", "streamSinkDataRate": 0, "sinkTablesPerSecond": 0, "heartbeatInterval": "200ms"}
 
 
 class ResultLog:

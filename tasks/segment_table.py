@@ -152,7 +152,7 @@ class SegmentTable(SlotTable):
 
     def _void(self, slot: int, start: int | None = None) -> None:
         """Notes that what a segment was told of as is no window any more, unless a window starts there (`start`)."""
-        if self._told[slot]:
+        if self._announces and self._told[slot]:
             self._told[slot] = False
             if self._window_of[slot] != start:
                 self._voided.add((int(self._group_of[slot]), int(self._window_of[slot])))
