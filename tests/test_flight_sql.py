@@ -36,6 +36,7 @@ from penstock.shell.flight_sql.sessions import Sessions
 from penstock.shell.literals import parameter_rows
 
 CALLS_MAX = 4
+CONNECTED = "SELECT * FROM performance_schema.perf_connections"
 PASSWORD = "correct horse"
 
 
@@ -389,7 +390,7 @@ def test_too_many_calls(here: ServedHere) -> None:
         own.execute("CREATE TABLE d.t (ts TIMESTAMP, v INT)")
         calls = [channel.stream_stream(path_of("DoPut"))(requests(), metadata=[("authorization", f"Bearer {number}")])
                  for number in range(CALLS_MAX)]
-        wait_until(lambda: len(own.execute("SHOW CONNECTIONS").fetchall()) == 1 + CALLS_MAX, what="no call came")
+        wait_until(lambda: len(own.execute(CONNECTED).fetchall()) == 1 + CALLS_MAX, what="no call came")
         assert code_of(here) is grpc.StatusCode.RESOURCE_EXHAUSTED
         waiting.set()
         assert [len(list(call)) for call in calls] == [1] * CALLS_MAX
@@ -468,7 +469,7 @@ def test_a_cancelled_query(here: ServedHere) -> None:
 def test_sessions_end(here: ServedHere) -> None:
     """A session that is closed, or idle for too long, is no longer listed among the connections."""
     def listed(own: Any) -> int:
-        return len(own.execute("SHOW CONNECTIONS").fetchall())
+        return len(own.execute(CONNECTED).fetchall())
 
     with here.own() as own:
         con = here.connect()
