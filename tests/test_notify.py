@@ -466,9 +466,13 @@ def test_websockets_that_fail(tmp_path: Path) -> None:
     with websocket_server(heard) as server:
         port = server.socket.getsockname()[1]
         mouth = open_mouth(talking(f"ws://127.0.0.1:{port}/closed"))
-        # A ping that comes before the other side has hung up may still be answered.
+
+        def talk() -> None:
+            """A ping that comes before the other side has hung up may still be answered."""
+            for number in range(1000):
+                mouth.say(str(number), "{}")
+
         with pytest.raises(ConnectionFailedError, match="unreachable"):
-            for _ in range(1000):
-                mouth.say("1", "{}")
+            talk()
         mouth.close()
     assert heard == []
