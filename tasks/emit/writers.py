@@ -66,20 +66,13 @@ class OutsideWriter(ResultWriter, Protocol):
     def close(self) -> None: ...
 
 
-class DirectWriter:
-    """Delivers each write by itself."""
+class _CourierWriter:
+    """What writers are alike in: whatever they deliver, their courier brings."""
 
     def __init__(self, rows: OutsideRows, courier: Courier) -> None:
         self._rows = rows
         self._courier = courier
         self._submitted = 0
-
-    def submit(self, write: ResultWrite) -> None:
-        self._submitted += 1
-        self._courier.put(Delivery(self._submitted, self._rows.of(write)))
-
-    def acknowledged(self) -> int:
-        return self._courier.check()
 
     @property
     def trouble(self) -> Trouble | None:
@@ -89,15 +82,29 @@ class DirectWriter:
     def next_try(self) -> float | None:
         return self._courier.next_try
 
-    @property
-    def undelivered(self) -> bool:
-        return False  # what isn't delivered isn't acknowledged, and no checkpoint has it
-
     def use(self, connection: OpenedConnection) -> None:
         self._courier.use(connection)
 
     def try_now(self) -> None:
         self._courier.try_now()
+
+    def close(self) -> None:
+        self._courier.close()
+
+
+class DirectWriter(_CourierWriter):
+    """Delivers each write by itself."""
+
+    def submit(self, write: ResultWrite) -> None:
+        self._submitted += 1
+        self._courier.put(Delivery(self._submitted, self._rows.of(write)))
+
+    def acknowledged(self) -> int:
+        return self._courier.check()
+
+    @property
+    def undelivered(self) -> bool:
+        return False  # what isn't delivered isn't acknowledged, and no checkpoint has it
 
     def save(self) -> Any:
         return {"known": self._courier.known}
@@ -105,11 +112,8 @@ class DirectWriter:
     def restore(self, saved: Any) -> None:
         self._courier.known = saved["known"]
 
-    def close(self) -> None:
-        self._courier.close()
 
-
-class StagedWriter:
+class StagedWriter(_CourierWriter):
     """A `TransactionalWriter`: results are in the task's state until their checkpoint is valid, then they leave.
 
     What a checkpoint has is cut into parts, which are numbered by the checkpoint and their place in it. A part leaves
@@ -120,8 +124,7 @@ class StagedWriter:
 
     def __init__(self, rows: OutsideRows, courier: Courier, store: StateStore, backlog_bytes: int) -> None:
         """While more than `backlog_bytes` of valid checkpoints wait to leave, no further write is acknowledged."""
-        self._rows = rows
-        self._courier = courier
+        super().__init__(rows, courier)
         self._store = store
         self._backlog_bytes = backlog_bytes
         self._open: list[pa.RecordBatch] = []  # of the part that is being filled
@@ -132,7 +135,6 @@ class StagedWriter:
         self._valid = -1  # the newest valid checkpoint
         self._sent = 0  # how many of the first `_parts` the courier has
         self._seen = 0  # how many deliveries it had done when they were forgotten here
-        self._submitted = 0
         self._acknowledged = 0
 
     # -- as a ResultWriter -------------------------------------------------------------------------------------------
@@ -173,22 +175,8 @@ class StagedWriter:
     # -- as an OutsideWriter -----------------------------------------------------------------------------------------
 
     @property
-    def trouble(self) -> Trouble | None:
-        return self._courier.trouble
-
-    @property
-    def next_try(self) -> float | None:
-        return self._courier.next_try
-
-    @property
     def undelivered(self) -> bool:
         return bool(self._parts)
-
-    def use(self, connection: OpenedConnection) -> None:
-        self._courier.use(connection)
-
-    def try_now(self) -> None:
-        self._courier.try_now()
 
     def save(self) -> Any:
         return {"known": self._courier.known, "next": self._next_key, "parts": [list(part) for part in self._parts]}
@@ -197,9 +185,6 @@ class StagedWriter:
         self._courier.known = saved["known"]
         self._next_key = saved["next"]
         self._parts = [(key, size, checkpoint, number) for key, size, checkpoint, number in saved["parts"]]
-
-    def close(self) -> None:
-        self._courier.close()
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
