@@ -212,7 +212,7 @@ class Ingests:
     def end_at_checkpoint(self, ingest: IngestRecord) -> None:
         """Ends an ingest's tasks right behind a checkpoint, if there can be one: else more is read again later."""
         controller = self._running()
-        if controller is None or ingest.id not in controller.stream_states():
+        if controller is None or not self.runs(ingest):
             return
         try:
             controller.pause(ingest.id)
