@@ -66,7 +66,8 @@ _log = logger(__name__)
 
 T = TypeVar("T")
 
-_ANSWER_TIMEOUT_S = 2.0
+# Answers come within milliseconds; on a machine with no processor to spare, a late one is still better than none.
+_ANSWER_TIMEOUT_S = 30.0
 _ORDER_TIMEOUT_S = 1.5
 _STOP_TIMEOUT_S = 30.0
 _EVENTS_KEPT = 1000
@@ -562,7 +563,8 @@ class StreamController:
         try:
             return self._surroundings.result(answer, _ANSWER_TIMEOUT_S)
         except FutureTimeoutError:
-            raise UnavailableError("the stream controller doesn't answer") from None
+            raise UnavailableError("the stream controller hasn't answered for "
+                                   f"{_ANSWER_TIMEOUT_S:.0f} s; the statement may still be carried out") from None
 
     def _post(self, action: Callable[[], None]) -> None:
         self._inbox.append(action)
