@@ -72,8 +72,12 @@ class Server:
         process = subprocess.Popen(self._command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL, **self._popen_options())
         self._process = process
-        wait_until(lambda: process.poll() is not None or listens(self.port), STARTED_S, f"{self.name} doesn't listen")
+        wait_until(lambda: process.poll() is not None or self._answers(), STARTED_S, f"{self.name} doesn't listen")
         assert process.poll() is None, f"{self.name} ended with {process.returncode}"
+
+    def _answers(self) -> bool:
+        """Whether it can be worked with."""
+        return listens(self.port)
 
     def stop(self, how: signal.Signals = signal.SIGINT) -> None:
         """Ends it and waits until it has ended; one that isn't running is no error."""
@@ -161,6 +165,16 @@ class Postgres(Server):
     def kill(self) -> None:
         """Ends it and its children without a shutdown: it recovers from its log when it is started again."""
         self.stop(signal.SIGQUIT)
+
+    def _answers(self) -> bool:
+        """While it recovers from its log it listens, but lets nobody in."""
+        import psycopg
+
+        try:
+            self.connect().close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def remove(self) -> None:
         self.stop()
