@@ -964,8 +964,10 @@ class StreamController:
         if isinstance(plan, IngestPlan) or plan.source.lookup is None:
             return
         sources = [one for one in self._monitor.statuses_of(entry.stream.stream_id) if one.task.level == "source"]
-        away = next((status.reason for status in sources if status.trouble_since_ms is not None), "")
-        if entry.lookup != away and (away or any(status.lookup_reads for status in sources)):
+        troubled = [status for status in sources if status.trouble_since_ms is not None]
+        away = next((status.reason for status in troubled if status.state == "RETRYING"), "")
+        well = not troubled and any(status.lookup_reads for status in sources)
+        if entry.lookup != away and (away or well):
             entry.lookup = away
             entry.stream.note_lookup(away)
 

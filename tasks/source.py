@@ -199,6 +199,8 @@ class SourceTask(BaseSourceTask):
             progressed |= self._read_ahead()
             if self._has_work and not self._may_look_up(self._lookup):
                 return progressed
+            if self._lookup.trouble is not None:
+                self._lookup.current()  # also without rows: that the server is well again is to be seen
         if self._history is not None and not self._history.done:
             return self._read_history(self._history) if self._old_rows_may_pass() else progressed
         if self._ranges.pending and self._live_had_its_turn and self._old_rows_may_pass():
@@ -244,9 +246,10 @@ class SourceTask(BaseSourceTask):
     def next_deadline(self) -> float | None:
         if self._paused or self._outbox.blocked_channel is not None:
             return None
-        if self._lookup is not None and self._lookup.next_try is not None and self._has_work:
-            return self._lookup.next_try
-        return self._due_by_clock() if self._allowed_at is None else self._allowed_at
+        due = self._due_by_clock() if self._allowed_at is None else self._allowed_at
+        if self._lookup is None or self._lookup.next_try is None:
+            return due
+        return self._lookup.next_try if due is None else min(due, self._lookup.next_try)
 
     def _due_by_clock(self) -> float | None:
         """Returns when the clock alone gives the task something to do, or None."""
