@@ -63,6 +63,7 @@ def test_types_of_columns(postgres: Postgres, fleet: Any, tmp_path: Path) -> Non
 
 
 def test_streams_find_what_queries_find(postgres: Postgres, fleet: Any, tmp_path: Path) -> None:
+    """Whichever side of the join the table outside is, and with groups of what is found there."""
     with Bed(postgres, tmp_path / "p") as bed:
         bed.execute(f"create stream s into d.o as {JOINED} partition by m.tbname")
         bed.execute("create stream t trigger at_once into d.o2 as select _wstart, p.site, count(*) n from "
@@ -108,6 +109,7 @@ def test_a_restart_needs_no_server(postgres: Postgres, fleet: Any, tmp_path: Pat
 def test_what_is_not_there_is_said(
     postgres: Postgres, fleet: Any, tmp_path: Path, statement: str, error: type[Exception], words: str
 ) -> None:
+    """Unknown connections, tables and columns are named, and so are connections that have no tables."""
     with Bed(postgres, tmp_path / "p") as bed:
         bed.execute("create connection web type webhook with (url='http://127.0.0.1:1/')")
         with pytest.raises(error, match=words):
@@ -115,6 +117,7 @@ def test_what_is_not_there_is_said(
 
 
 def test_a_server_that_is_away_is_said(tmp_path: Path) -> None:
+    """A query fails at once, and says why."""
     with TestBed() as bed:
         bed.execute("create connection pg type postgres with (host='127.0.0.1', port='1', database='d', username='u', "
                     "timeout='1s')")

@@ -283,11 +283,13 @@ def test_a_table_that_is_looked_up_in_stays() -> None:
      "two columns named k"),
 ])
 def test_what_cannot_be_looked_up_is_said(query: str, error: type[Exception], words: str) -> None:
+    """Errors say which name or which kind of join it is."""
     with Bed(1, []) as bed, pytest.raises(error, match=words):
         bed.execute(f"create stream s trigger at_once into d.o as {query}")
 
 
 def test_streams_by_the_clock_and_dry_runs_do_not_look_up() -> None:
+    """What goes by the clock, or has a copy of one table only, can't look up; nor has it a use for the option."""
     with Bed(1, []) as bed:
         with pytest.raises(NotSupportedError, match="by the clock"):
             bed.execute(f"create stream s trigger force_window_close into d.o as {QUERY}")
@@ -309,6 +311,7 @@ def test_stars_have_the_columns_of_both() -> None:
 
 
 def test_plans_tell_of_lookups() -> None:
+    """EXPLAIN says what is looked up in, by what, where, and how old it may be."""
     with Bed(1, []) as bed:
         lines = [row[0] for row in bed.rows(f"explain create stream s into d.o as {QUERY}")]
         assert any("Lookup: kind=inner, table=d.w, on=m.k = w.k" in line for line in lines)
