@@ -121,6 +121,7 @@ class Config:
     state_map_size: int = field(metadata=_key("streams", "size", 16 * MIB, 16 * TIB))
     source_rate: float = field(metadata=_key("streams", "number", 1, 1_000_000_000, or_zero=True))
     history_rate: float = field(metadata=_key("streams", "number", 1, 1_000_000_000, or_zero=True))
+    lookup_freshness: float = field(metadata=_key("streams", "duration", 0.1, DAY))
 
     sink_calls_per_second: float = field(metadata=_key("sinks", "number", 0.1, 100_000))
     sink_tables_per_second: float = field(metadata=_key("sinks", "number", 0, 1_000_000))

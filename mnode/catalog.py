@@ -8,7 +8,7 @@ transaction: when it returns, the change survives a power cut; when it raises, n
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from penstock.common.errors import (
     CorruptionError,
     InternalError,
     NotFoundError,
+    NotSupportedError,
     StorageError,
 )
 from penstock.common.fs import shortage
@@ -66,7 +67,8 @@ class StreamRecord:
     names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
     `connections`: the names of the connections that it uses.
     Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
-    if not by its owner. `other_uid`, `other_child_uid` and `other_columns` are of the right side of a join.
+    if not by its owner. `other_uid`, `other_child_uid` and `other_columns` are of the right side of a join, or of the
+    table that it looks up in; `outside_table` is that table as it was, if it is of a server outside.
     """
 
     id: int
@@ -94,6 +96,7 @@ class StreamRecord:
     other_child_uid: int | None = None
     other_columns: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
+    outside_table: dict[str, Any] | None = None
 
     @property
     def source_uids(self) -> tuple[int, ...]:
@@ -224,6 +227,8 @@ class Catalog:
             self._stores = {name: self._env.open_db(name) for name in _STORES}
         except lmdb.Error as error:
             raise CorruptionError(f"the catalog {path} cannot be opened: {error}") from error
+        #: asks a server outside for one of its tables; set by the engine
+        self.describe_outside: Callable[[str, str], Table] | None = None
         self._databases: dict[str, Database] = {}
         self._namespaces: dict[str, _Namespace] = {}
         #: what belongs to tables that no name leads to yet, by their uids
@@ -399,6 +404,11 @@ class Catalog:
     def outside(self, name: str) -> Connection | None:
         record = self._connections.get(name)
         return None if record is None else record.connection
+
+    def outside_table(self, connection: str, name: str) -> Table:
+        if self.describe_outside is None:
+            raise NotSupportedError("tables of servers outside are read by a running engine only")
+        return self.describe_outside(connection, name)
 
     def outside_names(self) -> Iterable[str]:
         return list(self._connections)

@@ -168,7 +168,8 @@ class RunningStream:
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
     `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is reached by,
     or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; `note_delivery` hears
-    what keeps results from being delivered there, or nothing once they are.
+    what keeps results from being delivered there, or nothing once they are. `lookup_connection` and `note_lookup` are
+    of what its rows look up in.
     """
 
     stream_id: int
@@ -192,6 +193,8 @@ class RunningStream:
     snode_ids: tuple[int, ...] = ()
     connection: Callable[[], OpenedConnection | None] = lambda: None
     note_delivery: Callable[[str], None] = lambda problem: None
+    lookup_connection: Callable[[], OpenedConnection | None] = lambda: None
+    note_lookup: Callable[[str], None] = lambda problem: None
 
     @property
     def nodes(self) -> Nodes:
@@ -216,7 +219,7 @@ class RunningStream:
                 paused)
         return StreamDeployment(
             self.stream_id, self.name, attempt, self.plan, self.vgroup_ids, self.start_versions, checkpoint_id,
-            self.children(), chosen, paused, self.snode_ids, self.connection())
+            self.children(), chosen, paused, self.snode_ids, self.connection(), self.lookup_connection())
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +265,8 @@ class _Entry:
     resumed_ms: int = 0
     #: what was said last of the delivery to its target outside
     delivery: str | None = None
+    #: and of what its rows look up in outside
+    lookup: str | None = None
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: Deployment | None = None
@@ -889,6 +894,7 @@ class StreamController:
             for stream_id in {status.task.stream_id for status in known}:
                 self._keep_state_limit(self._entries[stream_id])
                 self._watch_delivery(self._entries[stream_id])
+                self._watch_lookup(self._entries[stream_id])
             self._hear_of_queues(message.queues, connection.index)
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
@@ -951,6 +957,19 @@ class StreamController:
         long_enough = tried_ms > entry.stream.settings.retry_time_s * 1000
         if long_enough and outside.on_failure == "pause" and not entry.paused:
             self._pause_for(entry, f"{away.reason}; to go on: RESUME STREAM {entry.stream.name}")
+
+    def _watch_lookup(self, entry: _Entry) -> None:
+        """Says how the stream fares with a server outside that its rows look up in."""
+        plan = entry.stream.plan
+        if isinstance(plan, IngestPlan) or plan.source.lookup is None:
+            return
+        sources = [one for one in self._monitor.statuses_of(entry.stream.stream_id) if one.task.level == "source"]
+        troubled = [status for status in sources if status.trouble_since_ms is not None]
+        away = next((status.reason for status in troubled if status.state == "RETRYING"), "")
+        well = not troubled and any(status.lookup_reads for status in sources)
+        if entry.lookup != away and (away or well):
+            entry.lookup = away
+            entry.stream.note_lookup(away)
 
     def _pause_for(self, entry: _Entry, reason: str) -> None:
         """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on."""

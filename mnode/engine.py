@@ -44,6 +44,7 @@ from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.logins import Logins
 from penstock.mnode.logs import Logs
 from penstock.mnode.lookup import require_database
+from penstock.mnode.outside_tables import OutsideTables
 from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
 from penstock.mnode.query import OpenQuery
@@ -125,7 +126,7 @@ from penstock.sql.statements import (
 from penstock.sql.stream_options import rates_sql
 from penstock.tasks.connectors.probing import probe
 from penstock.tasks.data_place import mark_place
-from penstock.tasks.environment import Request, RowsRequest, SpanRequest
+from penstock.tasks.environment import Request, RowsRequest, SpanRequest, TableRequest
 from penstock.tasks.explain import explain_ingest, explain_stream
 from penstock.tasks.remote_log import BytesRequest, EndRequest, SegmentsRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
@@ -237,6 +238,8 @@ class Engine:
         self._logs = Logs(storage, self.paths, self.fs)
         self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)
         self.connections = Connections(catalog, clock, os.environ, _read_text, probe)
+        self.outside_tables = OutsideTables(self.connections)
+        catalog.describe_outside = self.outside_tables.table
         self._streams = Streams(
             catalog, storage, self.results, self._states, self.records, self.backups, self.paths, self.config, clock,
             self._start_controller, self.connections)
@@ -256,7 +259,7 @@ class Engine:
         self._functions = Functions(catalog, clock, directory)
         self._users = Users(catalog, clock, secrets.token_bytes)
         self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime)
-        self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables), directory)
+        self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), directory)
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
         self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run,
@@ -538,7 +541,7 @@ class Engine:
     def _answer(self, request: Request) -> pa.Table:
         """Returns what a worker asks the dnode for."""
         match request:
-            case RowsRequest() | SpanRequest():
+            case RowsRequest() | SpanRequest() | TableRequest():
                 return self.results.read(request)
             case EndRequest() | SegmentsRequest() | BytesRequest():
                 return self._logs.answer(request)

@@ -18,7 +18,7 @@ from penstock.mnode.placing import by_vgroup, order_of, pays_threads
 from penstock.mnode.result_children import Places, ResultChildren
 from penstock.mnode.storage import Storage, storage_schema
 from penstock.sql.schema import Table
-from penstock.tasks.environment import RowsRequest, SpanRequest
+from penstock.tasks.environment import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.tasks.messages import ResultWrite, TaskId
 from penstock.vnode.delivery import Delivery
 from penstock.wal.record import TUID_COLUMN
@@ -87,12 +87,17 @@ class ResultStore:
         if len(upserted):
             self._upsert(target, children, write, write.rows.take(pa.array(upserted)), index[upserted])
 
-    def read(self, request: RowsRequest | SpanRequest) -> pa.Table:
+    def read(self, request: StoreRequest) -> pa.Table:
         """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
 
-        For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where there is nothing.
+        For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where there is nothing. For a
+        TableRequest: the columns that it names, of all rows there are. Raises NotFoundError if that was dropped.
         """
         table = self._catalog.table_by_uid(request.table_uid)
+        if isinstance(request, TableRequest):
+            if table is None or table.vgroup_id is None:
+                raise NotFoundError("the table that is looked up in was dropped", hint="DROP the stream")
+            return self._storage.snapshot(table.vgroup_id, table.storage_uid).to_arrow(list(request.columns))
         if table is not None and table.vgroup_id not in (None, request.vgroup_id):
             return _nothing_of(table, request)
         snapshot = self._storage.snapshot(request.vgroup_id, request.table_uid, as_of=request.as_of)

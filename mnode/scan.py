@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.cuts import check_cuts
 from penstock.mnode.lookup import require_database
+from penstock.mnode.outside_tables import OutsideTables
 from penstock.mnode.storage import Storage, vgroups_of
 from penstock.mnode.system_tables import SystemTables
 from penstock.planner.plan import Scan
@@ -47,19 +48,24 @@ class Scans:
     """Gives relations as of now. Each vnode is read at one version; there is no cut through all vnodes."""
 
     def __init__(
-        self, catalog: Catalog, storage: Storage, system_tables: SystemTables, small_rows: int = SMALL_ROWS
+        self, catalog: Catalog, storage: Storage, system_tables: SystemTables, outside_tables: OutsideTables,
+        small_rows: int = SMALL_ROWS
     ) -> None:
         self._catalog = catalog
         self._storage = storage
         self._system_tables = system_tables
+        self._outside_tables = outside_tables
         self._small_rows = small_rows
 
     def relation(self, scan: Scan) -> ScanRelation:
-        """Returns the rows of a scan: `_tuid` (not for system tables) and `scan.columns`, TIMESTAMP as BIGINT."""
+        """Returns the rows of a scan: `_tuid` (only of tables of our own) and `scan.columns`, TIMESTAMP as BIGINT."""
         table = scan.table
         if table.kind == "system":
             rows = self._system_tables.read(table.database, table.name, scan.columns or (table.columns[0].name,))
             return _whole(_epochs(rows))
+        if table.kind == "outside":
+            wanted = [column for column in table.columns if column.name in scan.columns] or [table.columns[0]]
+            return _whole(self._outside_tables.rows(table, wanted))
         with self._storage.looking():
             return self._stored(scan, table)
 

@@ -33,7 +33,7 @@ from penstock.mnode.streams import Streams
 from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
 from penstock.sql.statements import AlterDatabase, SplitVgroup
-from penstock.tasks.environment import RowsRequest, SpanRequest
+from penstock.tasks.environment import RowsRequest, StoreRequest
 from penstock.tasks.local import LocalEnvironment
 from penstock.tasks.repartition import Moved, Repartition, refusal
 from penstock.wal.record import TUID_COLUMN
@@ -268,9 +268,9 @@ class Splitting:
         """Returns what tasks see of the world as it will be: vnodes without the rows that move out of them."""
         leaving = np.array(sorted(homes), np.uint64)
 
-        def read(request: RowsRequest | SpanRequest) -> pa.Table:
+        def read(request: StoreRequest) -> pa.Table:
             rows = self._results.read(request)
-            if isinstance(request, SpanRequest) or request.vgroup_id not in known.vgroup_ids:
+            if not isinstance(request, RowsRequest) or request.vgroup_id not in known.vgroup_ids:
                 return rows
             return rows.filter(pa.array(~np.isin(rows.column(TUID_COLUMN).to_numpy(), leaving)))
 

@@ -31,6 +31,7 @@ from penstock.common.errors import (
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
+from penstock.mnode import catalog_codec as codec
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord
@@ -273,7 +274,6 @@ class Streams:
                 functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
-                connections=() if plan.sink.outside is None else (plan.sink.outside.connection,),
             ), plan))
         except PenstockError:
             if plan.sink.create:
@@ -295,7 +295,15 @@ class Streams:
         source = self._source_table(plan.source_database, plan.source_table)
         record = replace(
             record, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
-            source_columns=tuple(column.physical for column in plan.source.columns))
+            source_columns=tuple(column.physical for column in plan.source.columns),
+            connections=connections_of(plan))
+        looked_up = plan.source.lookup
+        if looked_up is not None and looked_up.connection is None:
+            return replace(record, other_uid=looked_up.table_uid,
+                           other_columns=tuple(column.physical for column in looked_up.columns))
+        if looked_up is not None and looked_up.connection is not None and record.outside_table is None:
+            known = self._catalog.outside_table(looked_up.connection, looked_up.table)
+            return replace(record, outside_table=codec.table_to_json(known, ()))
         if plan.join is None:
             return record
         right = plan.join.right
@@ -330,8 +338,7 @@ class Streams:
         restored = self._catalog.create_stream(replace(
             self._reading(record, plan), id=0, start_cut=cut, attempt=0,
             savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
-            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
-            connections=() if plan.sink.outside is None else (plan.sink.outside.connection,)))
+            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
         for vgroup_id, version in cut:
             self._storage.vnode(vgroup_id).set_pin(_pin(restored.id), version)
         return restored
@@ -526,8 +533,7 @@ class Streams:
         """Has streams into an altered connection write by what it is now; those that were paused for it go on."""
         for stream in self._catalog.streams():
             plan = self._plans.get(stream.id)
-            outside = None if plan is None else plan.sink.outside
-            if outside is None or outside.connection != connection.name:
+            if plan is None or connection.name not in connections_of(plan):
                 continue
             if self._controller is None or not self.runs(stream):
                 continue
@@ -540,7 +546,7 @@ class Streams:
                 self._catalog.set_stream_wanted(stream.id, "running")
                 self._controller.resume(stream.id)
 
-    def _note_delivery(self, name: str, problem: str) -> None:
+    def _note_use(self, name: str, problem: str) -> None:
         """Has SHOW CONNECTIONS say how a stream fares with a connection."""
         try:
             connection = self._connections.find(name)
@@ -674,6 +680,9 @@ class Streams:
         if stream.created_target and target is not None:
             # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
             view = _Without(self._catalog, target)
+        if stream.outside_table is not None:
+            # It is as it was then, whatever has become of it: the server may not even answer.
+            view = _Remembering(view, codec.table_from_json(dict(stream.outside_table))[0])
         session = Session(stream.database, stream.time_zone, stream.created_ms)
         return self._aimed(plan_stream(statement, view, session, StreamDefaults(time=TimeDefaults(**stream.defaults))),
                            stream.target_uid)
@@ -868,7 +877,8 @@ class Streams:
         options = self._options[stream.id]
         interval = options.checkpoint_interval
         nodes = self.nodes_of(plan)
-        outside = plan.sink.outside
+        outside, lookup = plan.sink.outside, plan.source.lookup
+        looked_up = None if lookup is None else lookup.connection
         self.controller().start(RunningStream(
             stream_id=stream.id,
             name=stream.name,
@@ -890,7 +900,9 @@ class Streams:
             company=plan.company,
             snode_ids=nodes.snode_ids,
             connection=lambda: None if outside is None else self._connections.open(outside.connection),
-            note_delivery=lambda problem: None if outside is None else self._note_delivery(outside.connection, problem),
+            note_delivery=lambda problem: None if outside is None else self._note_use(outside.connection, problem),
+            lookup_connection=lambda: None if looked_up is None else self._connections.open(looked_up),
+            note_lookup=lambda problem: None if looked_up is None else self._note_use(looked_up, problem),
         ))
 
     def controller(self) -> Controller:
@@ -925,6 +937,8 @@ class Streams:
             settings = replace(settings, history_rows_per_second=options.history_rate)
         if options.retry_time is not None:
             settings = replace(settings, retry_time_s=options.retry_time.in_units("ms") / 1000)
+        if options.lookup_freshness is not None:
+            settings = replace(settings, lookup_freshness_s=options.lookup_freshness.in_units("ms") / 1000)
         return settings
 
     def _savepoints(self, stream_id: int) -> frozenset[int]:
@@ -993,8 +1007,36 @@ class _Without:
     def outside(self, name: str) -> Connection | None:
         return self._catalog.outside(name)
 
+    def outside_table(self, connection: str, name: str) -> Table:
+        return self._catalog.outside_table(connection, name)
+
     def outside_names(self) -> Iterable[str]:
         return self._catalog.outside_names()
+
+
+class _Remembering:
+    """A catalog in which a table of a server outside is as it was."""
+
+    def __init__(self, view: CatalogView, table: Table) -> None:
+        self._table = table
+        self.database = view.database
+        self.table = view.table
+        self.table_names = view.table_names
+        self.children = view.children
+        self.function = view.function
+        self.outside = view.outside
+        self.outside_names = view.outside_names
+
+    def outside_table(self, connection: str, name: str) -> Table:
+        return self._table
+
+
+def connections_of(plan: StreamPlan) -> tuple[str, ...]:
+    """Returns the names of the connections that a stream uses, each once."""
+    lookup = plan.source.lookup
+    used = (plan.sink.outside.connection if plan.sink.outside is not None else None,
+            lookup.connection if lookup is not None else None)
+    return tuple(dict.fromkeys(name for name in used if name is not None))
 
 
 def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:

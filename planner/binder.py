@@ -19,7 +19,7 @@ from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.dialect import source_range
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, ChildTable, Session, Table
-from penstock.sql.statements import Name
+from penstock.sql.statements import JoinSource, Name, OutsideSource, Source
 from penstock.sql.types import BIGINT, UBIGINT, DataType, Kind, Precision
 
 UNKNOWN_DATABASE = 0x0388
@@ -183,19 +183,50 @@ def resolve_table(name: Name, builder: Builder) -> Table:
     return table
 
 
+def outside_relation(source: OutsideSource, builder: Builder, precision: Precision) -> Relation:
+    """Returns the relation of a table of a server outside, with timestamps of this precision.
+
+    Raises NotFoundError for unknown connections and tables, and OutsideErrors if the server can't be asked.
+    """
+    name = source.connection
+    connection = builder.catalog.outside(name.name)
+    if connection is None:
+        raise NotFoundError(f"connection {name.name} does not exist",
+                            position=position(builder.text, name.offset - builder.base, len(name.name)),
+                            hint=did_you_mean(name.name, builder.catalog.outside_names()))
+    table = builder.catalog.outside_table(connection.name, source.table)
+    columns = tuple(replace(column, type=_with_precision(column.type, precision)) for column in table.columns)
+    return scan_table(replace(table, columns=columns), source.alias, builder, precision=precision)
+
+
+def bind_sides(source: JoinSource, bind: Callable[[Source, Precision], Relation]) -> tuple[Relation, Relation]:
+    """Returns both sides of a join. What comes from outside takes the precision of the other side."""
+    if isinstance(source.left, OutsideSource):
+        right = bind(source.right, "ms")
+        return bind(source.left, right.precision), right
+    left = bind(source.left, "ms")
+    return left, bind(source.right, left.precision)
+
+
 def scan_table(
-    table: Table, alias: str | None, builder: Builder, cuts: tuple[str, str] | None = None
+    table: Table, alias: str | None, builder: Builder, cuts: tuple[str, str] | None = None,
+    precision: Precision = "ms",
 ) -> Relation:
-    """Returns the relation of a base table's rows, with `cuts` of those that were written between them."""
-    database = builder.catalog.database(table.database)
-    precision: Precision = database.precision if database is not None and table.kind != "system" else "ms"
+    """Returns the relation of a base table's rows, with `cuts` of those that were written between them.
+
+    `precision` is for tables that aren't in a database.
+    """
+    stored = table.kind not in ("system", "outside")
+    database = builder.catalog.database(table.database) if stored else None
+    if database is not None:
+        precision = database.precision
     qualifier = alias or table.name
     columns = [RelColumn(c.name, _with_precision(c.type, precision), quote_name(c.name), qualifier)
                for c in table.columns]
     tags = [RelColumn(c.name, _with_precision(c.type, precision), quote_name(c.name), qualifier, "tag")
             for c in table.tags]
     members = (*columns, *tags)
-    if table.kind != "system" and table.column("tbname") is None:
+    if stored and table.column("tbname") is None:
         members = (*members, RelColumn("tbname", TBNAME, "tbname", qualifier, "tbname"))
     slot = ScanSlot(builder.fresh("scan"), table, members)
     if cuts is not None:
@@ -204,9 +235,9 @@ def scan_table(
         slot.cuts = (parse_cut(cuts[0]), parse_cut(cuts[1]))
     builder.scans.append(slot)
     key: tuple[RelColumn, ...] = ()
-    if table.kind != "system":
+    if stored:
         key = (RelColumn("_tuid", UBIGINT, "_tuid"), *([columns[1]] if table.key_column is not None else []))
-    time = columns[0] if table.kind != "system" else None
+    time = columns[0] if stored else None
     return Relation(
         name=slot.name, columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
         time=time, precision=precision, tree=lambda: _scan_node(slot), table=table, row_key=key,

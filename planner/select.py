@@ -13,7 +13,9 @@ from penstock.planner.binder import (
     Builder,
     Relation,
     RelColumn,
+    bind_sides,
     children_relation,
+    outside_relation,
     resolve_table,
     row_number_column,
     scan_table,
@@ -35,6 +37,7 @@ from penstock.sql.schema import CatalogView, Session
 from penstock.sql.statements import (
     IntervalWindow,
     JoinSource,
+    OutsideSource,
     Query,
     Select,
     SetOperation,
@@ -42,6 +45,7 @@ from penstock.sql.statements import (
     SubquerySource,
     TableSource,
 )
+from penstock.sql.types import Precision
 
 GROUP_LACKS_EXPRESSION = 0x260A
 GROUP_AND_WINDOW = 0x2624
@@ -127,13 +131,16 @@ def _bound_query(select: Select, builder: Builder) -> QueryContext:
     return query
 
 
-def _bind(source: Source, select: Select, builder: Builder) -> Relation:
+def _bind(source: Source, select: Select, builder: Builder, precision: Precision = "ms") -> Relation:
+    """`precision`: of timestamps that come from outside."""
     if isinstance(source, TableSource):
         if source.cuts is not None and select.tags_only:
             raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
         return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)
+    if isinstance(source, OutsideSource):
+        return outside_relation(source, builder, precision)
     if isinstance(source, JoinSource):
-        left, right = _bind(source.left, select, builder), _bind(source.right, select, builder)
+        left, right = bind_sides(source, lambda side, found: _bind(side, select, builder, found))
         return bind_join(source, left, right, select.where, builder)
     return _bind_subquery(source, builder)
 

@@ -50,6 +50,29 @@ class SourceColumn:
     type: DataType
 
 
+LOOKUP = "lookup"
+
+
+@dataclass(frozen=True, slots=True)
+class LookupPlan:
+    """A table that rows of a stream look up in: a normal table, or with `connection` one of a server outside.
+
+    Source tasks keep a copy of its `columns` as the relation LOOKUP of their SQL: `name` there, `physical` in the
+    table. Timestamps are of `precision`.
+    """
+
+    table: str
+    table_uid: int
+    connection: str | None
+    columns: tuple[SourceColumn, ...]
+    precision: Precision
+
+    @property
+    def text(self) -> str:
+        """What is looked up in, as reasons of tasks have it."""
+        return self.table if self.connection is None else f"{self.table} of connection {self.connection}"
+
+
 AccumulatorKind = Literal["add", "pick", "moments", "values", "distinct", "udaf"]
 
 
@@ -105,6 +128,7 @@ class SourcePlan:
     marks of its kind (`#state`; `#opens` and `#ends`); `sql` then reads `windowed`: those rows with the
     `_wstart` of their window. There is no `late_sql`: each row is judged by its own time.
     `kernel` is what `sql` and `rows_sql` compute, where that is simple enough to do without DuckDB.
+    With `lookup` they join with the relation LOOKUP first.
     """
 
     storage_uid: int
@@ -122,6 +146,7 @@ class SourcePlan:
     rows_sql: str = ""
     kernel: SourceKernel | None = None
     key_column: str | None = None
+    lookup: LookupPlan | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,15 +79,12 @@ class StreamQuery:
 
 
 def read_stream(planner: _Planner) -> StreamQuery:
-    """Returns the join that a stream reads; raises as `read_stream_join`, and for what none can do yet."""
+    """Returns the join that a stream reads; raises as `read_stream_join`, and for what none can do."""
     source = planner.query.source
     assert isinstance(source, JoinSource)
     join, described = read_stream_join(planner.statement, source, planner.catalog, planner.session)
     query = StreamQuery(join, described)
-    if described.meeting == "lookup":
-        raise NotSupportedError("a stream cannot look up rows in a table without regard to time yet",
-                                hint=f"this would be the {described.text}")
-    if _reach(query)[1] is None:
+    if described.meeting != "lookup" and _reach(query)[1] is None:
         raise NotSupportedError("a stream cannot look for the next row of the other table: it would wait for ever",
                                 position=_place(query, planner), hint="compare with >= or >: the newest row before")
     return query
@@ -135,16 +132,20 @@ def plan_join_query(planner: _Planner, query: StreamQuery) -> JoinQuery:
     items: Sequence[SelectItem] = select.items
     if len(names) != len(items):
         items = [SelectItem(exp.Star(), None, name) for name in names]
-    names = _short(items, names)
-    named = [replace(item, alias=name) for item, name in zip(items, names, strict=True)]
-    return JoinQuery(batch, alone, len(hidden), named)
+    return JoinQuery(batch, alone, len(hidden), short_names(items, names))
 
 
-def _short(items: Sequence[SelectItem], names: Sequence[str]) -> list[str]:
-    """Returns the names of the result's columns: for `a.v` that is `v`, unless another one is called that."""
+def short_names(items: Sequence[SelectItem], names: Sequence[str] | None = None) -> list[SelectItem]:
+    """Returns the items with the names of the result's columns: for `a.v` that is `v`, unless another is called that.
+
+    `names`: what they are called otherwise.
+    """
+    if names is None:
+        names = [item.name for item in items]
     short = [item.expression.name if item.alias is None and isinstance(item.expression, exp.Column) else name
              for item, name in zip(items, names, strict=True)]
-    return [one if short.count(one) == 1 else name for one, name in zip(short, names, strict=True)]
+    return [replace(item, alias=one if short.count(one) == 1 else name)
+            for item, one, name in zip(items, short, names, strict=True)]
 
 
 def _outer(query: StreamQuery) -> JoinSource:

@@ -6,13 +6,22 @@ from dataclasses import dataclass
 from typing import Literal
 
 from penstock.common.errors import InvalidStreamError
-from penstock.planner.binder import Builder, Relation, resolve_table, scan_table
+from penstock.planner.binder import Builder, Relation, bind_sides, outside_relation, resolve_table, scan_table
 from penstock.planner.join_conditions import Equality, Side
 from penstock.planner.join_reading import Join, read_join
 from penstock.planner.query_parts import text_of
 from penstock.planner.scopes import RowScope
 from penstock.sql.schema import CatalogView, Session, Table
-from penstock.sql.statements import CreateStream, JoinKind, JoinSource, JoinVariant, Source, TableSource
+from penstock.sql.statements import (
+    CreateStream,
+    JoinKind,
+    JoinSource,
+    JoinVariant,
+    OutsideSource,
+    Source,
+    TableSource,
+)
+from penstock.sql.types import Precision
 
 Meeting = Literal["vnode", "exchange", "lookup"]
 
@@ -75,7 +84,7 @@ def read_stream_join(
     Raises InvalidStreamError for inputs that are not tables and for times that are truncated; else as `read_join`.
     """
     builder = Builder(catalog, session, statement.text)
-    left, right = _relation(source.left, builder), _relation(source.right, builder)
+    left, right = bind_sides(source, lambda side, precision: _relation(side, builder, precision))
     join = read_join(source, left, right, statement.query.where, builder)
     for time in join.conditions.times:
         if time.shift is None:
@@ -89,7 +98,9 @@ def read_stream_join(
         tuple(text_of(node) for node in join.conditions.others), limit, meeting, reason)
 
 
-def _relation(source: Source, builder: Builder) -> Relation:
+def _relation(source: Source, builder: Builder, precision: Precision) -> Relation:
+    if isinstance(source, OutsideSource):
+        return outside_relation(source, builder, precision)
     if not isinstance(source, TableSource):
         raise InvalidStreamError("a stream joins two tables: no sub-query and no third table")
     if source.cuts is not None:

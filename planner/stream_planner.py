@@ -18,6 +18,7 @@ from penstock.common.errors import (
 )
 from penstock.common.suggestions import did_you_mean
 from penstock.planner.aggregates import aggregate_sql
+from penstock.planner.binder import qualifier_of
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.dead_letters import plan_dlq, plan_errors
 from penstock.planner.expressions import compile_condition, compile_expression
@@ -28,6 +29,7 @@ from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.stream import (
     ARRIVAL_COLUMN,
+    LOOKUP,
     AggPlan,
     Field,
     FillPlan,
@@ -41,7 +43,15 @@ from penstock.planner.stream import (
 )
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
 from penstock.planner.stream_force import plan_force
-from penstock.planner.stream_join_plan import StreamQuery, plan_join, plan_join_query, projections_of, read_stream
+from penstock.planner.stream_join_plan import (
+    StreamQuery,
+    plan_join,
+    plan_join_query,
+    projections_of,
+    read_stream,
+    short_names,
+)
+from penstock.planner.stream_lookup import Lookup, lookup_of
 from penstock.planner.stream_notify import NOTIFY_TRIGGERS, plan_notify
 from penstock.planner.stream_outside import plan_outside
 from penstock.planner.stream_row_windows import (
@@ -137,6 +147,9 @@ def plan_stream(
     if plan.sink.outside is None and (options.on_failure is not None or options.retry_time is not None):
         raise InvalidStreamError("ON_FAILURE and RETRY_TIME are for streams INTO CONNECTION",
                                  hint="a result table is a part of Penstock and has no failures of its own")
+    if plan.source.lookup is None and options.lookup_freshness is not None:
+        raise InvalidStreamError("LOOKUP_FRESHNESS is for streams whose rows look up in another table",
+                                 hint="join a normal table, or one of a connection, by equal values")
     if plan.dlq is None and options.on_failure == "dlq":
         plan = replace(plan, dlq=plan_dlq(options, planner.table, planner.precision, catalog, session))
     if statement.notify is not None and plan.notify is None:
@@ -154,7 +167,10 @@ class _Planner:
         self.catalog = catalog
         self.session = session
         self.defaults = defaults
-        self.join = read_stream(self) if isinstance(self.query.source, JoinSource) else None
+        self.join: StreamQuery | None = None
+        self.lookup: Lookup | None = None
+        if isinstance(self.query.source, JoinSource):
+            self._read_join()
         self.table = self._source_table()
         database = catalog.database(self.table.database)
         assert database is not None
@@ -167,6 +183,16 @@ class _Planner:
         self._field_names = (f"p{n}" for n in itertools.count())
 
     # -- the source ------------------------------------------------------------------------------------------
+
+    def _read_join(self) -> None:
+        """Takes note of the join. One that looks up is left out of the query from here on: names know about it."""
+        query = read_stream(self)
+        if query.described.meeting != "lookup":
+            self.join = query
+            return
+        self.lookup = lookup_of(query.join)
+        self.query = replace(self.query, source=self.lookup.own)
+        self.statement = replace(self.statement, query=self.query)
 
     def _source_table(self) -> Table:
         source = self.query.source
@@ -194,8 +220,14 @@ class _Planner:
             check_interval(window, self.precision)
             if window.offset == "auto":
                 raise InvalidStreamError("a stream cannot have INTERVAL(..., AUTO)", hint="write the offset")
-        self._plan_keys()
         rows = RowScope(self)
+        if self.lookup is not None:
+            if trigger.mode == "force_window_close":
+                raise NotSupportedError("a stream by the clock can't look up rows in another table yet",
+                                        hint="use TRIGGER WINDOW_CLOSE")
+            if self.lookup.on is not None:
+                self.lookup.condition = compile_condition(self.lookup.on, rows)
+        self._plan_keys()
         condition = compile_condition(query.where, rows) if query.where is not None else None
         time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
         on_error = plan_errors(self.statement, trigger.mode, time.clock, self.defaults.time.on_error)
@@ -230,7 +262,8 @@ class _Planner:
         if time.clock != "event":
             trigger = replace(trigger, ignore_expired=False, ignore_update=True)
         self.row_key()  # source tasks tell rows by it
-        source = self._source_plan(marks or window, condition, casts, time, trigger.ignore_expired)
+        source = self._source_plan(marks or window, condition, casts, time, trigger.ignore_expired,
+                                   keyed=sink.key_column is not None)
         agg = self._agg_plan(marks or window, casts) if window is not None else None
         plan = StreamPlan(
             source_database=self.table.database, source_table=self.table.name, trigger=trigger.mode,
@@ -312,7 +345,9 @@ class _Planner:
                 raise InvalidStreamError(message, hint=hint)
         for expression in (*(item.expression for item in query.items), *([query.where] if query.where else [])):
             for node in expression.find_all(exp.Column):
-                spec = lookup(node.name) if self.table.column(node.name) is None else None
+                known = self.table.column(node.name) is not None or (
+                    self.lookup is not None and self.lookup.table.column(node.name) is not None)
+                spec = lookup(node.name) if not known else None
                 if spec is not None and not spec.in_stream:
                     raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=0x265A,
                                              position=self.position(node))
@@ -339,7 +374,8 @@ class _Planner:
         scope = RowScope(self)
 
         def is_time(node: exp.Expression) -> bool:
-            return isinstance(node, exp.Column) and node.name in names
+            return isinstance(node, exp.Column) and node.name in names and (
+                self.lookup is None or self.lookup.is_own(node))
 
         def constant(node: exp.Expression) -> float | int | None:
             if next(node.find_all(exp.Column), None) is not None:
@@ -380,6 +416,16 @@ class _Planner:
         self.keys.append(key)
         return key
 
+    def key_of(self, name: str, qualifier: str | None, value: SqlExpr) -> Key | None:
+        """Returns the key that is meant by the column `value`, which an expression calls so."""
+        if qualifier is None or self.lookup is None:
+            return self.key(name)
+        key = next((key for key in self.keys if key.sql == value.sql), None)
+        if key is not None or qualifier == self.lookup.name:
+            return key
+        key = self.key(name)
+        return key if key is not None and key.sql == value.sql else None
+
     # -- projections -----------------------------------------------------------------------------------------
 
     def _window_projections(self, scope: ResultScope) -> tuple[list[tuple[SelectItem, SqlExpr]], str]:
@@ -402,7 +448,7 @@ class _Planner:
         first = items[0].expression
         if not isinstance(first, exp.Column) or _column_name(first) not in (
             (self.table.time_column.name,), ("_rowts",), ("_c0",)
-        ):
+        ) or (self.lookup is not None and not self.lookup.is_own(first)):
             raise InvalidStreamError("the first column of a stream without a window must be the primary timestamp",
                                      hint=f"start the list with {self.table.time_column.name}")
         return [(item, compile_expression(item.expression, rows)) for item in items], items[0].name
@@ -415,14 +461,22 @@ class _Planner:
             ):
                 if self.query.window is not None:
                     raise InvalidStreamError("`*` is not allowed next to a window", hint="name the columns")
-                names = [column.name for column in self.table.columns]
-                if self.table.kind == "super":
-                    names += [tag.name for tag in self.table.tags]
-                expanded += [SelectItem(exp.column(exp.to_identifier(name, quoted=True)), name, name)
-                             for name in names]
+                expanded += self._starred(qualifier_of(item.expression))
             else:
                 expanded.append(replace(item, expression=item.expression.transform(self._key_reference)))
-        return expanded
+        return expanded if self.lookup is None else short_names(expanded)
+
+    def _starred(self, qualifier: str | None) -> list[SelectItem]:
+        """Returns what `*`, or `table.*`, stands for."""
+        names = [column.name for column in self.table.columns]
+        if self.table.kind == "super":
+            names += [tag.name for tag in self.table.tags]
+        if self.lookup is None:
+            return [SelectItem(exp.column(exp.to_identifier(name, quoted=True)), name, name) for name in names]
+        found = [(self.lookup.own_name, name) for name in names]
+        found += [(self.lookup.name, column.name) for column in self.lookup.table.columns]
+        return [SelectItem(exp.column(exp.to_identifier(name, quoted=True), exp.to_identifier(table, quoted=True)),
+                           name, name) for table, name in found if qualifier in (None, table)]
 
     def _key_reference(self, node: exp.Expression) -> exp.Expression:
         """Replaces `_group_key(x)` by x, and what PARTITION BY computes by a reference to that key."""
@@ -730,7 +784,7 @@ class _Planner:
 
     def _source_plan(
         self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], time: TimePlan,
-        ignore_expired: bool,
+        ignore_expired: bool, *, keyed: bool = False,
     ) -> SourcePlan:
         ts = self.row_key().ts
         if time.clock != "event":
@@ -751,14 +805,21 @@ class _Planner:
         needs_children = self.needs_children or any("tbname" in key.sql for key in self.keys)
         if needs_children:
             members.append("c.* EXCLUDE (_tuid)")
+        if self.lookup is not None:
+            members.append(f"{LOOKUP}.*")
         base = f"SELECT {', '.join(members)} FROM rows r" + (
-            " LEFT JOIN children c USING (_tuid)" if needs_children else "")
+            " LEFT JOIN children c USING (_tuid)" if needs_children else "") + (
+            self.lookup.sql if self.lookup is not None else "")
         base = f"WITH base AS ({base}), kept AS (SELECT * FROM base" + (
             f" WHERE {condition})" if condition else ")")
         if window is None:
             columns = ", ".join(["_tuid AS _row", f"{gid} AS _gid", *keys,
                                  *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
             sql = f"{base} SELECT {columns} FROM kept"
+            if self.lookup is not None:  # a row that finds several gives the greatest result, as a join does
+                order = ", ".join(f"r{n} DESC NULLS LAST" for n in range(len(casts)))
+                sql += (f" QUALIFY row_number() OVER (PARTITION BY _row, r0{', r1' if keyed else ''} "
+                        f"ORDER BY {order}) = 1")
             return self._source(needs_children, gid, sql, None, None, self._source_kernel(condition, gid, keys, casts))
         if isinstance(window, WindowMarks):
             sql = self._partial_select(gid, keys).format(source="windowed")
@@ -791,6 +852,8 @@ class _Planner:
     ) -> SourceKernel | None:
         """Returns what a source task can compute without DuckDB: groups must follow from the child table alone."""
         groups_sql = None
+        if self.lookup is not None:
+            return None
         if self.keys:
             if not self._keys_are_of_tables():
                 return None
@@ -854,6 +917,7 @@ class _Planner:
             tags=tuple(Field(tag.name, tag.type) for tag in self.table.tags),
             needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql, kernel=kernel,
             key_column=None if self.table.key_column is None else self.table.key_column.name,
+            lookup=None if self.lookup is None else self.lookup.plan(),
         )
 
     def _agg_plan(self, window: Window | WindowMarks | None, casts: list[str]) -> AggPlan:
@@ -891,6 +955,8 @@ class _Planner:
         scan = PlanNode("Scan", (
             ("table", f"{plan.source_database}.{plan.source_table}"), ("kind", self.table.kind),
             ("columns", " ".join(column.name for column in plan.source.columns))))
+        if self.lookup is not None:
+            scan = self.lookup.node(scan)
         if condition:
             scan = PlanNode("Filter", (("condition", condition),), (scan,))
         if plan.agg is not None:
@@ -929,12 +995,17 @@ class RowScope:
         self.precision = planner.precision
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
-        table = self.planner.table
+        table, lookup = self.planner.table, self.planner.lookup
+        found = lookup.column(name, qualifier, node) if lookup is not None else None
+        if found is not None:
+            return found
         if table.column(name) is None:
             raise unknown_column(name, table, self.planner.position(node))
         return self.planner.use(name)
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
+        if self.planner.lookup is not None:
+            self.planner.lookup.check_pseudo(name, node)
         if name == "tbname":
             return self.member(name)
         if name in ("_rowts", "_c0"):
@@ -970,10 +1041,13 @@ class ResultScope:
         self._resolved = False
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
-        key = self.planner.key(name)
+        key = self.planner.key(name) if qualifier is None else None
         if key is not None:
             return SqlExpr(key.field.name, key.field.type)
         value = self.rows.column(name, qualifier, node)
+        key = self.planner.key_of(name, qualifier, value)
+        if key is not None:
+            return SqlExpr(key.field.name, key.field.type)
         self.companions.append((value, self.planner.position(node)))
         return SqlExpr(COMPANION.format(len(self.companions) - 1), value.type)
 

@@ -26,6 +26,7 @@ from penstock.sql.statements import (
     JoinVariant,
     Limit,
     OrderItem,
+    OutsideSource,
     PartitionItem,
     Query,
     Range,
@@ -231,6 +232,8 @@ def _parse_simple_source(cursor: Cursor) -> Source:
         if isinstance(source, SubquerySource) and source.alias is None:
             source = replace(source, alias=parse_alias(cursor))
         return source
+    if cursor.at("CONNECTION") and cursor.peek(2).raw == "(":
+        return _parse_outside_source(cursor)
     name = cursor.object_name("a table name")
     cuts = None
     if cursor.take("BETWEEN", "CUT"):
@@ -238,6 +241,16 @@ def _parse_simple_source(cursor: Cursor) -> Source:
         cursor.expect("AND")
         cuts = (first, cursor.string("a cut"))
     return TableSource(name, parse_alias(cursor), cuts)
+
+
+def _parse_outside_source(cursor: Cursor) -> OutsideSource:
+    cursor.expect("CONNECTION")
+    connection = cursor.object_name("the connection's name")
+    cursor.expect_operator("(")
+    cursor.expect("TABLE")
+    table = cursor.string("the table's name")
+    cursor.expect_operator(")")
+    return OutsideSource(connection, table, parse_alias(cursor))
 
 
 def _parse_joins(cursor: Cursor, left: Source) -> Source:

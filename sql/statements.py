@@ -149,6 +149,15 @@ class TableSource:
 
 
 @dataclass(frozen=True, slots=True)
+class OutsideSource:
+    """CONNECTION `connection` (TABLE 'table'): a table of the server that a connection leads to."""
+
+    connection: Name
+    table: str
+    alias: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class SubquerySource:
     query: Query
     alias: str | None = None
@@ -175,7 +184,7 @@ class JoinSource:
     place: tuple[int, int] = (0, 0)
 
 
-Source = TableSource | SubquerySource | JoinSource
+Source = TableSource | OutsideSource | SubquerySource | JoinSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -445,6 +454,7 @@ class StreamOptions:
     guarantee: Guarantee | None = None
     on_failure: OnFailure | None = None
     retry_time: Duration | None = None
+    lookup_freshness: Duration | None = None
 
 
 OutsideFormat = Literal["json", "csv", "parquet", "avro"]

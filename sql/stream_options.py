@@ -14,7 +14,7 @@ _PREFIX = re.compile(r"CREATE\s+OR\s+REPLACE\s+STREAM", re.IGNORECASE)
 ALTERABLE = (
     "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate",
     "sink_calls", "source_rate", "history_rate", "state_limit", "guarantee",
-    "retry_time",
+    "retry_time", "lookup_freshness",
 )
 """Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
 result table would be made half by the one and half by the other."""
@@ -83,6 +83,8 @@ def options_sql(options: StreamOptions) -> str:
         words.append(f"ON_FAILURE {_fate(options.on_failure, options)}")
     if options.retry_time is not None:
         words.append(f"RETRY_TIME {options.retry_time}")
+    if options.lookup_freshness is not None:
+        words.append(f"LOOKUP_FRESHNESS {options.lookup_freshness}")
     return " ".join(words)
 
 

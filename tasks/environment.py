@@ -15,9 +15,12 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from penstock.common.clock import Clock
-from penstock.common.errors import UnavailableError
+from penstock.common.connection import OpenedConnection
+from penstock.common.errors import InternalError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.planner.stream import LookupPlan
+from penstock.tasks.compute import block_type
 from penstock.tasks.connectors.consumers import open_consumer
 from penstock.tasks.copied_state import CHANGES, CheckpointOf, CopiedState, StateKeeper, StateOrder
 from penstock.tasks.emit.build import outside_writer
@@ -64,7 +67,16 @@ class SpanRequest:
     as_of: int
 
 
-Request = RowsRequest | SpanRequest | LogRequest | StateOrder
+@dataclass(frozen=True, slots=True)
+class TableRequest:
+    """The ticket of a look at a whole normal table as it is now: these of its physical columns."""
+
+    table_uid: int
+    columns: tuple[str, ...]
+
+
+StoreRequest = RowsRequest | SpanRequest | TableRequest
+Request = StoreRequest | LogRequest | StateOrder
 REQUESTS: tuple[type, ...] = get_args(Request)
 """All that a worker may ask the dnode's service for; each class says what the answer is."""
 
@@ -86,6 +98,10 @@ class DnodeClient:
         """Returns where there are rows; raises as `read_rows` does."""
         answer = self._ask(request, f"asking vnode {request.vgroup_id} for its time span failed")
         return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
+
+    def read_table(self, request: TableRequest) -> pa.Table:
+        """Returns the rows; raises as `read_rows` does."""
+        return self._ask(request, "reading the table that is looked up in failed")
 
     def ask_log(self, request: LogRequest) -> pa.Table:
         """Returns what the request's class says; raises as `read_rows` does."""
@@ -268,6 +284,23 @@ def _tell_nobody(checkpoint: TaskCheckpoint) -> None:
     """Stands for acknowledging a checkpoint of tasks that are closed."""
 
 
+def read_lookup(
+    plan: LookupPlan, connection: OpenedConnection | None, read_table: Callable[[TableRequest], pa.Table]
+) -> pa.Table:
+    """Returns what `TaskEnvironment.read_lookup` does; `read_table` answers for normal tables."""
+    names = [column.name for column in plan.columns]
+    if plan.connection is None:
+        rows = read_table(TableRequest(plan.table_uid, tuple(column.physical for column in plan.columns)))
+        arrays = [rows.column(column.physical).cast(block_type(column.type)) for column in plan.columns]
+        return pa.table(arrays, names=names)
+    if connection is None:
+        raise InternalError(f"there is no connection to look up in {plan.table} by")
+    from penstock.tasks.connectors.postgres_tables import read  # needed by who looks up outside only
+
+    found = read(connection, plan.table, [(column.physical, column.type) for column in plan.columns])
+    return found.rename_columns(names)
+
+
 class WorkerEnvironment:
     """The `TaskEnvironment` of one attempt of a stream on one worker."""
 
@@ -309,6 +342,12 @@ class WorkerEnvironment:
         self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
     ) -> TimeSpan | None:
         return self._dnode.time_span(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
+
+    def read_lookup(self, plan: LookupPlan, connection: OpenedConnection | None) -> pa.Table:
+        return read_lookup(plan, connection, self._dnode.read_table)
+
+    def in_background(self, work: Callable[[], None], name: str) -> None:
+        threading.Thread(target=work, name=name, daemon=True).start()
 
     def result_writer(self, task: TaskId) -> ResultWriter:
         writer = FlightResultWriter(self._dnode, str(task), self.wake)

@@ -46,6 +46,9 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
         lines.append(f"Each source task computes with {_engine(plan.source.kernel is not None)}: {plan.source.sql}")
     else:
         lines += _join(plan, plan.join)
+    if plan.source.lookup is not None:
+        lines.append(f"Each source task keeps a copy of {plan.source.lookup.text}, read anew after LOOKUP_FRESHNESS: "
+                     f"{' '.join(column.physical for column in plan.source.lookup.columns)}")
     if plan.agg is not None:
         kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
                          for accumulator in plan.agg.accumulators)
@@ -196,6 +199,8 @@ def work_of(plan: StreamPlan, edge: TaskEdges, vnodes: int) -> str:
                 side = plan.join.sides[int(edge.task.index >= vnodes)]
                 return f"WAL of {side.database}.{side.table}, rows for the join"
             work = "partial aggregates" if plan.agg is not None else "filter and projection"
+            if plan.source.lookup is not None:
+                work = f"lookup in {plan.source.lookup.text}, {work}"
             if plan.force is not None:
                 work = "windows ended by the clock"
             return f"WAL of {plan.source_database}.{plan.source_table}, {work}"

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
-from penstock.planner.stream import StreamPlan
+from penstock.planner.stream import LOOKUP, StreamPlan
 from penstock.tasks.aggregation import Ints
 from penstock.tasks.children import Children
 from penstock.tasks.compute import WINDOW_START, Computer, as_batch
@@ -36,6 +36,7 @@ class FirstStage:
         self._children = children
         self._known: pa.Table | None = None
         self._groups: Groups | None = None
+        self._looked_up: pa.Table | None = None
 
     def note_children(self) -> None:
         """Sees to it that the child tables are those that the log has told of so far."""
@@ -52,11 +53,16 @@ class FirstStage:
         What can't be computed of other tables' tags must not fail these rows, and DuckDB may compute what depends on
         tags alone before it joins.
         """
+        relations = rows if self._looked_up is None else {**rows, LOOKUP: self._looked_up}
         if self._known is None:
-            return self._computer.table(sql, **rows)
+            return self._computer.table(sql, **relations)
         ((_, table),) = rows.items()
         own = pc.is_in(self._known.column("_tuid"), pc.unique(table.column("_tuid")))
-        return self._computer.table(sql, **rows, children=self._known.filter(own))
+        return self._computer.table(sql, **relations, children=self._known.filter(own))
+
+    def look_up_in(self, table: pa.Table) -> None:
+        """Has rows look up in this copy from now on."""
+        self._looked_up = table
 
     def _run(self, sql: str, schema: pa.Schema, **rows: pa.Table) -> pa.RecordBatch:
         return as_batch(self._table(sql, **rows), schema)

@@ -11,15 +11,17 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from penstock.common.clock import Clock
+from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.planner.stream import LookupPlan
 from penstock.tasks.build import build_tasks, task_edges
 from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.control import concerns
 from penstock.tasks.emit.build import outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
-from penstock.tasks.environment import RowsRequest, SpanRequest
+from penstock.tasks.environment import RowsRequest, SpanRequest, StoreRequest, read_lookup
 from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.notify.notifier import Notifier
@@ -99,7 +101,7 @@ class LocalEnvironment:
     clock: Clock
     fs: Fs
     paths: DataPaths
-    read: Callable[[RowsRequest | SpanRequest], pa.Table]
+    read: Callable[[StoreRequest], pa.Table]
     write: Callable[[ResultWrite], None]
     acknowledged: Callable[[TaskCheckpoint], None]
     consumers: ConsumerFactory = open_consumer
@@ -118,6 +120,12 @@ class LocalEnvironment:
     ) -> TimeSpan | None:
         answer = self.read(SpanRequest(vgroup_id, table_uid, first_ts, last_ts, as_of))
         return TimeSpan(**answer.to_pylist()[0]) if answer.num_rows else None
+
+    def read_lookup(self, plan: LookupPlan, connection: OpenedConnection | None) -> pa.Table:
+        return read_lookup(plan, connection, self.read)
+
+    def in_background(self, work: Callable[[], None], name: str) -> None:
+        work()
 
     def result_writer(self, task: TaskId) -> LocalWriter:
         return LocalWriter(self.write)

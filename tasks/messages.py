@@ -365,7 +365,8 @@ class TaskStatus:
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
     `messages_lag`: how many messages an ingest has still to read, None where the broker doesn't tell. `unknown_rows`:
     rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
-    `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
+    `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, or what a source task's
+    rows look up in could not be read; None if all is well. `lookup_reads`: how often that was read.
     `notify_sent`: events of windows that addresses of NOTIFY have taken, `notify_failed` that were dropped,
     `notify_waiting` that are still to be sent, each once per address; `notify_error`: what went wrong last.
     `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
@@ -425,6 +426,7 @@ class TaskStatus:
     unknown_rows: int = 0
     last_refused: str = ""
     trouble_since_ms: int | None = None
+    lookup_reads: int = 0
     notify_sent: int = 0
     notify_failed: int = 0
     notify_waiting: int = 0

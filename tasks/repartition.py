@@ -56,6 +56,8 @@ def refusal(plan: StreamPlan) -> str | None:
     """Returns why the state of a stream can't be divided, or None if it can."""
     if plan.join is not None:
         return "a join keeps rows of both sides by where their keys led them"
+    if plan.source.lookup is not None:
+        return "what its rows found in another table is known to the tasks that looked it up only"
     if plan.source.row_window is not None and not plan.colocated:
         return (f"its {plan.source.row_window.kind.upper()} windows are made of rows of several tables, "
                 "whose order is known within one vnode only")

@@ -388,7 +388,7 @@ class SinkTask(ComputingTask):
                 self._begun = checkpoint_id, self._clock.monotonic() + _PATIENCE_S
             case CheckpointCommitted(checkpoint_id) if self._transactions is not None:
                 self._transactions.commit(checkpoint_id)
-            case UseConnection(connection) if self._outside is not None:
+            case UseConnection(connection) if self._outside is not None and connection.name == self._plan.sink.database:
                 self._outside.use(connection)
             case Resume():
                 for way_out in (self._outside, self._notifier):

@@ -39,6 +39,7 @@ from penstock.tasks.judging import (
     source_rows,
     updated,
 )
+from penstock.tasks.lookup import Lookup
 from penstock.tasks.messages import (
     Block,
     Cleared,
@@ -53,6 +54,7 @@ from penstock.tasks.messages import (
     TaskEvent,
     TaskId,
     TaskStatus,
+    UseConnection,
     Watermark,
 )
 from penstock.tasks.outbox import Outbox
@@ -143,6 +145,10 @@ class SourceTask(BaseSourceTask):
             self._restore(meta)
             self._announce_ranges()
         self._quarantine = Quarantine(self._store, plan.source)
+        looks_up = plan.source.lookup
+        self._lookup = None if looks_up is None else Lookup(
+            looks_up, deployment.lookup_connection, environment.read_lookup, environment.in_background,
+            settings.lookup_freshness_s, self._clock, environment.wake)
         self._dead = self._open_dead_letters(deployment)
         self._open_wal()
         if plan.agg is not None:
@@ -189,6 +195,12 @@ class SourceTask(BaseSourceTask):
         if self._paused:
             self._tracker.enter("PAUSED", "paused by PAUSE STREAM")
             return progressed
+        if self._lookup is not None:
+            progressed |= self._read_ahead()
+            if self._has_work and not self._may_look_up(self._lookup):
+                return progressed
+            if self._lookup.trouble is not None:
+                self._lookup.current()  # also without rows: that the server is well again is to be seen
         if self._history is not None and not self._history.done:
             return self._read_history(self._history) if self._old_rows_may_pass() else progressed
         if self._ranges.pending and self._live_had_its_turn and self._old_rows_may_pass():
@@ -213,10 +225,31 @@ class SourceTask(BaseSourceTask):
             self._tracker.enter("IDLE", "caught up with the end of the WAL")
         return read or progressed
 
+    @property
+    def _has_work(self) -> bool:
+        """Whether there are rows to be computed, from the log or read back."""
+        history = self._history is not None and not self._history.done
+        return history or bool(self._ranges.pending or self._parts or self.input.used_bytes)
+
+    def _may_look_up(self, lookup: Lookup) -> bool:
+        """Takes the copy of what rows look up in; returns whether it is fresh enough."""
+        table = lookup.current()
+        if table is not None:
+            self._first_stage.look_up_in(table)
+            return True
+        if lookup.trouble is not None:
+            self._tracker.enter("RETRYING", str(lookup.trouble))
+        else:
+            self._tracker.enter("IDLE", f"waits for the rows of {lookup.text}")
+        return False
+
     def next_deadline(self) -> float | None:
         if self._paused or self._outbox.blocked_channel is not None:
             return None
-        return self._due_by_clock() if self._allowed_at is None else self._allowed_at
+        due = self._due_by_clock() if self._allowed_at is None else self._allowed_at
+        if self._lookup is None or self._lookup.next_try is None:
+            return due
+        return self._lookup.next_try if due is None else min(due, self._lookup.next_try)
 
     def _due_by_clock(self) -> float | None:
         """Returns when the clock alone gives the task something to do, or None."""
@@ -240,7 +273,15 @@ class SourceTask(BaseSourceTask):
             late_rows=self._ledger.count("late"), future_rows=self._ledger.count("future"),
             error_rows=self._ledger.count("error"), late_kept=((self.id.index, self._ledger.late_kept),),
             lateness=self._ledger.lateness(), left_out=self._ledger.sample,
-            history=None if self._history is None else self._history.progress())
+            history=None if self._history is None else self._history.progress(), **self._lookup_status())
+
+    def _lookup_status(self) -> dict[str, Any]:
+        lookup = self._lookup
+        if lookup is None:
+            return {}
+        trouble = lookup.trouble
+        return {"table_bytes": lookup.memory_bytes, "lookup_reads": lookup.reads,
+                "trouble_since_ms": None if trouble is None else trouble.since_ms}
 
     # -- rates -----------------------------------------------------------------------------------------------
 
@@ -320,6 +361,9 @@ class SourceTask(BaseSourceTask):
         elif isinstance(event, Replay):
             self._replay(event)
             self._announce_ranges()
+        elif isinstance(event, UseConnection):
+            if self._lookup is not None:
+                self._lookup.use(event.connection)
         else:
             super()._handle(event)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -17,7 +18,7 @@ from penstock.tasks.queues import ChannelQueue
 
 if TYPE_CHECKING:
     from penstock.planner.ingest import IngestPlan
-    from penstock.planner.stream import StreamPlan
+    from penstock.planner.stream import LookupPlan, StreamPlan
     from penstock.tasks.emit.writers import OutsideWriter
     from penstock.tasks.notify.notifier import Notifier
     from penstock.tasks.state_store import StateStore
@@ -42,6 +43,7 @@ class TaskSettings:
     state_memory_bytes: int = 128 * 1024 * 1024
     functions_directory: Path = Path("udf")
     retry_time_s: float = 600.0
+    lookup_freshness_s: float = 60.0
 
     @property
     def rates(self) -> SetRates:
@@ -60,7 +62,8 @@ class StreamDeployment:
     WAL version that does *not* belong to the stream (its creation cut), used when `checkpoint_id` is None; else tasks
     restore that committed checkpoint. `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the
     source's child tables in vnode i as of now; later ones arrive as META records of the WAL. What a worker gets has
-    those of its own vnode only. `connection`: what the plan's target outside is reached by.
+    those of its own vnode only. `connection`: what the plan's target outside is reached by; `lookup_connection`: what
+    it looks up in.
     """
 
     stream_id: int
@@ -75,6 +78,7 @@ class StreamDeployment:
     paused: bool = False
     snode_ids: tuple[int, ...] = ()
     connection: OpenedConnection | None = None
+    lookup_connection: OpenedConnection | None = None
 
     @property
     def source_vgroup_ids(self) -> tuple[int, ...]:
@@ -192,6 +196,17 @@ class TaskEnvironment(Protocol):
         self, vgroup_id: int, table_uid: int, first_ts: int, last_ts: int, as_of: int
     ) -> TimeSpan | None:
         """Returns where the rows that `read_rows` would give lie, and about how many they are; None: there are none."""
+        ...
+
+    def read_lookup(self, plan: LookupPlan, connection: OpenedConnection | None) -> pa.Table:
+        """Returns the columns of a table that rows look up in, as it is now. It may have to wait; any thread.
+
+        Raises PenstockErrors; it may be tried again.
+        """
+        ...
+
+    def in_background(self, work: Callable[[], None], name: str) -> None:
+        """Has work done that may have to wait: in a thread of this name, or in memory at once."""
         ...
 
     def result_writer(self, task: TaskId) -> ResultWriter: ...

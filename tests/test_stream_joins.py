@@ -131,7 +131,6 @@ def test_where_rows_meet(source: str, vgroups: int, meeting: str, reason: str) -
     ("s join t on s.k = t.k", InvalidStatementError, "looks up rows"),
     ("s join nothing on s.k = nothing.k", NotFoundError, "does not exist"),
     ("s join t on s.ts = t.ts and s.unknown = t.k", NotFoundError, "does not exist"),
-    ("s join p on s.k = p.k", NotSupportedError, "without regard to time"),
     ("s left asof join t on s.ts < t.ts", NotSupportedError, "the next row"),
     ("s full join t on s.ts = t.ts", InvalidStreamError, "no INTERVAL beside it"),
 ])

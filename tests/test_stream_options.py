@@ -29,7 +29,7 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "sink_rate": st.sampled_from([0.0, 0.1, 2.5]), "sink_calls": st.sampled_from([0.5, 50.0, 100_000.0]),
     "source_rate": st.sampled_from([0.0, 1.0, 1234567.0]), "history_rate": st.sampled_from([0.0, 2.5, 1e9]),
     "guarantee": st.sampled_from(["exactly_once", "at_least_once"]),
-    "on_failure": st.just("pause"), "retry_time": DURATIONS,
+    "on_failure": st.just("pause"), "retry_time": DURATIONS, "lookup_freshness": DURATIONS,
 }
 OPTIONS = st.fixed_dictionaries({}, optional=VALUES).map(lambda values: StreamOptions(**values))
 PERIODS = [StreamOptions(trigger="max_delay", max_delay=Duration(7, "s")),

@@ -1,0 +1,113 @@
+"""The lookup join of a stream: its rows find rows of another table by equal values, without regard to time.
+
+Source tasks keep a copy of that table, and join before anything else; what follows sees wider rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError
+from penstock.common.suggestions import did_you_mean
+from penstock.planner.binder import AMBIGUOUS_COLUMN, INVALID_COLUMN, UNKNOWN_TABLE, Builder, qualifier_of
+from penstock.planner.join_reading import Join
+from penstock.planner.plan import PlanNode, SqlExpr
+from penstock.planner.query_parts import text_of
+from penstock.planner.scalar_sql import quote_name
+from penstock.planner.stream import LOOKUP, LookupPlan, SourceColumn
+from penstock.sql.schema import Table
+from penstock.sql.statements import Source
+from penstock.sql.types import Kind, Precision
+
+
+@dataclass(slots=True)
+class Lookup:
+    """What a stream looks up in while it is planned.
+
+    `own`: the table whose rows look up, as the query has it; its columns go first. `name` and `own_name` are what the
+    query calls both. `on`: the condition, None if WHERE has it. `outer`: rows that find nothing stay, with NULLs.
+    """
+
+    own: Source
+    own_table: Table
+    own_name: str
+    table: Table
+    name: str
+    on: exp.Expression | None
+    outer: bool
+    precision: Precision
+    builder: Builder
+    used: dict[str, SourceColumn] = field(default_factory=dict)
+    condition: str = "true"
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr | None:
+        """Returns the column that is looked up, None if the name is for the stream's own table.
+
+        Raises NotFoundError for unknown tables and columns, InvalidStatementError for names that both tables have.
+        """
+        at = self.builder.position(node)
+        if qualifier not in (None, self.name, self.own_name):
+            raise NotFoundError(f"there is no table {qualifier} in FROM", code=UNKNOWN_TABLE, position=at,
+                                hint=did_you_mean(qualifier or "", (self.own_name, self.name)))
+        found = self.table.column(name) if qualifier != self.own_name else None
+        own = self.own_table.column(name) if qualifier != self.name else None
+        if found is not None and own is not None:
+            raise InvalidStatementError(f"column {name} is ambiguous", code=AMBIGUOUS_COLUMN, position=at,
+                                        hint=f"write {self.own_name}.{name} or {self.name}.{name}")
+        if found is None and own is None:
+            known = (*(self.own_table.columns if qualifier != self.name else ()),
+                     *(self.own_table.tags if qualifier != self.name else ()),
+                     *(self.table.columns if qualifier != self.own_name else ()))
+            shown = f"{qualifier}.{name}" if qualifier else name
+            raise NotFoundError(f"column {shown} does not exist", code=INVALID_COLUMN, position=at,
+                                hint=did_you_mean(name, (column.name for column in known)))
+        if found is None:
+            return None
+        type_ = replace(found.type, precision=self.precision) if found.type.kind is Kind.TIMESTAMP else found.type
+        inner = f"#{self.name}.{name}"
+        self.used[name] = SourceColumn(inner, found.physical, type_)
+        return SqlExpr(quote_name(inner), type_)
+
+    def check_pseudo(self, name: str, node: exp.Expression) -> None:
+        """Raises InvalidStreamError if a name such as tbname is asked of the table that is looked up in."""
+        if qualifier_of(node) == self.name:
+            raise InvalidStreamError(f"{name} is not looked up: it is of the stream's own table, {self.own_name}",
+                                     position=self.builder.position(node))
+
+    def is_own(self, node: exp.Expression) -> bool:
+        """Whether a column isn't said to be of the table that is looked up in."""
+        return qualifier_of(node) != self.name
+
+    @property
+    def sql(self) -> str:
+        """What stands behind FROM rows in SQL of source tasks."""
+        return f" {'LEFT' if self.outer else 'INNER'} JOIN {LOOKUP} ON ({self.condition})"
+
+    def plan(self) -> LookupPlan:
+        """Returns what source tasks need to know, once all expressions are compiled."""
+        outside = self.table.kind == "outside"
+        return LookupPlan(
+            table=self.table.name, table_uid=self.table.uid, connection=self.table.database if outside else None,
+            columns=tuple(self.used.values()), precision=self.precision)
+
+    def node(self, input: PlanNode) -> PlanNode:
+        """Returns the lookup for EXPLAIN."""
+        what = (("connection", self.table.database), ("table", self.table.name)) if self.table.kind == "outside" else (
+            ("table", f"{self.table.database}.{self.table.name}"),)
+        on = (("on", text_of(self.on)),) if self.on is not None else ()
+        return PlanNode("Lookup", (("kind", "left" if self.outer else "inner"), *what, *on), (input,))
+
+
+def lookup_of(join: Join) -> Lookup:
+    """Returns the lookup that a join is, in which `looked_up` is set."""
+    assert join.looked_up is not None
+    found = join.sides.relation(join.looked_up)
+    own = join.sides.left if join.looked_up == "r" else join.sides.right
+    assert found.table is not None
+    assert own.table is not None
+    return Lookup(
+        own=join.source.left if join.looked_up == "r" else join.source.right, own_table=own.table,
+        own_name=own.qualifiers[0], table=found.table, name=found.qualifiers[0], on=join.source.on,
+        outer=join.source.kind != "inner", precision=own.precision, builder=join.builder)

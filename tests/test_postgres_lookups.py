@@ -1,0 +1,207 @@
+"""Streams and queries that look up in tables of PostgreSQL."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from outside_servers import Postgres
+from sandboxes import T0, TestBed
+from waiting import wait_until
+
+import penstock
+from penstock.common.errors import ConnectionFailedError, InUseError, NotFoundError, NotSupportedError, PenstockError
+
+JOINED = ("select m.ts, p.site, p.since, p.limit_ from d.m m left join connection pg (table 'fleet.devices') p "
+          "on m.dev = p.id")
+
+
+@pytest.fixture
+def fleet(postgres: Postgres) -> Iterator[Any]:
+    """A session on a server with a table of devices."""
+    with postgres.connect() as session:
+        session.execute("DROP SCHEMA IF EXISTS fleet CASCADE")
+        session.execute("CREATE SCHEMA fleet")
+        session.execute("CREATE TABLE fleet.devices (id varchar(8) PRIMARY KEY, site text, limit_ numeric(8, 2), "
+                        "since timestamptz, active boolean, n smallint, big bigint, tags jsonb, day date)")
+        session.execute("INSERT INTO fleet.devices VALUES ('a', 'north', 2.5, '2024-01-02 03:04:05.678+00', true, 7, "
+                        "1234567890123, '{\"k\": 1}', '2024-02-03'), ('b', 'south', NULL, 'infinity', false, NULL, "
+                        "NULL, NULL, NULL)")
+        yield session
+
+
+class Bed(TestBed):
+    def __init__(self, server: Postgres, password: Path, **options: Any) -> None:
+        super().__init__(**options)
+        password.write_text(server.password)
+        self.all("create database d vgroups 2 keep 36500",
+                 "create stable d.m (ts timestamp, v int, dev varchar(8)) tags (g int)",
+                 "create table d.c using d.m tags (1)",
+                 f"create connection pg type postgres with (host='127.0.0.1', port='{server.port}', sslmode='disable', "
+                 f"database='{server.database}', username='{server.username}', password='file:{password}', "
+                 "timeout='2s')")
+
+    def insert(self, *rows: tuple[int, str]) -> None:
+        for ts, device in rows:
+            self.execute(f"insert into d.c values ({T0 + ts}, {ts}, '{device}')")
+        self.run()
+
+
+def test_types_of_columns(postgres: Postgres, fleet: Any, tmp_path: Path) -> None:
+    """A table outside is read like one of our own; what has no type here is text."""
+    with Bed(postgres, tmp_path / "p") as bed:
+        rows = bed.rows("select * from connection pg (table 'fleet.devices') order by id")
+        since = 1_704_164_645_678 - T0
+        day = 1_706_918_400_000 - T0
+        assert rows == [("a", "north", 2.5, since, True, 7, 1234567890123, '{"k": 1}', day),
+                        ("b", "south", None, None, False, None, None, None, None)]
+        assert bed.rows("select count(*), max(n) from connection pg (table 'fleet.devices') p where p.active") == [
+            (1, 7)]
+
+
+def test_streams_find_what_queries_find(postgres: Postgres, fleet: Any, tmp_path: Path) -> None:
+    """Whichever side of the join the table outside is, and with groups of what is found there."""
+    with Bed(postgres, tmp_path / "p") as bed:
+        bed.execute(f"create stream s into d.o as {JOINED} partition by m.tbname")
+        bed.execute("create stream t trigger at_once into d.o2 as select _wstart, p.site, count(*) n from "
+                    "connection pg (table 'fleet.devices') p join d.m m on p.id = m.dev partition by p.site "
+                    "interval(10a)")
+        bed.insert((1, "a"), (2, "b"), (3, "c"), (11, "a"))
+        results = bed.rows("select ts, site, since, limit_ from d.o")
+        assert results == bed.rows(JOINED)
+        assert [row[1] for row in results] == ["north", "south", None, "north"]
+        assert bed.rows("select `_wstart`, site, n from d.o2 order by 1, 2") == [
+            (0, "north", 1), (0, "south", 1), (10, "north", 1)]
+        assert bed.rows("select name, state, used_by from information_schema.ins_connections") == [
+            ("pg", "OK", "stream s, stream t")]
+        with pytest.raises(InUseError, match="stream s, stream t"):
+            bed.execute("drop connection pg")
+        bed.execute("drop stream s")
+        bed.execute("drop stream t")
+        bed.execute("drop connection pg")
+
+
+def test_a_restart_needs_no_server(postgres: Postgres, fleet: Any, tmp_path: Path) -> None:
+    """What columns there are is known from the creation on: a stream can be planned while the server is away, or after
+    the table has got more columns."""
+    with Bed(postgres, tmp_path / "p") as bed:
+        bed.execute(f"create stream s into d.o as {JOINED} partition by m.tbname")
+        bed.insert((1, "a"))
+        fleet.execute("ALTER TABLE fleet.devices ADD COLUMN more int")
+        fleet.execute("ALTER TABLE fleet.devices ALTER COLUMN site TYPE varchar(20)")
+        bed.execute("alter connection pg set (port='1')")
+        bed.execute("stop stream s")
+        bed.execute("start stream s")
+        bed.execute(f"alter connection pg set (port='{postgres.port}')")
+        bed.insert((2, "b"))
+        assert bed.rows("select ts, site from d.o") == [(1, "north"), (2, "south")]
+
+
+@pytest.mark.parametrize(("statement", "error", "words"), [
+    ("select * from connection pg (table 'nope')", PenstockError, "table nope does not exist"),
+    ("select * from connection px (table 'nope')", NotFoundError, "connection px does not exist"),
+    ("select * from connection web (table 'nope')", NotSupportedError, "has no tables"),
+    ("select nope from connection pg (table 'fleet.devices')", NotFoundError, "column nope does not exist"),
+])
+def test_what_is_not_there_is_said(
+    postgres: Postgres, fleet: Any, tmp_path: Path, statement: str, error: type[Exception], words: str
+) -> None:
+    """Unknown connections, tables and columns are named, and so are connections that have no tables."""
+    with Bed(postgres, tmp_path / "p") as bed:
+        bed.execute("create connection web type webhook with (url='http://127.0.0.1:1/')")
+        with pytest.raises(error, match=words):
+            bed.execute(statement)
+
+
+def test_a_server_that_is_away_is_said(tmp_path: Path) -> None:
+    """A query fails at once, and says why."""
+    with TestBed() as bed:
+        bed.execute("create connection pg type postgres with (host='127.0.0.1', port='1', database='d', username='u', "
+                    "timeout='1s')")
+        with pytest.raises(ConnectionFailedError, match="unreachable"):
+            bed.execute("select * from connection pg (table 't')")
+
+
+@pytest.mark.spark
+def test_what_goes_wrong_there_is_named_and_heals(tmp_path: Path) -> None:
+    """While the server is away, or its table, rows wait and nothing is lost; other streams go on; no attempt is given
+    up."""
+    server = Postgres()
+    try:
+        server.start()
+        (tmp_path / "secret").write_text(server.password)
+        with server.connect() as session:
+            session.execute("CREATE TABLE devices (id int, site text)")
+            session.execute("INSERT INTO devices VALUES (0, 'north'), (1, 'south')")
+        connection = penstock.connect(str(tmp_path / "data"), {
+            "heartbeatInterval": "100ms", "timezone": "UTC", "idleTimeout": "100ms", "sinkCallsPerSecond": 1000})
+        try:
+            _disturb(connection.cursor(), server, tmp_path / "secret")
+        finally:
+            connection.close()
+    finally:
+        server.remove()
+
+
+def _disturb(cursor: Any, server: Postgres, secret: Path) -> None:
+    def rows(text: str) -> list[tuple[Any, ...]]:
+        cursor.execute(text)
+        return list(cursor.fetchall()) if cursor.description else []
+
+    def told(words: str) -> None:
+        wait_until(lambda: any(words in str(row[0]) for row in rows(
+            "SELECT reason FROM information_schema.ins_stream_tasks WHERE stream_name = 's' AND state = 'RETRYING'")),
+            60, f"no task said {words}")
+        wait_until(lambda: any(row[0] == "FAILED" and words in row[1] for row in rows(
+            "SELECT state, reason FROM information_schema.ins_connections")), 60, "the connection is fine")
+
+    def written(table: str, count: int) -> None:
+        wait_until(lambda: rows(f"SELECT count(*) FROM d.{table}") == [(count,)], 60, f"{table} has no {count} rows")
+
+    for statement in (
+        "CREATE DATABASE d VGROUPS 2", "CREATE STABLE d.m (ts timestamp, dev int) TAGS (g int)",
+        *(f"CREATE TABLE d.c{n} USING d.m TAGS ({n})" for n in range(4)),
+        f"CREATE CONNECTION pg TYPE postgres WITH (host='127.0.0.1', port='{server.port}', sslmode='disable', "
+        f"database='{server.database}', username='{server.username}', password='file:{secret}', timeout='1s')",
+        "CREATE STREAM s LOOKUP_FRESHNESS 100a INTO d.o AS SELECT m.ts, p.site FROM d.m m LEFT JOIN "
+        "CONNECTION pg (TABLE 'devices') p ON m.dev = p.id PARTITION BY m.tbname",
+        "CREATE STREAM n INTO d.n AS SELECT ts, dev FROM d.m PARTITION BY tbname",
+    ):
+        rows(statement)
+    inserted = 0
+
+    def insert() -> None:
+        nonlocal inserted
+        inserted += 1
+        for n in range(4):
+            rows(f"INSERT INTO d.c{n} VALUES ({T0 + inserted}, {n % 2})")
+
+    insert()
+    written("o", 4)
+    wait_until(lambda: rows("SELECT state FROM information_schema.ins_connections") == [("OK",)], 60, "not OK")
+    server.stop(signal.SIGINT)
+    insert()
+    written("n", 8)
+    told("unreachable")
+    server.start()
+    written("o", 8)
+    with server.connect() as session:
+        session.execute("ALTER TABLE devices RENAME TO elsewhere")
+        insert()
+        written("n", 12)
+        told("unknown database or table")
+        session.execute("ALTER TABLE elsewhere RENAME TO devices")
+    written("o", 12)
+    secret.write_text("wrong")
+    rows("ALTER CONNECTION pg SET (timeout='2s')")
+    insert()
+    told("login refused")
+    secret.write_text(server.password)
+    rows("ALTER CONNECTION pg SET (timeout='1s')")
+    written("o", 16)
+    assert rows("SELECT site, count(*) FROM d.o GROUP BY site ORDER BY 1") == [("north", 8), ("south", 8)]
+    assert rows("SELECT state, attempt FROM information_schema.ins_streams WHERE stream_name = 's'") == [("RUNNING", 1)]
+    wait_until(lambda: rows("SELECT state FROM information_schema.ins_connections") == [("OK",)], 60, "not OK again")
