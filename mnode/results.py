@@ -17,6 +17,7 @@ from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.placing import by_vgroup, order_of, pays_threads
 from penstock.mnode.result_children import Places, ResultChildren
 from penstock.mnode.storage import Storage, storage_schema
+from penstock.planner.binder import children_table
 from penstock.sql.schema import Table
 from penstock.tasks.environment import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.tasks.messages import ResultWrite, TaskId
@@ -91,10 +92,13 @@ class ResultStore:
         """Returns rows of a vnode's store as of a WAL version: `_tuid`, the physical columns, `_ver`.
 
         For a SpanRequest: `first_ts`, `last_ts`, `rows` in one row, or no row where there is nothing. For a
-        TableRequest: the columns that it names, of all rows there are. Raises NotFoundError if that was dropped.
+        TableRequest: the columns that it names, of all rows there are, or of a super table's children. Raises
+        NotFoundError if that was dropped.
         """
         table = self._catalog.table_by_uid(request.table_uid)
         if isinstance(request, TableRequest):
+            if table is not None and table.kind == "super":
+                return children_table(table, self._catalog).select(request.columns)
             if table is None or table.vgroup_id is None:
                 raise NotFoundError("the table that is looked up in was dropped", hint="DROP the stream")
             return self._storage.snapshot(table.vgroup_id, table.storage_uid).to_arrow(list(request.columns))

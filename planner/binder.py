@@ -216,8 +216,8 @@ def scan_table(
 
     `precision` is for tables that aren't in a database.
     """
-    stored = table.kind not in ("system", "outside")
-    database = builder.catalog.database(table.database) if stored else None
+    stored = table.kind not in ("system", "tags", "outside")
+    database = builder.catalog.database(table.database) if table.kind not in ("system", "outside") else None
     if database is not None:
         precision = database.precision
     qualifier = alias or table.name

@@ -55,7 +55,8 @@ LOOKUP = "lookup"
 
 @dataclass(frozen=True, slots=True)
 class LookupPlan:
-    """A table that rows of a stream look up in: a normal table, or with `connection` one of a server outside.
+    """A table that rows of a stream look up in: a normal table, the tags of a super table, or with `connection` one of
+    a server outside.
 
     Source tasks keep a copy of its `columns` as the relation LOOKUP of their SQL: `name` there, `physical` in the
     table. Timestamps are of `precision`.

@@ -11,6 +11,7 @@ from penstock.planner.join_conditions import Equality, Side
 from penstock.planner.join_reading import Join, read_join
 from penstock.planner.query_parts import text_of
 from penstock.planner.scopes import RowScope
+from penstock.planner.stream_lookup import tags_relation
 from penstock.sql.schema import CatalogView, Session, Table
 from penstock.sql.statements import (
     CreateStream,
@@ -18,7 +19,9 @@ from penstock.sql.statements import (
     JoinSource,
     JoinVariant,
     OutsideSource,
+    Select,
     Source,
+    SubquerySource,
     TableSource,
 )
 from penstock.sql.types import Precision
@@ -101,8 +104,11 @@ def read_stream_join(
 def _relation(source: Source, builder: Builder, precision: Precision) -> Relation:
     if isinstance(source, OutsideSource):
         return outside_relation(source, builder, precision)
+    if isinstance(source, SubquerySource) and isinstance(source.query, Select) and source.query.tags_only:
+        return tags_relation(source, source.query, builder)
     if not isinstance(source, TableSource):
-        raise InvalidStreamError("a stream joins two tables: no sub-query and no third table")
+        raise InvalidStreamError("a stream joins two tables: no sub-query and no third table",
+                                 hint="tags are looked up in as (SELECT TAGS tbname, tag FROM table) alias")
     if source.cuts is not None:
         raise InvalidStreamError("a stream reads what comes after its creation: BETWEEN CUT is for queries")
     table = resolve_table(source.name, builder)

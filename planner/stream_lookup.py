@@ -11,14 +11,24 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError
 from penstock.common.suggestions import did_you_mean
-from penstock.planner.binder import AMBIGUOUS_COLUMN, INVALID_COLUMN, UNKNOWN_TABLE, Builder, qualifier_of
+from penstock.planner.binder import (
+    AMBIGUOUS_COLUMN,
+    INVALID_COLUMN,
+    TBNAME,
+    UNKNOWN_TABLE,
+    Builder,
+    Relation,
+    qualifier_of,
+    resolve_table,
+    scan_table,
+)
 from penstock.planner.join_reading import Join
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.scalar_sql import quote_name
 from penstock.planner.stream import LOOKUP, LookupPlan, SourceColumn
-from penstock.sql.schema import Table
-from penstock.sql.statements import Source
+from penstock.sql.schema import Column, Table
+from penstock.sql.statements import Select, Source, SubquerySource, TableSource
 from penstock.sql.types import Kind, Precision
 
 
@@ -70,11 +80,17 @@ class Lookup:
         self.used[name] = SourceColumn(inner, found.physical, type_)
         return SqlExpr(quote_name(inner), type_)
 
-    def check_pseudo(self, name: str, node: exp.Expression) -> None:
-        """Raises InvalidStreamError if a name such as tbname is asked of the table that is looked up in."""
-        if qualifier_of(node) == self.name:
+    def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
+        """Returns what a name such as tbname means in the table that is looked up in, None if it isn't asked of that.
+
+        Raises InvalidStreamError if there is no such column.
+        """
+        if qualifier_of(node) != self.name:
+            return None
+        if self.table.column(name) is None:
             raise InvalidStreamError(f"{name} is not looked up: it is of the stream's own table, {self.own_name}",
                                      position=self.builder.position(node))
+        return self.column(name, self.name, node)
 
     def is_own(self, node: exp.Expression) -> bool:
         """Whether a column isn't said to be of the table that is looked up in."""
@@ -87,17 +103,42 @@ class Lookup:
 
     def plan(self) -> LookupPlan:
         """Returns what source tasks need to know, once all expressions are compiled."""
-        outside = self.table.kind == "outside"
+        table = self.table
         return LookupPlan(
-            table=self.table.name, table_uid=self.table.uid, connection=self.table.database if outside else None,
-            columns=tuple(self.used.values()), precision=self.precision)
+            table=f"the tags of {table.name}" if table.kind == "tags" else table.name, table_uid=table.uid,
+            connection=table.database if table.kind == "outside" else None, columns=tuple(self.used.values()),
+            precision=self.precision)
 
     def node(self, input: PlanNode) -> PlanNode:
         """Returns the lookup for EXPLAIN."""
         what = (("connection", self.table.database), ("table", self.table.name)) if self.table.kind == "outside" else (
-            ("table", f"{self.table.database}.{self.table.name}"),)
+            ("tags of" if self.table.kind == "tags" else "table", f"{self.table.database}.{self.table.name}"),)
         on = (("on", text_of(self.on)),) if self.on is not None else ()
         return PlanNode("Lookup", (("kind", "left" if self.outer else "inner"), *what, *on), (input,))
+
+
+def tags_relation(source: SubquerySource, query: Select, builder: Builder) -> Relation:
+    """Returns the relation of the tags of child tables, a row each: (SELECT TAGS tbname, tag FROM table) alias.
+
+    Raises InvalidStreamError for what isn't a plain list of tags.
+    """
+    hint = "write (SELECT TAGS tbname, tag AS name FROM table) alias"
+    plain = replace(query, items=(), source=None, tags_only=False, text="")
+    if not isinstance(query.source, TableSource) or plain != Select(items=(), source=None) or source.alias is None:
+        raise InvalidStreamError("tags that a stream looks up in are a list of them, with an alias", hint=hint)
+    table = resolve_table(query.source.name, builder)
+    if table.kind != "super":
+        raise InvalidStreamError(f"{table.name} is not a super table: it has no tags to look up in")
+    known = {"tbname": TBNAME, **{tag.name: tag.type for tag in table.tags}}
+    columns = []
+    for item in query.items:
+        name = item.expression.name if isinstance(item.expression, exp.Column) else ""
+        if name not in known:
+            raise InvalidStreamError(f"{item.text} is no tag of {table.name}", hint=hint,
+                                     position=builder.position(item.expression))
+        columns.append(Column(item.alias or name, known[name], name))
+    of = replace(table, kind="tags", columns=tuple(columns), tags=())
+    return scan_table(of, source.alias, builder)
 
 
 def lookup_of(join: Join) -> Lookup:

@@ -1004,8 +1004,9 @@ class RowScope:
         return self.planner.use(name)
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
-        if self.planner.lookup is not None:
-            self.planner.lookup.check_pseudo(name, node)
+        found = self.planner.lookup.pseudo(name, node) if self.planner.lookup is not None else None
+        if found is not None:
+            return found
         if name == "tbname":
             return self.member(name)
         if name in ("_rowts", "_c0"):

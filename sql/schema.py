@@ -10,7 +10,7 @@ from penstock.common.connection import Connection
 from penstock.common.placement import Share, even_shares
 from penstock.sql.types import DataType, Precision
 
-TableKind = Literal["super", "child", "normal", "system", "outside"]
+TableKind = Literal["super", "child", "normal", "system", "tags", "outside"]
 TagValue = str | int | float | bool | bytes | None
 
 
@@ -68,7 +68,7 @@ class Database:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A super, child, normal or system table, or one of a server outside.
+    """A super, child, normal or system table, the tags of a super table's children, or a table of a server outside.
 
     `columns` begins with the primary timestamp. A child table has its super table's columns and tags, `super_uid`,
     `super_name` and `tag_values` (in the order of `tags`). A normal table is its own storage table:

@@ -69,7 +69,10 @@ class SpanRequest:
 
 @dataclass(frozen=True, slots=True)
 class TableRequest:
-    """The ticket of a look at a whole normal table as it is now: these of its physical columns."""
+    """The ticket of a look at a whole normal table as it is now: these of its physical columns.
+
+    Of a super table: these tags of its children, by their names, and `tbname`.
+    """
 
     table_uid: int
     columns: tuple[str, ...]

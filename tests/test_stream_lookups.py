@@ -310,6 +310,41 @@ def test_stars_have_the_columns_of_both() -> None:
         assert bed.rows("select ts, v, k, g, site, f from d.o") == [(0, 1, 0, 0, "x", 1.0)]
 
 
+def test_tags_are_looked_up_in() -> None:
+    """The tags of another super table, as they are now: SELECT TAGS is a table to look up in."""
+    with Bed(2, []) as bed:
+        bed.all("create stable d.places (ts timestamp, v int) tags (site varchar(8), since timestamp)",
+                f"create table d.m0_ using d.places tags ('x', {T0})", "create table d.p1 using d.places tags ('y', 0)")
+        query = ("select m.ts, m.v, t.tbname, t.place, t.since from d.m m left join "
+                 "(select tags tbname, site as place, since from d.places) t on concat(m.tbname, '_') = t.tbname")
+        bed.execute("create stream s trigger at_once lookup_freshness 1s into d.o (ts, v, name, place, since) as "
+                    f"{query} partition by m.tbname")
+        bed.insert([(0, 0, 0), (1, 0, 0)])
+        bed.run()
+        wanted = [(0, 1, "m0_", "x", 0), (0, 2, None, None, None)]
+        assert sorted(bed.rows("select ts, v, name, place, since from d.o")) == wanted
+        assert sorted(bed.rows(query)) == wanted
+        bed.execute("create table d.m1_ using d.places tags ('z', null)")
+        bed.execute("alter table d.m0_ set tag site = 'w'")
+        bed.advance(2)
+        bed.insert([(0, 0, 0), (1, 0, 0)])
+        bed.run()
+        assert sorted(bed.rows("select v, name, place from d.o")) == [(3, "m0_", "w"), (4, "m1_", "z")]
+        with pytest.raises(InUseError, match="stream s"):
+            bed.execute("drop stable d.places")
+
+
+@pytest.mark.parametrize(("source", "words"), [
+    ("(select tags site from d.w) t", "is not a super table"), ("(select tags v from d.m) t", "v is no tag of m"),
+    ("(select tags g from d.m where g > 1) t", "a list of them"), ("(select k g from d.w) t", "no sub-query"),
+])
+def test_what_is_no_list_of_tags_is_refused(source: str, words: str) -> None:
+    """What is looked up in is there as a whole: conditions belong to the join."""
+    with Bed(1, []) as bed, pytest.raises(InvalidStreamError, match=words):
+        bed.execute(f"create stream s trigger at_once into d.o as select m.ts, m.v from d.m m join {source} "
+                    "on m.g = t.g partition by m.tbname")
+
+
 def test_plans_tell_of_lookups() -> None:
     """EXPLAIN says what is looked up in, by what, where, and how old it may be."""
     with Bed(1, []) as bed:
