@@ -298,6 +298,7 @@ class Ingests:
     def _run(self, ingest: IngestRecord, plan: IngestPlan) -> None:
         vgroup_ids = plan.database.vgroup_ids
         nodes = Nodes(vgroup_ids, ())
+        user = f"ingest {ingest.name}"
         self._controller().start(RunningStream(
             stream_id=ingest.id,
             name=ingest.name,
@@ -312,7 +313,8 @@ class Ingests:
             pause_reason=ingest.wanted_reason,
             queues=queue_counts(task_edges(plan, ingest.id, len(vgroup_ids)), nodes),
             checkpoint_interval_s=self._config.ingest_checkpoint_interval,
-            connection=lambda: self._connections.open(plan.connection),
+            connection=lambda: self._connections.open_for(user, plan.connection),
+            note_contact=lambda contact: self._connections.note_contact(user, plan.connection, contact),
         ))
 
     def _next_attempt(self, ingest_id: int) -> int:
@@ -331,7 +333,8 @@ class Ingests:
                 self.begin(ingest)
             elif controller is not None and self.runs(ingest):
                 try:
-                    controller.use_connection(ingest.id, self._connections.open(connection.name))
+                    controller.use_connection(
+                        ingest.id, self._connections.open_for(f"ingest {ingest.name}", connection.name))
                 except PenstockError as error:
                     _log.warning("connection %s was altered, but can't be used: %s", connection.name, error,
                                  extra=about(stream=ingest.name))

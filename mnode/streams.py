@@ -24,7 +24,6 @@ from penstock.common.errors import (
     InvalidStreamError,
     NotFoundError,
     NotSupportedError,
-    OutsideError,
     PenstockError,
     UnavailableError,
 )
@@ -532,21 +531,14 @@ class Streams:
             if self._controller is None or not self.runs(stream):
                 continue
             try:
-                self._controller.use_connection(stream.id, self._connections.open(connection.name))
+                self._controller.use_connection(
+                    stream.id, self._connections.open_for(f"stream {stream.name}", connection.name))
             except PenstockError as error:
                 self.tell(stream.id, f"connection {connection.name} was altered, but can't be used: {error}")
                 continue
             if stream.wanted == "paused" and stream.wanted_reason.startswith(f"connection {connection.name}: "):
                 self._catalog.set_stream_wanted(stream.id, "running")
                 self._controller.resume(stream.id)
-
-    def _note_delivery(self, name: str, problem: str) -> None:
-        """Has SHOW CONNECTIONS say how a stream fares with a connection."""
-        try:
-            connection = self._connections.find(name)
-        except NotFoundError:
-            return  # the stream and its connection were dropped meanwhile
-        self._connections.note(connection, OutsideError(problem) if problem else None)
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
@@ -868,7 +860,7 @@ class Streams:
         options = self._options[stream.id]
         interval = options.checkpoint_interval
         nodes = self.nodes_of(plan)
-        outside = plan.sink.outside
+        outside, user = plan.sink.outside, f"stream {stream.name}"
         self.controller().start(RunningStream(
             stream_id=stream.id,
             name=stream.name,
@@ -889,8 +881,9 @@ class Streams:
             last_checkpoint_id=stream.last_checkpoint_id,
             company=plan.company,
             snode_ids=nodes.snode_ids,
-            connection=lambda: None if outside is None else self._connections.open(outside.connection),
-            note_delivery=lambda problem: None if outside is None else self._note_delivery(outside.connection, problem),
+            connection=lambda: None if outside is None else self._connections.open_for(user, outside.connection),
+            note_contact=lambda contact: None if outside is None else self._connections.note_contact(
+                user, outside.connection, contact),
         ))
 
     def controller(self) -> Controller:

@@ -19,6 +19,7 @@ from penstock.tasks.message_mapping import MessageMapper, Refused
 from penstock.tasks.messages import (
     Block,
     CheckpointCommitted,
+    Contact,
     DeadRow,
     Delivered,
     LeftOutRow,
@@ -161,7 +162,15 @@ class IngestTask(BaseTask):
         lag = None if self._consumer is None else self._consumer.lag()
         return self._status(
             None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in, error_rows=self._errors,
-            messages_lag=lag, unknown_rows=self._unknown, last_refused=self._last_refused)
+            messages_lag=lag, unknown_rows=self._unknown, last_refused=self._last_refused, contact=self._contact())
+
+    def _contact(self) -> Contact | None:
+        version, state = self._deployment.connection.version, self._tracker.current
+        if state.name == "RETRYING":
+            return Contact(version, state.reason)
+        if self._paused or self._consumer is None or not self._consumer.reached():
+            return None
+        return Contact(version)
 
     def close(self) -> None:
         if self._consumer is not None:

@@ -347,6 +347,17 @@ class HistoryProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Contact:
+    """How a task fares with what its connection leads to, by a version of the connection's options.
+
+    `problem`: what keeps it from reading or writing there; empty once it has been there.
+    """
+
+    version: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level.
 
@@ -366,6 +377,7 @@ class TaskStatus:
     `messages_lag`: how many messages an ingest has still to read, None where the broker doesn't tell. `unknown_rows`:
     rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
     `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
+    `contact`: how it fares with its connection, None where there is none, or nothing is known yet.
     `notify_sent`: events of windows that addresses of NOTIFY have taken, `notify_failed` that were dropped,
     `notify_waiting` that are still to be sent, each once per address; `notify_error`: what went wrong last.
     `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
@@ -425,6 +437,7 @@ class TaskStatus:
     unknown_rows: int = 0
     last_refused: str = ""
     trouble_since_ms: int | None = None
+    contact: Contact | None = None
     notify_sent: int = 0
     notify_failed: int = 0
     notify_waiting: int = 0

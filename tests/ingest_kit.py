@@ -94,6 +94,9 @@ class FakeConsumer:
     def lag(self) -> int | None:
         return sum(len(self._broker.log.get(number, ())) - place for number, place in self._next.items())
 
+    def reached(self) -> bool:
+        return True
+
     def trouble(self) -> PenstockError | None:
         return self._broker.trouble
 
@@ -117,6 +120,10 @@ def rows(box: Sandbox, text: str) -> list[tuple[Any, ...]]:
     table = box.execute(text).table
     assert table is not None
     return [tuple(row.values()) for row in table.to_pylist()]
+
+
+def connections(box: Sandbox) -> list[tuple[Any, ...]]:
+    return rows(box, "SELECT state, reason FROM information_schema.ins_connections")
 
 
 def state(box: Sandbox, columns: str = "state, reason") -> tuple[Any, ...]:

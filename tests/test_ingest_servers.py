@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from ingest_kit import rows, state
+from ingest_kit import connections, rows, state
 from outside_servers import Kafka, Mosquitto
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
@@ -45,12 +45,15 @@ def await_rows(box: Sandbox, count: int) -> None:
 
 
 def await_state(box: Sandbox, wanted: str, reason: str) -> None:
+    """Lets time pass until the ingest is in this state for this reason, and its connection accordingly."""
+
     def there() -> bool:
         box.advance(0.5)
-        found = state(box)
-        return found[0] == wanted and reason in (found[1] or "")
+        found, ((health, why),) = state(box), connections(box)
+        return (found[0], health) == (wanted, "OK" if wanted == "RUNNING" else "FAILED") and all(
+            reason in (text or "") for text in (found[1], why))
 
-    wait_until(there, 60.0, str(state(box)))
+    wait_until(there, 60.0, f"{state(box)}, {connections(box)}")
 
 
 def produce(kafka: Kafka, topic: str, messages: list[bytes], first: int = 0) -> None:
@@ -90,6 +93,29 @@ def test_kafka_that_is_not_there_and_a_topic_that_comes_later(kafka: Kafka, box:
     produce(kafka, "later", [message(number) for number in range(10)])
     await_rows(box, 10)
     await_state(box, "RUNNING", "")
+
+
+def test_brokers_that_go_and_a_topic_that_is_dropped(box: Sandbox) -> None:
+    """Both are told of the ingest and of its connection, which was fine before, and are over by themselves."""
+    kafka = Kafka(1)
+    try:
+        kafka.create_topic("meters", 2)
+        box.execute(f"CREATE CONNECTION k TYPE kafka WITH (servers='{kafka.servers}')")
+        assert connections(box) == [("UNTESTED", None)]
+        box.execute(f"CREATE INGEST i FROM CONNECTION k (TOPIC 'meters') {MAPPING}")
+        await_state(box, "RUNNING", "")
+        kafka.down(1)
+        await_state(box, "RETRYING", "unreachable")
+        kafka.up(1)
+        await_state(box, "RUNNING", "")
+        kafka.drop_topic("meters")
+        await_state(box, "RETRYING", "unknown topic meters")
+        kafka.restore_topic("meters")
+        produce(kafka, "meters", [message(number) for number in range(10)])
+        await_rows(box, 10)
+        await_state(box, "RUNNING", "")
+    finally:
+        kafka.close()
 
 
 def publish(mosquitto: Mosquitto, topic: str, messages: list[bytes], qos: int = 1) -> None:

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ingest_kit import FakeBroker, rows, sandbox, state
+from ingest_kit import FakeBroker, connections, rows, sandbox, state
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import ConnectionFailedError, InUseError, InvalidStatementError, NotFoundError
@@ -276,6 +276,39 @@ def test_trouble_is_told_and_goes_by_itself() -> None:
         broker.trouble = None
         box.run()
         assert rows(box, "SELECT v FROM meters") == [(1,), (2,)]
+
+
+def test_a_connection_is_as_those_who_use_it_say() -> None:
+    """One ingest that can't read makes it FAILED until it can or is dropped, however well another one fares."""
+    broker = FakeBroker()
+    with sandbox(broker) as box:
+        assert connections(box) == [("UNTESTED", None)]
+        box.execute(CREATE)
+        assert connections(box) == [("OK", None)]
+        broker.refusal = ConnectionFailedError("unreachable: 127.0.0.1:1", hint="plug it in")
+        box.execute(CREATE.replace("INGEST i", "INGEST j"))
+        assert connections(box) == [("FAILED", "unreachable: 127.0.0.1:1 (plug it in)")]
+        box.advance(1)
+        assert connections(box)[0][0] == "FAILED"
+        broker.refusal = None
+        box.advance(1)
+        assert connections(box) == [("OK", None)]
+        broker.trouble = ConnectionFailedError("unreachable: all brokers are down")
+        box.run()
+        assert connections(box) == [("FAILED", "unreachable: all brokers are down")]
+        box.execute("PAUSE INGEST i")
+        box.execute("DROP INGEST j")
+        assert connections(box)[0][0] == "FAILED"
+        broker.trouble = None
+        box.execute("RESUME INGEST i")
+        assert connections(box) == [("OK", None)]
+        box.execute("ALTER CONNECTION k SET (security='sasl_plaintext', mechanism='PLAIN', username='u', "
+                    "password='env:NOWHERE_TO_BE_FOUND')")
+        ((found, reason),) = connections(box)
+        assert found == "FAILED"
+        assert "NOWHERE_TO_BE_FOUND is not set" in reason
+        box.execute("ALTER CONNECTION k SET (security='plaintext', mechanism=NULL, username=NULL, password=NULL)")
+        assert connections(box) == [("OK", None)]
 
 
 def test_a_pause_outlasts_a_restart() -> None:

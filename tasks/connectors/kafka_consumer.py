@@ -56,6 +56,7 @@ class KafkaConsumer:
         self._problem: OutsideError | None = None
         self._asked_at: float | None = None
         self._held = False
+        self._reached = False
         config = client_config(self._connection)
         config |= {
             "group.id": f"penstock-{deployment.name}", "enable.auto.commit": False, "auto.offset.reset": "error",
@@ -118,6 +119,9 @@ class KafkaConsumer:
             return waiting
         return waiting
 
+    def reached(self) -> bool:
+        return self._reached
+
     def trouble(self) -> PenstockError | None:
         if self._problem is not None:
             return self._problem
@@ -153,6 +157,7 @@ class KafkaConsumer:
                 self._client.poll(0)
                 self._note(error.args[0])
                 return
+            self._reached = True
             if known is None or known.error is not None or not known.partitions:
                 missing = TargetMissingError(f"unknown topic {topic} at {self._connection.options['servers']}",
                                              hint="it is read as soon as it is there")
@@ -218,5 +223,7 @@ class KafkaConsumer:
                 f"partition {message.topic()}/{message.partition()} no longer has the offset that is to be read next: "
                 f"{error.str()}", hint="the broker has deleted it, or the topic was made anew; to read what is there, "
                 "drop the ingest and create it again; RESUME INGEST tries once more")
-        else:
-            self._note(error)
+            return
+        self._note(error)
+        if isinstance(outside_error(self._connection, error), TargetMissingError):
+            self._asked_at = None  # whether the topic is still there is looked up at once
