@@ -62,6 +62,7 @@ class IngestInfo:
     since_ms: int | None
     plan: IngestPlan | None = None
     rows: int | None = None
+    messages: int | None = None
     nbytes: int | None = None
     errors: int | None = None
     unknown: int | None = None
@@ -377,7 +378,8 @@ def _with_tasks(info: IngestInfo, statuses: Iterable[TaskStatus]) -> IngestInfo:
                 break
     lags = [task.messages_lag for task in tasks]
     return replace(
-        info, rows=sum(task.rows_total or 0 for task in tasks), nbytes=sum(task.bytes_in for task in tasks),
+        info, rows=sum(task.rows_total or 0 for task in tasks), messages=sum(task.messages for task in tasks),
+        nbytes=sum(task.bytes_in for task in tasks),
         errors=sum(task.error_rows for task in tasks), unknown=sum(task.unknown_rows for task in tasks),
         lag=sum(lag or 0 for lag in lags) if any(lag is not None for lag in lags) else None,
         last_refused=next((task.last_refused for task in tasks if task.last_refused), ""))

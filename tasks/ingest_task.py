@@ -96,7 +96,7 @@ class IngestTask(BaseTask):
         self._noted: dict[int, dict[str, tuple[str, int]]] = {}
         self._polled: deque[MessageBatch] = deque()
         self._rows_in = self._rows_before = 0
-        self._bytes_in = self._rows_out = self._errors = self._unknown = 0
+        self._bytes_in = self._rows_out = self._errors = self._unknown = self._messages = 0
         self._last_refused = ""
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
@@ -118,6 +118,7 @@ class IngestTask(BaseTask):
         self._rows_before = meta[ROWS_TOTAL] or 0
         self._positions = {name: (segment, offset) for name, segment, offset in meta["positions"]}
         self._bytes_in, self._rows_out, self._errors, self._unknown = meta["counts"]
+        self._messages = meta.get("messages", 0)  # checkpoints of older versions have none
         self._last_refused = meta["last_refused"]
 
     # -- what the runtime calls ------------------------------------------------------------------------------
@@ -162,7 +163,8 @@ class IngestTask(BaseTask):
         lag = None if self._consumer is None else self._consumer.lag()
         return self._status(
             None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in, error_rows=self._errors,
-            messages_lag=lag, unknown_rows=self._unknown, last_refused=self._last_refused, contact=self._contact())
+            messages=self._messages, messages_lag=lag, unknown_rows=self._unknown, last_refused=self._last_refused,
+            contact=self._contact())
 
     def _contact(self) -> Contact | None:
         version, state = self._deployment.connection.version, self._tracker.current
@@ -276,6 +278,7 @@ class IngestTask(BaseTask):
             self._writer.submit(ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.target_uid,
                                             self._mapper.children, rows, delivered))
             self._submitted += 1
+        self._messages += len(batch)
         self._unknown += converted.unknown
         self._rows_in += rows.num_rows
         self._bytes_in += batch.nbytes
@@ -376,7 +379,7 @@ class IngestTask(BaseTask):
                 self._positions.setdefault(partition, position)
         return {"positions": [[name, *position] for name, position in self._positions.items()],
                 "counts": [self._bytes_in, self._rows_out, self._errors, self._unknown],
-                "last_refused": self._last_refused}
+                "messages": self._messages, "last_refused": self._last_refused}
 
 
 def _told(error: PenstockError) -> str:

@@ -374,7 +374,8 @@ class TaskStatus:
     until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
     of which `state_memory` are in memory.
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
-    `messages_lag`: how many messages an ingest has still to read, None where the broker doesn't tell. `unknown_rows`:
+    `messages`: how many an ingest has made rows of or left out since it was created; `messages_lag`: how many it has
+    still to read, None where the broker doesn't tell. `unknown_rows`:
     rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
     `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
     `contact`: how it fares with its connection, None where there is none, or nothing is known yet.
@@ -433,6 +434,7 @@ class TaskStatus:
     state_memory: int = 0
     aside_bytes: int = 0
     wal_access: Access | None = None
+    messages: int = 0
     messages_lag: int | None = None
     unknown_rows: int = 0
     last_refused: str = ""
