@@ -33,7 +33,7 @@ class FilesConsumer:
         self._pattern = plan.path or "*"
         self._longest = plan.max_message + 2
         self._filesystem, self._root = open_place(self._connection)
-        self._name, self._offset = positions.get(PARTITION, ("", 0))
+        self._name, self._offset = positions[PARTITION].place if PARTITION in positions else ("", 0)
         self._looked_at: float | None = None
         self._held = False
         self._trouble: OutsideError | None = None
