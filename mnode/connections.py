@@ -6,7 +6,7 @@ Who uses a connection asks for it here, opened, each time that it deploys someth
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass, replace
@@ -27,6 +27,7 @@ from penstock.mnode.ddl import check_name
 from penstock.mnode.session import Result, rows_result
 from penstock.sql.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
 from penstock.sql.types import DOUBLE, DataType, Kind
+from penstock.tasks.messages import Contact, TaskStatus
 
 Probe = Callable[[OpenedConnection, float], str]
 """(connection, seconds it may take): connects and returns what was found there, or raises an OutsideError."""
@@ -67,7 +68,8 @@ class Connections:
         self._read_text = read_text
         self._probe = probe
         self._lock = threading.Lock()
-        self._health: dict[str, tuple[int, Health]] = {}
+        #: by connection: the version, and by user ("" for TEST CONNECTION) how it fares
+        self._health: dict[str, tuple[int, dict[str, Health]]] = {}
         self._watchers: list[Callable[[Connection], None]] = []
 
     # --- statements --------------------------------------------------------------------------------------------
@@ -137,6 +139,15 @@ class Connections:
         """Returns a connection with its secrets as they are now. Raises NotFoundError, SecretMissingError."""
         return opened(self.find(name), self._environ, self._read_text)
 
+    def open_for(self, user: str, name: str) -> OpenedConnection:
+        """Returns a connection as `open` does, and notes what keeps it from being opened."""
+        connection = self.find(name)
+        try:
+            return self.open(name)
+        except PenstockError as error:
+            self.note(connection, error, user)
+            raise
+
     def users_of(self, name: str) -> tuple[str, ...]:
         """Returns what uses a connection, each with what it is: `stream s`."""
         streams = (f"stream {stream.name}" for stream in self._catalog.streams() if name in stream.connections)
@@ -150,18 +161,28 @@ class Connections:
         """
         self._watchers.append(altered)
 
-    def note(self, connection: Connection | OpenedConnection, problem: PenstockError | None) -> None:
-        """Notes how a test or a use of a connection went, unless its options have changed since."""
-        known = self._catalog.connection(connection.name)
-        if known is None or known.connection.version != connection.version:
+    def note(self, connection: Connection | OpenedConnection, problem: PenstockError | None, user: str = "") -> None:
+        """Notes how a test or, with `user`, a use of a connection went, unless its options have changed since."""
+        self._note(connection.name, connection.version, user, "" if problem is None else problem_text(problem))
+
+    def note_contact(self, user: str, name: str, contact: Contact) -> None:
+        """Notes how the tasks of a stream or an ingest fare, unless the connection's options have changed since."""
+        self._note(name, contact.version, user, contact.problem)
+
+    def _note(self, name: str, version: int, user: str, problem: str) -> None:
+        known = self._catalog.connection(name)
+        if known is None or known.connection.version != version:
             return
-        state: Literal["OK", "FAILED"] = "OK" if problem is None else "FAILED"
-        reason = "" if problem is None else problem_text(problem)
+        state: Literal["OK", "FAILED"] = "FAILED" if problem else "OK"
         with self._lock:
-            version, before = self._health.get(connection.name, (0, Health()))
-            changed = version != connection.version or before.state != state or before.since_ms is None
-            since = self._clock.now_ms() if changed else before.since_ms
-            self._health[connection.name] = connection.version, Health(state, reason, since)
+            of_version, users = self._health.get(name, (version, {}))
+            if of_version != version:
+                users = {}
+            before = users.get(user)
+            since = self._clock.now_ms() if before is None or before.state != state else before.since_ms
+            # What is in use says more than an earlier test.
+            kept = {each: health for each, health in users.items() if each or not user}
+            self._health[name] = version, {**kept, user: Health(state, problem, since)}
 
     def infos(self) -> list[ConnectionInfo]:
         """Returns all connections, in order of creation."""
@@ -170,9 +191,11 @@ class Connections:
         infos = []
         for record in self._catalog.connections():
             connection = record.connection
-            version, last = health.get(connection.name, (0, Health()))
-            infos.append(ConnectionInfo(connection, record.created_ms, self.users_of(connection.name),
-                                        last if version == connection.version else Health()))
+            users = self.users_of(connection.name)
+            version, fares = health.get(connection.name, (0, {}))
+            known = [last for user, last in fares.items()
+                     if version == connection.version and (not user or user in users)]
+            infos.append(ConnectionInfo(connection, record.created_ms, users, _worst(known)))
         return infos
 
     # --- inside ------------------------------------------------------------------------------------------------
@@ -199,6 +222,18 @@ class Connections:
             return answer.result(connection.timeout_s + _GRACE_S)
         except FutureTimeout:
             raise ConnectionFailedError(f"no answer within {connection.options['timeout']}") from None
+
+
+def _worst(fares: Sequence[Health]) -> Health:
+    """Returns how a connection is: FAILED for as long as anybody can't use it, as who noticed last."""
+    return max((each for each in fares), key=lambda each: (each.state == "FAILED", each.since_ms or 0),
+               default=Health())
+
+
+def worst_contact(statuses: Iterable[TaskStatus]) -> Contact | None:
+    """Returns how a stream or an ingest fares with its connection: what keeps one of its tasks from it, if any."""
+    contacts = [status.contact for status in statuses if status.contact is not None]
+    return max(contacts, key=lambda contact: bool(contact.problem), default=None)
 
 
 def problem_text(problem: PenstockError) -> str:

@@ -26,6 +26,7 @@ from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
+from penstock.mnode.connections import worst_contact
 from penstock.mnode.executor_keeper import ExecutorKeeper, Scale
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
 from penstock.mnode.memory_watch import Holding, MemoryWatch, Place
@@ -41,6 +42,7 @@ from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    Contact,
     Pause,
     Recalculate,
     Replay,
@@ -167,9 +169,9 @@ class RunningStream:
     aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
     `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is reached by,
-    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; `note_delivery` hears
-    what keeps results from being delivered there, or nothing once they are. `lookup_connection` and `note_lookup` are
-    of what its rows look up in.
+    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; `note_contact` hears
+    how its tasks fare there, each time that this has changed. `lookup_connection` and `note_lookup` are of the server
+    that its rows look up in.
     """
 
     stream_id: int
@@ -192,9 +194,14 @@ class RunningStream:
     company: Company = Company.ANY
     snode_ids: tuple[int, ...] = ()
     connection: Callable[[], OpenedConnection | None] = lambda: None
-    note_delivery: Callable[[str], None] = lambda problem: None
+    note_contact: Callable[[Contact], None] = lambda contact: None
     lookup_connection: Callable[[], OpenedConnection | None] = lambda: None
-    note_lookup: Callable[[str], None] = lambda problem: None
+    note_lookup: Callable[[Contact], None] = lambda contact: None
+
+    @property
+    def connected(self) -> bool:
+        """Whether it reads from a connection, or writes to one."""
+        return isinstance(self.plan, IngestPlan) or bool(self.plan.connections)
 
     @property
     def nodes(self) -> Nodes:
@@ -263,10 +270,9 @@ class _Entry:
     pause_reason: str = ""
     #: when it was resumed last: its target outside has the whole time again
     resumed_ms: int = 0
-    #: what was said last of the delivery to its target outside
-    delivery: str | None = None
-    #: and of what its rows look up in outside
-    lookup: str | None = None
+    #: what was said last of how it fares outside, and with the server that its rows look up in
+    contact: Contact | None = None
+    lookup: Contact | None = None
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: Deployment | None = None
@@ -893,8 +899,7 @@ class StreamController:
             self._monitor.heartbeat(known, worker.heard_at)
             for stream_id in {status.task.stream_id for status in known}:
                 self._keep_state_limit(self._entries[stream_id])
-                self._watch_delivery(self._entries[stream_id])
-                self._watch_lookup(self._entries[stream_id])
+                self._watch_contact(self._entries[stream_id])
             self._hear_of_queues(message.queues, connection.index)
         elif isinstance(message, control.Deployed):
             self._handle_deployed(message, connection.index)
@@ -936,40 +941,30 @@ class StreamController:
             if reason is not None:
                 self._pause_for(entry, reason)
 
-    def _watch_delivery(self, entry: _Entry) -> None:
-        """Says how the delivery to a target outside goes, and pauses a stream that has tried for long enough, unless
-        it has a DLQ for that."""
+    def _watch_contact(self, entry: _Entry) -> None:
+        """Says how a stream or an ingest fares outside, and pauses a stream that has tried for long enough, unless it
+        has a DLQ for that."""
         plan = entry.stream.plan
+        if not entry.stream.connected:
+            return
+        statuses = self._monitor.statuses_of(entry.stream.stream_id)
+        looking = [] if isinstance(plan, IngestPlan) else [one for one in statuses if one.task.level == "source"]
+        contact = worst_contact(looking)
+        if contact is not None and contact != entry.lookup:
+            entry.lookup = contact
+            entry.stream.note_lookup(contact)
+        contact = worst_contact([status for status in statuses if status not in looking])
+        if contact is not None and contact != entry.contact:
+            entry.contact = contact
+            entry.stream.note_contact(contact)
         outside = None if isinstance(plan, IngestPlan) else plan.sink.outside
-        if outside is None:
+        away = next((status for status in statuses if status.trouble_since_ms is not None), None)
+        if outside is None or away is None or away.trouble_since_ms is None:
             return
-        sinks = [status for status in self._monitor.statuses_of(entry.stream.stream_id) if status.task.level == "sink"]
-        away = next((status for status in sinks if status.trouble_since_ms is not None), None)
-        if away is None or away.trouble_since_ms is None:
-            if entry.delivery != "" and any(status.rows_out for status in sinks):
-                entry.delivery = ""
-                entry.stream.note_delivery("")
-            return
-        if entry.delivery != away.reason:
-            entry.delivery = away.reason
-            entry.stream.note_delivery(away.reason)
         tried_ms = self._clock.now_ms() - max(away.trouble_since_ms, entry.resumed_ms)
         long_enough = tried_ms > entry.stream.settings.retry_time_s * 1000
         if long_enough and outside.on_failure == "pause" and not entry.paused:
             self._pause_for(entry, f"{away.reason}; to go on: RESUME STREAM {entry.stream.name}")
-
-    def _watch_lookup(self, entry: _Entry) -> None:
-        """Says how the stream fares with a server outside that its rows look up in."""
-        plan = entry.stream.plan
-        if isinstance(plan, IngestPlan) or plan.source.lookup is None:
-            return
-        sources = [one for one in self._monitor.statuses_of(entry.stream.stream_id) if one.task.level == "source"]
-        troubled = [status for status in sources if status.trouble_since_ms is not None]
-        away = next((status.reason for status in troubled if status.state == "RETRYING"), "")
-        well = not troubled and any(status.lookup_reads for status in sources)
-        if entry.lookup != away and (away or well):
-            entry.lookup = away
-            entry.stream.note_lookup(away)
 
     def _pause_for(self, entry: _Entry, reason: str) -> None:
         """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on."""

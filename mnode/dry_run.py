@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.csv_rows import CsvBlock, read_csv
-from penstock.mnode.ingest import place_by_index
+from penstock.mnode.inserts import place_by_index
 from penstock.mnode.lookup import find_table
 from penstock.mnode.sandbox import Sandbox
 from penstock.mnode.session import Result

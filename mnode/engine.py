@@ -38,8 +38,8 @@ from penstock.mnode.doors import open_doors
 from penstock.mnode.formats import ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.gate import Gate
-from penstock.mnode.ingest import Ingest
 from penstock.mnode.ingests import Ingests
+from penstock.mnode.inserts import Inserts
 from penstock.mnode.lifecycle import Lifecycle
 from penstock.mnode.logins import Logins
 from penstock.mnode.logs import Logs
@@ -201,7 +201,7 @@ class Engine:
             undo.callback(self._queries.close)
             undo.callback(self._views.close)
             undo.callback(self.results.close)
-            undo.callback(self._ingest.close)
+            undo.callback(self._inserts.close)
             undo.callback(self._states.close)
             undo.callback(self._stop_service)
             undo.callback(self.replacements.close)
@@ -262,14 +262,14 @@ class Engine:
         self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), directory)
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
-        self._ingest = Ingest(catalog, storage, self._children, clock, self._queries.run,
+        self._inserts = Inserts(catalog, storage, self._children, clock, self._queries.run,
                               self._surroundings.pool("penstock-insert", 4))
         self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
         self._ddl = Ddl(
             catalog, storage, self._children, clock, drop_stream=self._streams.drop_record,
             schema_changed=self._views.schema_changed, children_changed=self._views.children_changed)
         self._schemaless = Schemaless(
-            catalog, self._ddl, self._ddl_lock, self._ingest, clock, Naming.from_config(self.config))
+            catalog, self._ddl, self._ddl_lock, self._inserts, clock, Naming.from_config(self.config))
         self._show = Shower(catalog, storage, self.system_tables)
 
     # --- what users do -----------------------------------------------------------------------------------------
@@ -333,7 +333,7 @@ class Engine:
         with self._gate.passing():
             match statement:
                 case Insert():
-                    return self._ingest.insert(statement, text, session)
+                    return self._inserts.insert(statement, text, session)
                 case DryRunStream():
                     from penstock.mnode.dry_run import DryRun
 
@@ -435,14 +435,14 @@ class Engine:
         require_role(state.identity, "write", "INSERT")
         with self.activity.statement(
                 state.connection_id, f"INSERT INTO {table} (an Arrow table)"), self._gate.passing():
-            return self._ingest.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
+            return self._inserts.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
 
     def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, state: SessionState) -> Result:
         """Inserts a piece of a CSV file into a table; `names` are its columns (None: those of the table)."""
         self._check_open()
         require_role(state.identity, "write", "INSERT")
         with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"), self._gate.passing():
-            return self._ingest.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
+            return self._inserts.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
 
     def ingest_lines(
         self, data: bytes, database: str, precision: str, state: SessionState, *, first_line: int = 1

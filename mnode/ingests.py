@@ -62,6 +62,7 @@ class IngestInfo:
     since_ms: int | None
     plan: IngestPlan | None = None
     rows: int | None = None
+    messages: int | None = None
     nbytes: int | None = None
     errors: int | None = None
     unknown: int | None = None
@@ -298,6 +299,7 @@ class Ingests:
     def _run(self, ingest: IngestRecord, plan: IngestPlan) -> None:
         vgroup_ids = plan.database.vgroup_ids
         nodes = Nodes(vgroup_ids, ())
+        user = f"ingest {ingest.name}"
         self._controller().start(RunningStream(
             stream_id=ingest.id,
             name=ingest.name,
@@ -312,7 +314,8 @@ class Ingests:
             pause_reason=ingest.wanted_reason,
             queues=queue_counts(task_edges(plan, ingest.id, len(vgroup_ids)), nodes),
             checkpoint_interval_s=self._config.ingest_checkpoint_interval,
-            connection=lambda: self._connections.open(plan.connection),
+            connection=lambda: self._connections.open_for(user, plan.connection),
+            note_contact=lambda contact: self._connections.note_contact(user, plan.connection, contact),
         ))
 
     def _next_attempt(self, ingest_id: int) -> int:
@@ -331,7 +334,8 @@ class Ingests:
                 self.begin(ingest)
             elif controller is not None and self.runs(ingest):
                 try:
-                    controller.use_connection(ingest.id, self._connections.open(connection.name))
+                    controller.use_connection(
+                        ingest.id, self._connections.open_for(f"ingest {ingest.name}", connection.name))
                 except PenstockError as error:
                     _log.warning("connection %s was altered, but can't be used: %s", connection.name, error,
                                  extra=about(stream=ingest.name))
@@ -374,7 +378,8 @@ def _with_tasks(info: IngestInfo, statuses: Iterable[TaskStatus]) -> IngestInfo:
                 break
     lags = [task.messages_lag for task in tasks]
     return replace(
-        info, rows=sum(task.rows_total or 0 for task in tasks), nbytes=sum(task.bytes_in for task in tasks),
+        info, rows=sum(task.rows_total or 0 for task in tasks), messages=sum(task.messages for task in tasks),
+        nbytes=sum(task.bytes_in for task in tasks),
         errors=sum(task.error_rows for task in tasks), unknown=sum(task.unknown_rows for task in tasks),
         lag=sum(lag or 0 for lag in lags) if any(lag is not None for lag in lags) else None,
         last_refused=next((task.last_refused for task in tasks if task.last_refused), ""))

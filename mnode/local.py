@@ -13,6 +13,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.mnode.connections import worst_contact
 from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport, newest_or_recovered
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
@@ -23,6 +24,7 @@ from penstock.tasks.local import LocalEnvironment, LocalStream
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    Contact,
     Pause,
     Recalculate,
     Replay,
@@ -48,6 +50,7 @@ class _Entry:
     failure: str = ""
     damaged: dict[int, str] = field(default_factory=dict)
     acknowledged: list[TaskCheckpoint] = field(default_factory=list)
+    contact: Contact | None = None
 
 
 class LocalController:
@@ -143,6 +146,12 @@ class LocalController:
             progressed = False
             for entry in list(self._entries.values()):
                 progressed |= self._step(entry)
+        for entry in self._entries.values():
+            if entry.stream.connected and entry.running is not None:
+                contact = worst_contact(entry.running.statuses())
+                if contact is not None and contact != entry.contact:
+                    entry.contact = contact
+                    entry.stream.note_contact(contact)
 
     def checkpoint(self) -> None:
         """Takes a checkpoint of every stream, in the middle of its work, and commits it."""

@@ -15,6 +15,7 @@ from penstock.mnode.overview import Overview, Row
 CONTENT_TYPE: str = CONTENT_TYPE_PLAIN_0_0_4
 
 _STREAM, _TASK, _VNODE = ("stream",), ("stream", "task", "level", "vnode"), ("stream", "vnode")
+_INGEST = ("ingest",)
 
 # (name, help, column, divisor): None where a column is NULL gives no sample.
 _STREAM_GAUGES = (
@@ -54,11 +55,22 @@ _QUEUE_GAUGES = (
     ("penstock_task_queue_capacity_bytes", "Bound of the queue.", "capacity"),
     ("penstock_task_queue_peak_bytes", "The most that ever was in the queue.", "peak"),
 )
+_INGEST_COUNTERS = (
+    ("penstock_ingest_messages", "Messages that rows were made of, or that were left out.", "messages", 1),
+    ("penstock_ingest_refused_messages", "Messages that can't be used, and were left out.", "errors", 1),
+    ("penstock_ingest_bytes", "Bytes of the messages.", "bytes", 1),
+    ("penstock_ingest_rows", "Rows made of messages.", "rows", 1),
+    ("penstock_ingest_unknown_field_rows", "Rows with fields that no column takes.", "unknown_fields", 1),
+    ("penstock_ingest_restarts", "Attempts after the first since the engine started.", "restarts", 1),
+)
+_INGEST_GAUGES = (
+    ("penstock_ingest_lag_messages", "Messages that Kafka still has for the ingest.", "lag", 1),
+)
 _LEFT_OUT = (("late", "late_rows"), ("future", "future_rows"), ("error", "error_rows"))
 
 
 def families(overview: Overview) -> Iterator[Metric]:
-    """Yields the metrics of all streams, those without a sample as well."""
+    """Yields the metrics of all streams and ingests, those without a sample as well."""
     streams: list[Row] = overview["streams"]
     tasks = [(stream["stream_name"], task) for stream in streams for task in stream["tasks"]]
     yield _gauge("penstock_build_info", "The version that runs.", ("version",), [((overview["version"],), 1)])
@@ -92,6 +104,18 @@ def families(overview: Overview) -> Iterator[Metric]:
                  _VNODE, [
         ((stream["stream_name"], str(mark["node_id"])), _number(mark["event_time_watermark"], 1000))
         for stream in streams for mark in stream["watermarks"]])
+
+
+    yield from _of_ingests(overview["ingests"])
+
+
+def _of_ingests(ingests: list[Row]) -> Iterator[Metric]:
+    yield _gauge("penstock_ingest_state", "1 for the state that the ingest is in.", (*_INGEST, "state"),
+                 [((ingest["ingest_name"], ingest["state"]), 1) for ingest in ingests])
+    for name, text, column, divisor in _INGEST_GAUGES:
+        yield _gauge(name, text, _INGEST, [((i["ingest_name"],), _number(i[column], divisor)) for i in ingests])
+    for name, text, column, divisor in _INGEST_COUNTERS:
+        yield _counter(name, text, _INGEST, [((i["ingest_name"],), _number(i[column], divisor)) for i in ingests])
 
 
 def _of_checkpoints(streams: list[Row]) -> Iterator[Metric]:

@@ -18,7 +18,7 @@ Overview = dict[str, Any]
 
 
 def overview(read: Callable[[str], pa.Table], now_ms: int, version: str) -> Overview:
-    """Returns {now_ms, version, streams: [...], memory: [...], events: [...]}, as JSON can hold it.
+    """Returns {now_ms, version, streams: [...], ingests: [...], memory: [...], events: [...]}, as JSON can hold it.
 
     A stream is its row of ins_streams with `tasks`, `watermarks` and `checkpoints`: its rows of those tables. `read`
     returns a table of information_schema.
@@ -28,8 +28,8 @@ def overview(read: Callable[[str], pa.Table], now_ms: int, version: str) -> Over
     for stream in streams:
         for part, rows in parts.items():
             stream[part] = [row for row in rows if row["stream_name"] == stream["stream_name"]]
-    return {"now_ms": now_ms, "version": version, "streams": streams, "memory": _rows(read("ins_stream_memory")),
-            "events": _rows(read("ins_stream_events"))[-_EVENTS_SHOWN:]}
+    return {"now_ms": now_ms, "version": version, "streams": streams, "ingests": _rows(read("ins_ingests")),
+            "memory": _rows(read("ins_stream_memory")), "events": _rows(read("ins_stream_events"))[-_EVENTS_SHOWN:]}
 
 
 def _rows(table: pa.Table) -> list[Row]:

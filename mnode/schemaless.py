@@ -1,7 +1,7 @@
 """Line protocol into super tables: makes and extends tables as the lines need them, then writes the rows.
 
 Everything is read and checked first; a call that is refused for its lines has written nothing and changed no table.
-Parsing is `line_protocol`'s, the change of schemas `ddl`'s, the writing `ingest`'s.
+Parsing is `line_protocol`'s, the change of schemas `ddl`'s, the writing `inserts`'s.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from penstock.common.errors import InvalidStatementError, InvalidValueError, Not
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import check_child_name
 from penstock.mnode.ddl import MAX_LENGTH, VARIABLE, Ddl, check_columns, check_name
-from penstock.mnode.ingest import Ingest, Rows
+from penstock.mnode.inserts import Inserts, Rows
 from penstock.mnode.lookup import require_database
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.line_protocol import FieldColumn, Ints, Points, parse_lines
@@ -89,7 +89,7 @@ class Schemaless:
         catalog: Catalog,
         ddl: Ddl,
         ddl_lock: AbstractContextManager[object],
-        ingest: Ingest,
+        inserts: Inserts,
         clock: Clock,
         naming: Naming,
     ) -> None:
@@ -97,7 +97,7 @@ class Schemaless:
         self._catalog = catalog
         self._ddl = ddl
         self._ddl_lock = ddl_lock
-        self._ingest = ingest
+        self._inserts = inserts
         self._clock = clock
         self._naming = naming
 
@@ -119,12 +119,12 @@ class Schemaless:
         families = self._families([replace(one, times=at) for one, at in zip(points, times, strict=True)])
         if all(self._catalog.child(target.name, name) is not None
                for family in families for name, _ in family.children.values()):
-            return self._ingest.write(self._all_rows(target, families)).affected
+            return self._inserts.write(self._all_rows(target, families)).affected
         # A child must have a value for each tag of its super table: no other call may add one meanwhile.
         with self._ddl_lock:
             rows = self._all_rows(target, families)
-            self._ingest.create_children(rows)
-        return self._ingest.write(rows).affected
+            self._inserts.create_children(rows)
+        return self._inserts.write(rows).affected
 
     def _all_rows(self, database: Database, families: Sequence[_Family]) -> list[Rows]:
         """Returns the rows of all lines, after making and extending the tables that they need."""

@@ -24,7 +24,6 @@ from penstock.common.errors import (
     InvalidStreamError,
     NotFoundError,
     NotSupportedError,
-    OutsideError,
     PenstockError,
     UnavailableError,
 )
@@ -296,7 +295,7 @@ class Streams:
         record = replace(
             record, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
             source_columns=tuple(column.physical for column in plan.source.columns),
-            connections=connections_of(plan))
+            connections=plan.connections)
         looked_up = plan.source.lookup
         if looked_up is not None and looked_up.connection is None:
             return replace(record, other_uid=looked_up.table_uid,
@@ -533,26 +532,19 @@ class Streams:
         """Has streams into an altered connection write by what it is now; those that were paused for it go on."""
         for stream in self._catalog.streams():
             plan = self._plans.get(stream.id)
-            if plan is None or connection.name not in connections_of(plan):
+            if plan is None or connection.name not in plan.connections:
                 continue
             if self._controller is None or not self.runs(stream):
                 continue
             try:
-                self._controller.use_connection(stream.id, self._connections.open(connection.name))
+                self._controller.use_connection(
+                    stream.id, self._connections.open_for(f"stream {stream.name}", connection.name))
             except PenstockError as error:
                 self.tell(stream.id, f"connection {connection.name} was altered, but can't be used: {error}")
                 continue
             if stream.wanted == "paused" and stream.wanted_reason.startswith(f"connection {connection.name}: "):
                 self._catalog.set_stream_wanted(stream.id, "running")
                 self._controller.resume(stream.id)
-
-    def _note_use(self, name: str, problem: str) -> None:
-        """Has SHOW CONNECTIONS say how a stream fares with a connection."""
-        try:
-            connection = self._connections.find(name)
-        except NotFoundError:
-            return  # the stream and its connection were dropped meanwhile
-        self._connections.note(connection, OutsideError(problem) if problem else None)
 
     # --- at a checkpoint: for `lifecycle` ------------------------------------------------------------------------
 
@@ -877,7 +869,7 @@ class Streams:
         options = self._options[stream.id]
         interval = options.checkpoint_interval
         nodes = self.nodes_of(plan)
-        outside, lookup = plan.sink.outside, plan.source.lookup
+        outside, lookup, user = plan.sink.outside, plan.source.lookup, f"stream {stream.name}"
         looked_up = None if lookup is None else lookup.connection
         self.controller().start(RunningStream(
             stream_id=stream.id,
@@ -899,10 +891,12 @@ class Streams:
             last_checkpoint_id=stream.last_checkpoint_id,
             company=plan.company,
             snode_ids=nodes.snode_ids,
-            connection=lambda: None if outside is None else self._connections.open(outside.connection),
-            note_delivery=lambda problem: None if outside is None else self._note_use(outside.connection, problem),
-            lookup_connection=lambda: None if looked_up is None else self._connections.open(looked_up),
-            note_lookup=lambda problem: None if looked_up is None else self._note_use(looked_up, problem),
+            connection=lambda: None if outside is None else self._connections.open_for(user, outside.connection),
+            note_contact=lambda contact: None if outside is None else self._connections.note_contact(
+                user, outside.connection, contact),
+            lookup_connection=lambda: None if looked_up is None else self._connections.open_for(user, looked_up),
+            note_lookup=lambda contact: None if looked_up is None else self._connections.note_contact(
+                user, looked_up, contact),
         ))
 
     def controller(self) -> Controller:
@@ -1029,14 +1023,6 @@ class _Remembering:
 
     def outside_table(self, connection: str, name: str) -> Table:
         return self._table
-
-
-def connections_of(plan: StreamPlan) -> tuple[str, ...]:
-    """Returns the names of the connections that a stream uses, each once."""
-    lookup = plan.source.lookup
-    used = (plan.sink.outside.connection if plan.sink.outside is not None else None,
-            lookup.connection if lookup is not None else None)
-    return tuple(dict.fromkeys(name for name in used if name is not None))
 
 
 def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:

@@ -78,10 +78,10 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "ins_ingests": (
             ("ingest_name", _NAME), ("state", _WORD), ("reason", _LINE), ("since", _TIME), ("connection", _NAME),
-            ("source", _LINE), ("target_db", _NAME), ("target_table", _NAME), ("rows", _BIG), ("bytes", _BIG),
-            ("errors", _BIG), ("unknown_fields", _BIG), ("lag", _BIG), ("last_error", _LINE), ("guarantee", _LINE),
-            ("on_error", _WORD), ("tasks", _INT), ("attempt", _BIG), ("restarts", _BIG), ("create_time", _TIME),
-            ("sql", _LINE),
+            ("source", _LINE), ("target_db", _NAME), ("target_table", _NAME), ("rows", _BIG), ("messages", _BIG),
+            ("bytes", _BIG), ("errors", _BIG), ("unknown_fields", _BIG), ("lag", _BIG), ("last_error", _LINE),
+            ("guarantee", _LINE), ("on_error", _WORD), ("tasks", _INT), ("attempt", _BIG), ("restarts", _BIG),
+            ("create_time", _TIME), ("sql", _LINE),
         ),
         "ins_connections": (
             ("name", _NAME), ("type", _WORD), ("options", _LINE), ("create_time", _TIME), ("used_by", _LINE),

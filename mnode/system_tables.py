@@ -299,7 +299,7 @@ class SystemTables:
             source = None if plan is None else ", ".join(plan.topics) or plan.path or "*"
             yield (record.name, info.state, info.reason or None, info.since_ms, record.connection, source,
                    None if target is None else target.database, None if target is None else target.name, info.rows,
-                   info.nbytes, info.errors, info.unknown, info.lag, info.last_refused or None,
+                   info.messages, info.nbytes, info.errors, info.unknown, info.lag, info.last_refused or None,
                    None if plan is None else plan.guarantee, None if plan is None else plan.on_error,
                    record.tasks, record.attempt, info.restarts, record.created_ms, record.text)
 

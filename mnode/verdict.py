@@ -185,6 +185,8 @@ def _waiting(report: TaskReport) -> int:
 def _bottleneck(end: TaskReport, reports: Sequence[TaskReport], names: Names) -> Verdict:
     task = end.status.task
     why, kind = _why(end)
+    if task.level == "source" and any(report.status.blocked_by == str(task) for report in reports):
+        why += "; others are ahead of its rows by more than MAX_SKEW, and wait"
     if kind in ("sink", "source"):
         return Verdict(kind, _sentence(names(task), why), task)
     behind = _far_behind(reports)

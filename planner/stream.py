@@ -511,6 +511,13 @@ class StreamPlan:
         return tuple(dict.fromkeys(call.function.name for call in self.functions))
 
     @property
+    def connections(self) -> tuple[str, ...]:
+        """The names of the connections that the stream uses, each once."""
+        used = (self.sink.outside.connection if self.sink.outside is not None else None,
+                self.source.lookup.connection if self.source.lookup is not None else None)
+        return tuple(dict.fromkeys(name for name in used if name is not None))
+
+    @property
     def emits_at_checkpoints(self) -> bool:
         """Whether results leave with the checkpoints that they belong to, not when they are computed."""
         outside = self.sink.outside

@@ -27,6 +27,7 @@ from penstock.planner.kernel_planner import columns_of, expression_kernel, expre
 from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
+from penstock.planner.scopes import fingerprint
 from penstock.planner.stream import (
     ARRIVAL_COLUMN,
     LOOKUP,
@@ -84,6 +85,7 @@ from penstock.sql.statements import (
     JoinSource,
     Name,
     OutsideTarget,
+    PartitionItem,
     Select,
     SelectItem,
     TableSource,
@@ -121,13 +123,14 @@ class Key:
     """One value that all rows of a group share.
 
     `names`: how expressions may refer to it (alias, text). `partitions`: False for values that follow from the others,
-    such as the tags where the stream is partitioned by tbname.
+    such as the tags where the stream is partitioned by tbname. `item`: what stands in PARTITION BY.
     """
 
     field: Field
     sql: str
     names: tuple[str, ...]
     partitions: bool
+    item: PartitionItem | None = None
 
 
 def plan_stream(
@@ -294,7 +297,7 @@ class _Planner:
             if compiled.constant is None and not isinstance(item.expression, exp.Literal):
                 names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
                          item.expression.sql(dialect=Penstock))
-                self.keys.append(Key(Field(f"k{n}", compiled.type), f"o{len(self.keys)}", names, True))
+                self.keys.append(Key(Field(f"k{n}", compiled.type), f"o{len(self.keys)}", names, True, item))
         asked = plan_join_query(self, query)
         projections, prepended = projections_of(self, query, asked)
         sink, casts = self.sink(projections, prepended=prepended)
@@ -394,7 +397,7 @@ class _Planner:
                 continue
             names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
                      item.expression.sql(dialect=Penstock))
-            self.keys.append(Key(Field(f"k{len(self.keys)}", compiled.type), compiled.sql, names, True))
+            self.keys.append(Key(Field(f"k{len(self.keys)}", compiled.type), compiled.sql, names, True, item))
         if (self.query.window is None and self.table.kind == "super"
                 and not any(key.sql == "tbname" for key in self.keys)):
             raise InvalidStreamError("a stream without a window over a super table must be PARTITION BY tbname")
@@ -614,11 +617,12 @@ class _Planner:
         keys = [key for key in self.keys if key.partitions]
         selected: dict[Field, str] = {}
         for item, _ in projections[1:]:
-            key = next((key for key in keys for column in _column_name(item.expression) if column in key.names), None)
+            key = next((key for key in keys if self._is_key(item.expression, key)), None)
             if key is not None:
                 selected.setdefault(key.field, item.name)
-        tags = tuple(Column(tag, key.field.type, tag) for key in keys
-                     for tag in (selected.get(key.field, key.names[0]),))
+        others = [item.name for item, _ in projections if item.name not in selected.values()]
+        names = [selected.get(key.field, name) for key, name in zip(keys, _short_names(keys, others), strict=True)]
+        tags = tuple(Column(tag, key.field.type, tag) for key, tag in zip(keys, names, strict=True))
         outside = replace(plan_outside(target, connection, [tag.name for tag in tags]),
                           on_failure=self.statement.options.on_failure or "pause")
         types = [value.type if value.type.kind is not Kind.NULL else VARCHAR for _, value in projections]
@@ -640,6 +644,15 @@ class _Planner:
         children = f"SELECT _gid, 't_' || md5('{full_name}' || ',' || _gid::VARCHAR) AS _child{values} FROM groups"
         sink = SinkPlan(outside.connection, outside.place or outside.kind, columns, tags, children, 0, False, outside)
         return sink, casts
+
+    def _is_key(self, node: exp.Expression, key: Key) -> bool:
+        """Whether what is selected is a key of PARTITION BY. Two tables of a join may have a column of that name."""
+        if not isinstance(node, exp.Column):
+            return False
+        if self.join is None or key.item is None or (not node.table and node.name == key.item.alias):
+            return node.name in key.names
+        scope = self.join.join.scope
+        return fingerprint(node, scope) == fingerprint(key.item.expression, scope)
 
     def _key_place(self, names: list[str]) -> int | None:
         """Returns which column of a new target is the second part of its key, as the column list or the source says."""
@@ -1186,6 +1199,15 @@ def _kinds(partial: Partial) -> list[str]:
 
 def _column_name(node: exp.Expression) -> tuple[str, ...]:
     return (node.name,) if isinstance(node, exp.Column) else ()
+
+
+def _short_names(keys: Sequence[Key], others: Sequence[str]) -> list[str]:
+    """Returns what keys are called where nothing says it: for `a.v` that is `v`, unless something else is called that.
+    """
+    short = [key.item.expression.name if key.item is not None and key.item.alias is None and isinstance(
+        key.item.expression, exp.Column) else key.names[0] for key in keys]
+    return [name if short.count(name) == 1 and name not in others else key.names[0]
+            for name, key in zip(short, keys, strict=True)]
 
 
 def _pseudo_name(node: exp.Expression) -> str | None:

@@ -19,6 +19,7 @@ from penstock.tasks.message_mapping import MessageMapper, Refused
 from penstock.tasks.messages import (
     Block,
     CheckpointCommitted,
+    Contact,
     DeadRow,
     Delivered,
     LeftOutRow,
@@ -31,7 +32,7 @@ from penstock.tasks.messages import (
     TaskStatus,
     UseConnection,
 )
-from penstock.tasks.messages_in import Consumer, MessageBatch
+from penstock.tasks.messages_in import Consumer, MessageBatch, Position, Positions
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import IngestDeployment, TaskEnvironment
 
@@ -91,11 +92,11 @@ class IngestTask(BaseTask):
         self._submitted = self._acknowledged = 0
         self._checkpoints: deque[int] = deque()
         self._begun = 0
-        self._positions: dict[str, tuple[str, int]] = {}
-        self._noted: dict[int, dict[str, tuple[str, int]]] = {}
+        self._positions: dict[str, Position] = {}
+        self._noted: dict[int, dict[str, Position]] = {}
         self._polled: deque[MessageBatch] = deque()
         self._rows_in = self._rows_before = 0
-        self._bytes_in = self._rows_out = self._errors = self._unknown = 0
+        self._bytes_in = self._rows_out = self._errors = self._unknown = self._messages = 0
         self._last_refused = ""
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
@@ -115,8 +116,9 @@ class IngestTask(BaseTask):
 
     def _restore(self, meta: Mapping[str, Any]) -> None:
         self._rows_before = meta[ROWS_TOTAL] or 0
-        self._positions = {name: (segment, offset) for name, segment, offset in meta["positions"]}
+        self._positions = {name: Position(*position) for name, *position in meta["positions"]}
         self._bytes_in, self._rows_out, self._errors, self._unknown = meta["counts"]
+        self._messages = meta.get("messages", 0)  # checkpoints of older versions have none
         self._last_refused = meta["last_refused"]
 
     # -- what the runtime calls ------------------------------------------------------------------------------
@@ -161,7 +163,16 @@ class IngestTask(BaseTask):
         lag = None if self._consumer is None else self._consumer.lag()
         return self._status(
             None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in, error_rows=self._errors,
-            messages_lag=lag, unknown_rows=self._unknown, last_refused=self._last_refused)
+            messages=self._messages, messages_lag=lag, unknown_rows=self._unknown, last_refused=self._last_refused,
+            contact=self._contact())
+
+    def _contact(self) -> Contact | None:
+        version, state = self._deployment.connection.version, self._tracker.current
+        if state.name == "RETRYING":
+            return Contact(version, state.reason)
+        if self._paused or self._consumer is None or not self._consumer.reached():
+            return None
+        return Contact(version)
 
     def close(self) -> None:
         if self._consumer is not None:
@@ -267,6 +278,7 @@ class IngestTask(BaseTask):
             self._writer.submit(ResultWrite(self.id.stream_id, self._attempt, self.id, self._plan.target_uid,
                                             self._mapper.children, rows, delivered))
             self._submitted += 1
+        self._messages += len(batch)
         self._unknown += converted.unknown
         self._rows_in += rows.num_rows
         self._bytes_in += batch.nbytes
@@ -303,7 +315,7 @@ class IngestTask(BaseTask):
             self._rows_out += handled.rows
             if self._consumer is not None:
                 if self._consumer.replays:
-                    self._positions[batch.partition] = batch.segment, batch.next_offset
+                    self._positions[batch.partition] = Position(batch.segment, batch.next_offset, batch.mark)
                 self._consumer.done(batch)
             finished = True
         return finished
@@ -357,17 +369,28 @@ class IngestTask(BaseTask):
             self._checkpoints.remove(checkpoint_id)
         self._noted.pop(checkpoint_id, None)
 
+    def _begin_partitions(self, begun: Positions) -> None:
+        """Notes where partitions begin, those that do so anew when all that came of them before is written."""
+        all_written = not self._polled and self._rest is None and not self.input.used_bytes
+        for partition, position in begun.items():
+            known = self._positions.get(partition)
+            if known is None:
+                self._positions[partition] = position
+            elif position.segment > known.segment and all_written:
+                self._positions[partition] = position
+                self._last_refused = (f"partition {partition} was made anew, and is read from its beginning: what came "
+                                      f"in the one before from offset {known.offset} on was not read")
+
     @property
     def _rows_total(self) -> int:
         return self._rows_before + self._rows_in
 
     def _state(self) -> Mapping[str, Any]:
         if self._consumer is not None:
-            for partition, position in self._consumer.begun().items():
-                self._positions.setdefault(partition, position)
+            self._begin_partitions(self._consumer.begun())
         return {"positions": [[name, *position] for name, position in self._positions.items()],
                 "counts": [self._bytes_in, self._rows_out, self._errors, self._unknown],
-                "last_refused": self._last_refused}
+                "messages": self._messages, "last_refused": self._last_refused}
 
 
 def _told(error: PenstockError) -> str:
@@ -376,7 +399,7 @@ def _told(error: PenstockError) -> str:
 
 def _where(batch: MessageBatch, place: int) -> str:
     """Returns where a message is, as people look for it."""
-    if batch.segment:
+    if batch.segment and batch.segment == batch.topic(place):  # a file
         return f"{batch.segment}, byte {batch.offsets[place]}"
     if batch.receipts:
         return f"topic {batch.topic(place)}"
@@ -389,7 +412,7 @@ def _joined(first: MessageBatch, second: MessageBatch) -> MessageBatch:
     keys = None if first.keys is None or second.keys is None else [*first.keys, *second.keys]
     return MessageBatch(first.partition, first.segment, [*first.offsets, *second.offsets],
                         [*first.values, *second.values], [*first.times_ms, *second.times_ms], topics, keys,
-                        [*first.receipts, *second.receipts], second.end)
+                        [*first.receipts, *second.receipts], second.end, first.timed and second.timed)
 
 
 def _shown(content: bytes) -> str:

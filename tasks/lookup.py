@@ -12,6 +12,7 @@ from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.planner.stream import LookupPlan
 from penstock.tasks.emit.courier import Backoff, Trouble
+from penstock.tasks.messages import Contact
 
 _log = logger(__name__)
 
@@ -42,9 +43,9 @@ class Lookup:
         self._backoff = backoff or Backoff()
         self._copy: tuple[pa.Table, float] | None = None
         self._reading = False
+        self._version = 0
         self._failure: Exception | None = None
         self.trouble: Trouble | None = None
-        self.reads = 0
 
     def current(self) -> pa.Table | None:
         """Returns a copy that is fresh enough; None while there is none, which it sees to.
@@ -86,6 +87,13 @@ class Lookup:
         return self._plan.text
 
     @property
+    def contact(self) -> Contact | None:
+        """How it fares with its connection; None without one, or before it was used."""
+        if self._plan.connection is None or (self._copy is None and self.trouble is None):
+            return None
+        return Contact(self._version, "" if self.trouble is None else str(self.trouble))
+
+    @property
     def memory_bytes(self) -> int:
         return 0 if self._copy is None else self._copy[0].nbytes
 
@@ -96,9 +104,10 @@ class Lookup:
         self._in_background(self._fetch, f"look up in {self._plan.text}")
 
     def _fetch(self) -> None:
-        begun = self._clock.monotonic()
+        begun, connection = self._clock.monotonic(), self._connection
+        self._version = 0 if connection is None else connection.version
         try:
-            table = self._read(self._plan, self._connection)
+            table = self._read(self._plan, connection)
         except PenstockError as error:
             self._note(error)
         except Exception as error:  # noqa: BLE001 - a thread has nobody above it: the task raises it
@@ -107,7 +116,6 @@ class Lookup:
         else:
             self._copy = table, begun
             self.trouble = None
-            self.reads += 1
         self._reading = False
         self._wake()
 

@@ -347,6 +347,17 @@ class HistoryProgress:
 
 
 @dataclass(frozen=True, slots=True)
+class Contact:
+    """How a task fares with what its connection leads to, by a version of the connection's options.
+
+    `problem`: what keeps it from reading or writing there; empty once it has been there.
+    """
+
+    version: int
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class TaskStatus:
     """A task as heartbeats carry it; counters are totals of this attempt. `None`: does not apply to the level.
 
@@ -363,10 +374,11 @@ class TaskStatus:
     until now; `limited_s`: by a rate limit, which `limit` names. `state_capacity`: the bound of `state_bytes`,
     of which `state_memory` are in memory.
     `aside_bytes`: results that a sink task has set aside in its state, and will write before those in its input queue.
-    `messages_lag`: how many messages an ingest has still to read, None where the broker doesn't tell. `unknown_rows`:
+    `messages`: how many an ingest has made rows of or left out since it was created; `messages_lag`: how many it has
+    still to read, None where the broker doesn't tell. `unknown_rows`:
     rows of an ingest with fields that no column takes; `last_refused`: the last message that it couldn't use, and why.
-    `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, or what a source task's
-    rows look up in could not be read; None if all is well. `lookup_reads`: how often that was read.
+    `trouble_since_ms`: since when nothing could be delivered to a sink task's target outside, None if all is well.
+    `contact`: how it fares with its connection, None where there is none, or nothing is known yet.
     `notify_sent`: events of windows that addresses of NOTIFY have taken, `notify_failed` that were dropped,
     `notify_waiting` that are still to be sent, each once per address; `notify_error`: what went wrong last.
     `wal_access`: how a source task reads its vnode's WAL, as files of its machine or over the network.
@@ -422,11 +434,12 @@ class TaskStatus:
     state_memory: int = 0
     aside_bytes: int = 0
     wal_access: Access | None = None
+    messages: int = 0
     messages_lag: int | None = None
     unknown_rows: int = 0
     last_refused: str = ""
     trouble_since_ms: int | None = None
-    lookup_reads: int = 0
+    contact: Contact | None = None
     notify_sent: int = 0
     notify_failed: int = 0
     notify_waiting: int = 0

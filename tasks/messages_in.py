@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from penstock.common.errors import PenstockError
 
@@ -19,7 +20,7 @@ class MessageBatch:
     `partition` and `segment`: see `penstock.wal.record.Origin`. `times_ms`: when the broker, or else the ingest, got
     them. `topics`: one for all, or each message's own. `keys`: None where there are none. `receipts`: what the consumer
     wants back when a message is done with; empty where offsets do. `end`: where the next message begins, if that isn't
-    the last offset and one.
+    the last offset and one. `timed`: whether the times are the broker's, and so always the same.
     """
 
     partition: str
@@ -31,6 +32,7 @@ class MessageBatch:
     keys: Sequence[bytes | None] | None = None
     receipts: Sequence[int] = ()
     end: int | None = None
+    timed: bool = False
 
     def __len__(self) -> int:
         return len(self.values)
@@ -49,14 +51,38 @@ class MessageBatch:
             self.partition, self.segment, self.offsets[first:stop], self.values[first:stop], self.times_ms[first:stop],
             self.topics if isinstance(self.topics, str) else self.topics[first:stop],
             None if self.keys is None else self.keys[first:stop], self.receipts[first:stop],
-            self.offsets[stop] if stop < len(self.offsets) else self.end)
+            self.offsets[stop] if stop < len(self.offsets) else self.end, self.timed)
+
+    @property
+    def mark(self) -> str:
+        """What the last message is known by when it is read again; empty where it has no time of its own."""
+        return mark_of(self.values[-1], None if self.keys is None else self.keys[-1], self.times_ms[-1]) if (
+            self.timed) else ""
 
     def topic(self, number: int) -> str:
         return self.topics if isinstance(self.topics, str) else self.topics[number]
 
 
-Positions = Mapping[str, tuple[str, int]]
-"""By partition: the segment and the next offset."""
+def mark_of(value: bytes, key: bytes | None, time_ms: int) -> str:
+    """Returns what tells a message from another one that has its offset in another topic of the same name."""
+    return hashlib.blake2b(repr((key, value, time_ms)).encode(), digest_size=8).hexdigest()
+
+
+class Position(NamedTuple):
+    """The segment of a partition and the next offset in it; `mark`: of the message before that, if it is known."""
+
+    segment: str
+    offset: int
+    mark: str = ""
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What positions of one partition are ordered by."""
+        return self.segment, self.offset
+
+
+Positions = Mapping[str, Position]
+"""By partition: how far it has been read."""
 
 
 class Consumer(Protocol):
@@ -73,7 +99,10 @@ class Consumer(Protocol):
         ...
 
     def begun(self) -> Positions:
-        """Returns where it has begun to read partitions for which it was given no position."""
+        """Returns where it has begun to read partitions for which it was given no position, or which begin anew.
+
+        What begins anew, in a segment that sorts later, is read once a checkpoint holds that: see `committed`.
+        """
         ...
 
     def hold(self, held: bool) -> None:
@@ -90,6 +119,10 @@ class Consumer(Protocol):
 
     def lag(self) -> int | None:
         """Returns how many messages wait to be read, None where nobody knows."""
+        ...
+
+    def reached(self) -> bool:
+        """Returns whether the source has answered since it was opened."""
         ...
 
     def trouble(self) -> PenstockError | None: ...

@@ -19,6 +19,7 @@ from penstock.tasks.messages import (
     Barrier,
     Block,
     CheckpointCommitted,
+    Contact,
     ResultWrite,
     Resume,
     StartCheckpoint,
@@ -73,6 +74,8 @@ class SinkTask(ComputingTask):
         self._destinations = Destinations(plan.sink, plan.keys, self._computer)
         self._result_rows = ResultRows(plan.sink, plan.agg is not None)
         self._outside: OutsideWriter | None = None
+        self._connection = deployment.connection
+        self._delivered_before = 0  # rows, by other options of the connection
         if plan.sink.outside is not None:
             self._outside = environment.outside_writer(self.id, deployment, self._store)
         self._notifier = None if plan.notify is None else environment.notifier(self.id, deployment)
@@ -191,8 +194,14 @@ class SinkTask(ComputingTask):
         return self._status(None, rows_in=self._rows_in, rows_out=self._rows_out, bytes_in=self._bytes_in,
                             bytes_out=self._bytes_out, aside_bytes=self._aside.nbytes,
                             trouble_since_ms=None if trouble is None else trouble.since_ms,
+                            contact=self._contact(trouble),
                             notify_sent=notified.sent, notify_failed=notified.failed, notify_waiting=notified.waiting,
                             notify_error=notified.error)
+
+    def _contact(self, trouble: Trouble | None) -> Contact | None:
+        if self._connection is None or (trouble is None and self._rows_out <= self._delivered_before):
+            return None
+        return Contact(self._connection.version, "" if trouble is None else str(trouble))
 
     def close(self) -> None:
         for way_out in (self._outside, self._notifier):
@@ -390,6 +399,7 @@ class SinkTask(ComputingTask):
                 self._transactions.commit(checkpoint_id)
             case UseConnection(connection) if self._outside is not None and connection.name == self._plan.sink.database:
                 self._outside.use(connection)
+                self._connection, self._delivered_before = connection, self._rows_out
             case Resume():
                 for way_out in (self._outside, self._notifier):
                     if way_out is not None:

@@ -279,9 +279,7 @@ class SourceTask(BaseSourceTask):
         lookup = self._lookup
         if lookup is None:
             return {}
-        trouble = lookup.trouble
-        return {"table_bytes": lookup.memory_bytes, "lookup_reads": lookup.reads,
-                "trouble_since_ms": None if trouble is None else trouble.since_ms}
+        return {"table_bytes": lookup.memory_bytes, "contact": lookup.contact}
 
     # -- rates -----------------------------------------------------------------------------------------------
 

@@ -91,7 +91,8 @@ class TimedTask(ComputingTask):
                 self._tracker.enter("ALIGNING", f"waits for the barrier of {waiting}")
             elif self._ahead:
                 waiting = ", ".join(str(channel) for channel in sorted(self._ahead))
-                self._tracker.enter("IDLE", f"holds back {waiting}, which is ahead by more than MAX_SKEW")
+                slowest = self._upstream[self._watermarks.holding_back()[0]]
+                self._tracker.enter("IDLE", f"holds back {waiting}, which is ahead by more than MAX_SKEW", str(slowest))
             else:
                 self._tracker.enter("IDLE", "nothing in its input queue")
             return progressed

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError
+from penstock.common.fs import OsFs
 from penstock.mnode.sandbox import Sandbox
-from penstock.tasks.messages_in import MessageBatch, Positions
+from penstock.tasks.messages_in import MessageBatch, Position, Positions
 from penstock.tasks.task import IngestDeployment
+from penstock.wal.log import LogFiles
+from penstock.wal.reader import WalReader
+from penstock.wal.record import RowsRecord
 
 
 @dataclass
@@ -28,7 +32,7 @@ class FakeBroker:
     keys: dict[tuple[int, int], bytes] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
     held: list[bool] = field(default_factory=list)
-    committed: dict[str, tuple[str, int]] = field(default_factory=dict)
+    committed: dict[str, Position] = field(default_factory=dict)
     opened: list[Positions] = field(default_factory=list)
 
     def send(self, value: bytes, partition: int = 0, key: bytes | None = None) -> None:
@@ -56,8 +60,8 @@ class FakeConsumer:
         tasks = deployment.plan.tasks
         own = [number for number in range(broker.partitions) if number % tasks == index]
         start = {number: len(broker.log.get(number, ())) if deployment.plan.from_latest else 0 for number in own}
-        self._begun = {self._name(number): ("", offset) for number, offset in start.items()}
-        self._next = {number: positions.get(self._name(number), ("", start[number]))[1] for number in own}
+        self._begun = {self._name(number): Position("", offset) for number, offset in start.items()}
+        self._next = {number: positions.get(self._name(number), Position("", start[number])).offset for number in own}
         self._receipts: deque[int] = deque()
 
     def _name(self, number: int) -> str:
@@ -94,6 +98,9 @@ class FakeConsumer:
     def lag(self) -> int | None:
         return sum(len(self._broker.log.get(number, ())) - place for number, place in self._next.items())
 
+    def reached(self) -> bool:
+        return True
+
     def trouble(self) -> PenstockError | None:
         return self._broker.trouble
 
@@ -119,5 +126,24 @@ def rows(box: Sandbox, text: str) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in table.to_pylist()]
 
 
+def connections(box: Sandbox) -> list[tuple[Any, ...]]:
+    return rows(box, "SELECT state, reason FROM information_schema.ins_connections")
+
+
 def state(box: Sandbox, columns: str = "state, reason") -> tuple[Any, ...]:
     return rows(box, f"SELECT {columns} FROM information_schema.ins_ingests")[0]
+
+
+def logged(box: Sandbox) -> Counter[int]:
+    """Returns how often each value is in the logs of all vnodes."""
+    found: Counter[int] = Counter()
+    for database in box.engine.catalog.databases():
+        for vgroup_id in database.vgroup_ids:
+            first = box.engine.storage.vnode(vgroup_id).oldest_version
+            reader = WalReader(LogFiles(box.engine.paths.wal(vgroup_id), OsFs()), first)
+            while records := reader.read():
+                for record in records:
+                    if isinstance(record, RowsRecord):
+                        found.update(record.batch.column("v").to_pylist())
+            reader.close()
+    return found

@@ -24,6 +24,7 @@ def library() -> ctypes.CDLL:
         ("rd_kafka_mock_cluster_new", ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_int]),
         ("rd_kafka_mock_cluster_bootstraps", ctypes.c_char_p, [ctypes.c_void_p]),
         ("rd_kafka_mock_topic_create", ctypes.c_int, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int]),
+        ("rd_kafka_mock_topic_set_error", None, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int]),
         ("rd_kafka_mock_broker_set_down", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
         ("rd_kafka_mock_broker_set_up", ctypes.c_int, [ctypes.c_void_p, ctypes.c_int32]),
     ):
@@ -43,6 +44,10 @@ def main(brokers: int) -> None:
         match line.split():
             case ["topic", name, partitions]:
                 failed = rdkafka.rd_kafka_mock_topic_create(cluster, name.encode(), int(partitions), min(brokers, 3))
+            case ["drop" | "restore" as what, name]:
+                rdkafka.rd_kafka_mock_topic_set_error(
+                    cluster, name.encode(), confluent_kafka.KafkaError.UNKNOWN_TOPIC_OR_PART if what == "drop" else 0)
+                failed = 0
             case ["down", broker]:
                 failed = rdkafka.rd_kafka_mock_broker_set_down(cluster, int(broker))
             case ["up", broker]:

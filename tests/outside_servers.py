@@ -204,6 +204,13 @@ class Kafka:
     def create_topic(self, name: str, partitions: int) -> None:
         self._tell(f"topic {name} {partitions}")
 
+    def drop_topic(self, name: str) -> None:
+        """Has the brokers say that there is no such topic, until `restore_topic`; its messages are only hidden."""
+        self._tell(f"drop {name}")
+
+    def restore_topic(self, name: str) -> None:
+        self._tell(f"restore {name}")
+
     def down(self, broker: int) -> None:
         """Makes a broker refuse and drop connections; they are counted from 1."""
         self._tell(f"down {broker}")

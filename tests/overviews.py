@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from ingest_kit import FakeBroker
+
 from penstock.mnode.overview import overview
 from penstock.mnode.sandbox import Sandbox
 from penstock.mnode.system_schema import INFORMATION_SCHEMA
@@ -12,8 +14,12 @@ T0 = 1_700_000_000_000
 
 
 def staged(**changes: Any) -> dict[str, Any]:
-    """Returns what a sandbox with one stream over two vnodes tells: 40 rows read, one checkpoint, one late row."""
-    with Sandbox(now_ms=T0 + 60_000, config={"checkpointsKept": 2}) as bed:
+    """Returns what a sandbox with one stream over two vnodes tells: 40 rows read, one checkpoint, one late row.
+
+    Beside it an ingest has read four messages, one of which was no use, and has one still to read.
+    """
+    broker = FakeBroker(partitions=1, piece=4)
+    with Sandbox(now_ms=T0 + 60_000, config={"checkpointsKept": 2}, consumers=broker.consumer) as bed:
         bed.execute("CREATE DATABASE p VGROUPS 2")
         bed.execute("CREATE STABLE p.m (ts TIMESTAMP, v INT) TAGS (g INT)")
         bed.execute("USE p")
@@ -25,6 +31,12 @@ def staged(**changes: Any) -> dict[str, Any]:
             bed.execute(f"INSERT INTO d{table} VALUES ({T0 + 40_000}, 1)")
         bed.execute(f"INSERT INTO d0 VALUES ({T0 + 1}, 1)")
         bed.checkpoint()
+        for place in range(4):
+            broker.send(b'{"device": "e0", "ts": %d, "w": 1}' % (T0 + place) if place else b"nothing")
+        bed.execute("CREATE STABLE p.n (ts TIMESTAMP, w INT) TAGS (g INT)")
+        bed.execute("CREATE CONNECTION k TYPE kafka WITH (servers='127.0.0.1:1')")
+        bed.execute("CREATE INGEST i1 FROM CONNECTION k (TOPIC 't') INTO p.n TBNAME ($.device) ON_ERROR SKIP")
+        broker.send(b'{"device": "e0", "ts": 1, "w": 1}')
         tables = bed.engine.system_tables
         found = overview(lambda name: tables.read(INFORMATION_SCHEMA, name), bed.clock.now_ms(), "9.9")
     found["streams"][0].update(changes)

@@ -304,9 +304,10 @@ class StreamKit:
             with pa.ipc.new_stream(buffer, table.schema) as writer:
                 writer.write_table(table)
             children.append(buffer.getvalue().to_pybytes())
+        sides = 1 if self.plan.join is None else 2
         deployment = StreamDeployment(
-            1, "s", self.attempt, self.plan, tuple(self.vnodes), self.start_versions, self.committed,
-            tuple(children), self.settings, connection=self.connection)
+            1, "s", self.attempt, self.plan, tuple(self.vnodes), self.start_versions * sides, self.committed,
+            tuple(children) * sides, self.settings, connection=self.connection)
         self.stream = LocalStream(deployment, MemoryEnvironment(self))
         self.tasks = self.stream.tasks
 

@@ -34,6 +34,7 @@ from penstock.mnode.roles import needed
 from penstock.sql.dialect import quote_string
 from penstock.sql.parser import parse_one
 from penstock.sql.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
+from penstock.tasks.messages import Contact
 from penstock.tasks.wire import decode, encode
 
 NOW = 1_700_000_000_000
@@ -282,6 +283,30 @@ def test_state_reason_and_since_when_of_a_connection(registry: Registry) -> None
     [(_, state, _, detail)] = registry.run("TEST CONNECTION hall")
     assert state == "FAILED"
     assert "HALL is not set" in str(detail)
+
+
+def test_those_who_use_a_connection_are_heard(registry: Registry) -> None:
+    """It fails as long as one of them can't use it; a test that failed is out of date once it is used."""
+    registry.run(HALL)
+    for name in "ab":
+        registry.catalog.create_stream(stream(name, "hall"))
+    away = "unreachable: the cable is out"
+    registry.connections.note_contact("stream a", "hall", Contact(1, away))
+    registry.clock.advance(1)
+    registry.connections.note_contact("stream b", "hall", Contact(1))
+    assert registry.health() == ("FAILED", away, NOW)
+    registry.run("TEST CONNECTION hall")
+    assert registry.health() == ("FAILED", away, NOW)
+    registry.connections.note_contact("stream a", "hall", Contact(1))
+    assert registry.health() == ("OK", "", NOW + 1000)
+    registry.server.problem = LoginRefusedError("login refused")
+    registry.run("TEST CONNECTION hall")
+    assert registry.health() == ("FAILED", "login refused", NOW + 1000)
+    registry.connections.note_contact("stream b", "hall", Contact(1))
+    assert registry.health() == ("OK", "", NOW + 1000)
+    registry.connections.note_contact("stream gone", "hall", Contact(1, away))
+    assert registry.health() == ("OK", "", NOW + 1000)
+    registry.connections.note_contact("stream a", "nowhere", Contact(1, away))
 
 
 def test_what_never_answers_is_given_up(registry: Registry, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -397,6 +397,22 @@ def test_keys_are_columns_under_the_names_that_the_query_gives_them(tmp_path: Pa
     assert [column.name for column in OutsideRows(plan.sink, "s").columns] == ["device", "place", "t", "n"]
 
 
+@pytest.mark.parametrize(("items", "partition", "columns"), [
+    ("m.ts, m.voltage, b.current", "m.tbname, m.site", ["tbname", "site", "ts", "voltage", "current"]),
+    ("m.ts, m.site, b.current", "m.tbname, m.site", ["tbname", "site", "ts", "current"]),
+    ("m.ts, m.site AS place, m.voltage", "m.tbname, m.site", ["tbname", "place", "ts", "voltage"]),
+    ("m.ts, m.voltage", "m.tbname device, upper(m.site)", ["device", "upper(m.site)", "ts", "voltage"]),
+    ("m.ts, b.site, m.voltage", "m.tbname, m.site", ["tbname", "m.site", "ts", "site", "voltage"]),
+])
+def test_keys_of_joins_are_called_as_columns_of_results_are(
+    tmp_path: Path, items: str, partition: str, columns: list[str]
+) -> None:
+    """Without the table's alias, unless another column is called that; the other table's column is no key."""
+    plan = plan_of(f"CREATE STREAM s INTO CONNECTION postgres (TABLE 't') AS SELECT {items} FROM meters m "
+                   f"JOIN meters b ON m.ts = b.ts AND m.tbname = b.tbname PARTITION BY {partition}", tmp_path)
+    assert [column.name for column in OutsideRows(plan.sink, "s").columns] == columns
+
+
 def test_values_in_topics_make_no_levels_and_no_wildcards() -> None:
     """A device may have any name."""
     assert filled_in("a/${x}/${y}", {"x": "b/+c#", "y": None}) == "a/b__c_/null"

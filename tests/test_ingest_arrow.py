@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.common.errors import AlreadyExistsError, InvalidStatementError, NotFoundError, PenstockError
-from penstock.mnode import arrow_rows, ingest
+from penstock.mnode import arrow_rows, inserts
 from penstock.shell import dbapi
 
 T0 = 1_700_000_000_000
@@ -163,7 +163,7 @@ def test_a_double_that_float_cannot_hold(cursor: dbapi.Cursor) -> None:
 def test_pieces(cursor: dbapi.Cursor, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows that are cut into pieces are all written, in order, and errors count rows from the first piece's first."""
     monkeypatch.setattr(arrow_rows, "SLICE_ROWS", 7)
-    monkeypatch.setattr(ingest, "_RECORD_ROWS", 3)
+    monkeypatch.setattr(inserts, "_RECORD_ROWS", 3)
     monkeypatch.setattr(dbapi, "_PIECE_ROWS", 20)
     table = pa.table({"tbname": [f"c{n % 5}" for n in range(100)], "ts": times(*(n % 50 for n in range(100))),
                       "v": list(range(100))})

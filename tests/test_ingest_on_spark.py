@@ -66,6 +66,7 @@ def test_killed_workers_neither_lose_nor_double_a_row(tmp_path: Path, kafka: Kaf
         assert logged(connection.lease.engine) == MESSAGES
         query = "SELECT rows FROM information_schema.ins_ingests WHERE state = 'RUNNING' AND restarts > 0 AND lag = 0"
         wait_until(lambda: ask(query) == [(MESSAGES,)], 60, f"{ask('SHOW INGESTS')}")
+        wait_until(lambda: ask("SELECT state FROM information_schema.ins_connections") == [("OK",)], 60)
         ask("DROP INGEST i")
         ask("DROP CONNECTION k")
     finally:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from ingest_kit import rows, state
+from ingest_kit import connections, logged, rows, state
 from outside_servers import Kafka, Mosquitto
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
@@ -45,12 +45,15 @@ def await_rows(box: Sandbox, count: int) -> None:
 
 
 def await_state(box: Sandbox, wanted: str, reason: str) -> None:
+    """Lets time pass until the ingest is in this state for this reason, and its connection accordingly."""
+
     def there() -> bool:
         box.advance(0.5)
-        found = state(box)
-        return found[0] == wanted and reason in (found[1] or "")
+        found, ((health, why),) = state(box), connections(box)
+        return (found[0], health) == (wanted, "OK" if wanted == "RUNNING" else "FAILED") and all(
+            reason in (text or "") for text in (found[1], why))
 
-    wait_until(there, 60.0, str(state(box)))
+    wait_until(there, 60.0, f"{state(box)}, {connections(box)}")
 
 
 def produce(kafka: Kafka, topic: str, messages: list[bytes], first: int = 0) -> None:
@@ -90,6 +93,78 @@ def test_kafka_that_is_not_there_and_a_topic_that_comes_later(kafka: Kafka, box:
     produce(kafka, "later", [message(number) for number in range(10)])
     await_rows(box, 10)
     await_state(box, "RUNNING", "")
+
+
+def test_brokers_that_go_and_a_topic_that_is_dropped(box: Sandbox) -> None:
+    """Both are told of the ingest and of its connection, which was fine before, and are over by themselves."""
+    kafka = Kafka(1)
+    try:
+        kafka.create_topic("meters", 2)
+        box.execute(f"CREATE CONNECTION k TYPE kafka WITH (servers='{kafka.servers}')")
+        assert connections(box) == [("UNTESTED", None)]
+        box.execute(f"CREATE INGEST i FROM CONNECTION k (TOPIC 'meters') {MAPPING}")
+        await_state(box, "RUNNING", "")
+        kafka.down(1)
+        await_state(box, "RETRYING", "unreachable")
+        kafka.up(1)
+        await_state(box, "RUNNING", "")
+        produce(kafka, "meters", [message(number) for number in range(5)])
+        await_rows(box, 5)
+        kafka.drop_topic("meters")
+        await_state(box, "RETRYING", "unknown topic meters")
+        kafka.restore_topic("meters")
+        produce(kafka, "meters", [message(number) for number in range(5, 10)], 5)
+        await_rows(box, 10)
+        await_state(box, "RUNNING", "")
+        assert logged(box).total() == 10  # it is the same topic
+        assert state(box, "last_error") == (None,)
+    finally:
+        kafka.close()
+
+
+@pytest.mark.parametrize("fresh", [150, 59, 3])
+def test_a_topic_that_is_made_anew(kafka: Kafka, box: Sandbox, fresh: int) -> None:
+    """Another topic of the same name, with more messages than were read, as many or fewer: all of it is read.
+
+    The ingest says so, and reads no message of it before a checkpoint has noted that, nor any twice after kills.
+    Brokers that librdkafka simulates delete nothing, so the other topic is that of another cluster.
+    """
+    other = Kafka(1)
+    try:
+        for cluster in (kafka, other):
+            cluster.create_topic(f"anew{fresh}", 1)
+        box.execute(f"CREATE CONNECTION k TYPE kafka WITH (servers='{kafka.servers}')")
+        box.execute(f"CREATE INGEST i FROM CONNECTION k (TOPIC 'anew{fresh}') {MAPPING}")
+        produce(kafka, f"anew{fresh}", [message(number) for number in range(40)])
+        await_rows(box, 40)
+        box.checkpoint()
+        box.kill()  # reads on where it was: the last message is the one that it knows
+        produce(kafka, f"anew{fresh}", [message(number) for number in range(40, 60)])
+        await_rows(box, 60)
+        box.checkpoint()
+        produce(other, f"anew{fresh}", [message(number) for number in range(1000, 1000 + fresh)])
+        box.execute(f"ALTER CONNECTION k SET (servers='{other.servers}')")
+        if fresh == 59:  # just as far: nothing is wrong until another message comes
+            await_state(box, "RUNNING", "")
+            produce(other, f"anew{fresh}", [message(1059)])
+        await_state(box, "RETRYING", f"partition anew{fresh}/0")
+        assert "was made anew (it is read from its beginning" in state(box)[1]
+        assert rows(box, "SELECT count(*) FROM meters") == [(60,)]
+        box.kill()
+        await_state(box, "RETRYING", "was made anew")
+        box.checkpoint()
+        count = 60 + fresh + (fresh == 59)
+        await_rows(box, count)
+        await_state(box, "RUNNING", "")
+        told = (f"partition anew{fresh}/0 was made anew, and is read from its beginning: what came in the one before "
+                "from offset 60 on was not read")
+        assert state(box, "last_error, lag") == (told, 0)
+        box.kill()
+        produce(other, f"anew{fresh}", [message(2000)])
+        await_rows(box, count + 1)
+        assert logged(box).total() == count + 1
+    finally:
+        other.close()
 
 
 def publish(mosquitto: Mosquitto, topic: str, messages: list[bytes], qos: int = 1) -> None:

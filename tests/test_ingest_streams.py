@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ingest_kit import FakeBroker, rows, sandbox, state
+from ingest_kit import FakeBroker, connections, logged, rows, sandbox, state
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import ConnectionFailedError, InUseError, InvalidStatementError, NotFoundError
@@ -27,10 +27,8 @@ from penstock.sql.statements import CreateIngest
 from penstock.tasks.ingest_task import IngestTask
 from penstock.tasks.local import LocalEnvironment
 from penstock.tasks.messages import ResultWrite, TaskId
+from penstock.tasks.messages_in import Position
 from penstock.tasks.task import IngestDeployment, TaskSettings
-from penstock.wal.log import LogFiles
-from penstock.wal.reader import WalReader
-from penstock.wal.record import RowsRecord
 
 NOW = 1_700_000_000_000
 CREATE = "CREATE INGEST i FROM CONNECTION k (TOPIC 't') INTO p.meters TAGS (site = $.where.site) TBNAME ($.device)"
@@ -38,21 +36,6 @@ CREATE = "CREATE INGEST i FROM CONNECTION k (TOPIC 't') INTO p.meters TAGS (site
 
 def message(device: int, at: int, value: int) -> bytes:
     return json.dumps({"device": f"d{device}", "ts": NOW + at, "v": value, "where": {"site": f"s{device}"}}).encode()
-
-
-def logged(box: Sandbox) -> Counter[int]:
-    """Returns how often each value is in the logs of all vnodes."""
-    found: Counter[int] = Counter()
-    for database in box.engine.catalog.databases():
-        for vgroup_id in database.vgroup_ids:
-            first = box.engine.storage.vnode(vgroup_id).oldest_version
-            reader = WalReader(LogFiles(box.engine.paths.wal(vgroup_id), OsFs()), first)
-            while records := reader.read():
-                for record in records:
-                    if isinstance(record, RowsRecord):
-                        found.update(record.batch.column("v").to_pylist())
-            reader.close()
-    return found
 
 
 def test_messages_become_rows_of_child_tables() -> None:
@@ -150,7 +133,7 @@ def test_fail_stops_at_the_message_and_says_where_it_is() -> None:
         box.checkpoint()
         box.kill()
         assert state(box)[0] == "FAILED"
-        assert {"t/0": ("", 1)} in broker.opened
+        assert {"t/0": Position("", 1)} in broker.opened
         broker.log[0][1] = message(0, 2, 2)
         box.kill()
         assert rows(box, "SELECT v FROM meters ORDER BY v") == [(1,), (2,), (3,)]
@@ -278,6 +261,39 @@ def test_trouble_is_told_and_goes_by_itself() -> None:
         assert rows(box, "SELECT v FROM meters") == [(1,), (2,)]
 
 
+def test_a_connection_is_as_those_who_use_it_say() -> None:
+    """One ingest that can't read makes it FAILED until it can or is dropped, however well another one fares."""
+    broker = FakeBroker()
+    with sandbox(broker) as box:
+        assert connections(box) == [("UNTESTED", None)]
+        box.execute(CREATE)
+        assert connections(box) == [("OK", None)]
+        broker.refusal = ConnectionFailedError("unreachable: 127.0.0.1:1", hint="plug it in")
+        box.execute(CREATE.replace("INGEST i", "INGEST j"))
+        assert connections(box) == [("FAILED", "unreachable: 127.0.0.1:1 (plug it in)")]
+        box.advance(1)
+        assert connections(box)[0][0] == "FAILED"
+        broker.refusal = None
+        box.advance(1)
+        assert connections(box) == [("OK", None)]
+        broker.trouble = ConnectionFailedError("unreachable: all brokers are down")
+        box.run()
+        assert connections(box) == [("FAILED", "unreachable: all brokers are down")]
+        box.execute("PAUSE INGEST i")
+        box.execute("DROP INGEST j")
+        assert connections(box)[0][0] == "FAILED"
+        broker.trouble = None
+        box.execute("RESUME INGEST i")
+        assert connections(box) == [("OK", None)]
+        box.execute("ALTER CONNECTION k SET (security='sasl_plaintext', mechanism='PLAIN', username='u', "
+                    "password='env:NOWHERE_TO_BE_FOUND')")
+        ((found, reason),) = connections(box)
+        assert found == "FAILED"
+        assert "NOWHERE_TO_BE_FOUND is not set" in reason
+        box.execute("ALTER CONNECTION k SET (security='plaintext', mechanism=NULL, username=NULL, password=NULL)")
+        assert connections(box) == [("OK", None)]
+
+
 def test_a_pause_outlasts_a_restart() -> None:
     """A paused ingest reads nothing after the engine's restart either, until RESUME INGEST."""
     broker = FakeBroker()
@@ -332,7 +348,7 @@ def test_an_altered_connection_is_opened_again() -> None:
         box.execute("ALTER CONNECTION k SET (servers='127.0.0.1:2')")
         broker.send(message(0, 2, 2))
         box.run()
-        assert broker.opened == [{}, {"t/0": ("", 1)}]
+        assert broker.opened == [{}, {"t/0": Position("", 1)}]
         assert logged(box) == Counter([1, 2])
         with pytest.raises(InUseError, match="ingest i"):
             box.execute("DROP CONNECTION k")

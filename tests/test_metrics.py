@@ -48,6 +48,18 @@ def test_metrics_say_what_the_tables_say(samples: dict[str, list[tuple[dict[str,
     assert samples["process_resident_memory_bytes"][0][1] > 1e6
 
 
+def test_metrics_of_ingests(samples: dict[str, list[tuple[dict[str, str], float]]]) -> None:
+    """Their state, messages and rows, what was no use, and what waits, by their names."""
+    assert samples["penstock_ingest_state"] == [({"ingest": "i1", "state": "RUNNING"}, 1)]
+    values = {name: value for name, ((labels, value), *_) in samples.items()
+              if name.startswith("penstock_ingest_") and labels == {"ingest": "i1"}}
+    assert values.pop("penstock_ingest_bytes_total") > 0
+    assert values == {
+        "penstock_ingest_messages_total": 4, "penstock_ingest_rows_total": 3,
+        "penstock_ingest_refused_messages_total": 1, "penstock_ingest_unknown_field_rows_total": 0,
+        "penstock_ingest_lag_messages": 1, "penstock_ingest_restarts_total": 0}
+
+
 def test_tasks_on_an_snode_are_of_no_vnode() -> None:
     """Their numbers are there, with the stream, the task and the level; the label of the vnode is empty."""
     overview = staged()
@@ -74,12 +86,13 @@ def test_names_follow_the_conventions() -> None:
 def test_the_dashboard_asks_for_what_there_is(samples: dict[str, list[tuple[dict[str, str], float]]]) -> None:
     """Each name and each label in a query of the dashboard is exported; what is exported of tasks is on it."""
     dashboard = json.loads(DASHBOARD.read_text())
-    asked = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    asked = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     asked += [variable["query"] for variable in dashboard["templating"]["list"] if variable["type"] == "query"]
     exported = {family.name + ("_total" if family.type == "counter" else "") for family in families(staged())}
     names = {name for expr in asked for name in re.findall(r"\b(?:penstock|process)_\w+", expr)}
     assert names <= exported | samples.keys()
-    assert {"penstock_task_queue_bytes", "penstock_task_busy_seconds_total", "penstock_stream_lag_records"} <= names
+    assert {"penstock_task_queue_bytes", "penstock_task_busy_seconds_total", "penstock_stream_lag_records",
+            "penstock_ingest_state", "penstock_ingest_lag_messages"} <= names
     for expr in asked:
         for name, labels in re.findall(r"\b(penstock_\w+)\{(.*?)\}", expr):
             known = set().union(*(labels for labels, _ in samples.get(name, [({"stream": "", "level": ""}, 0)])))

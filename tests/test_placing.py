@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.mnode.ingest import place_by_index
+from penstock.mnode.inserts import place_by_index
 from penstock.sql.schema import ChildTable
 
 CHILDREN = [ChildTable(uid, f"t{uid}", vgroup, ()) for uid, vgroup in ((9, 2), (3, 1), (7, 2), (1, 3), (8, 1))]

@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from random_player import share_computers
 from sandboxes import T0, TestBed
+
+from penstock.mnode.bounds import over_state_limit, state_bytes
+from penstock.mnode.monitor import Monitor
+from penstock.mnode.stream_status import StreamInfo
+from penstock.mnode.verdict import Names, Verdict, verdict
+from penstock.tasks.messages import SetRates, TaskId, TaskStatus
+from penstock.tasks.nodes import Nodes
 
 FAR = 100_000
 Row = tuple[Any, ...]
@@ -200,7 +208,8 @@ class Pair(TestBed):
                 rows = [row for key, row in self.counted.items() if key[0] == side] if counted else (
                     self.rows(f"select tbname, ts, n, k from {table}"))
                 if rows:
-                    peer.executemany(f"insert into {side} values (?, ?, ?, ?)", rows)
+                    peer.register("given", pa.table(list(zip(*rows, strict=True)), names=["c", "ts", "n", "k"]))
+                    peer.execute(f"insert into {side} from given")
             found = peer.execute(self.case.plain).fetchall()
         return _near(_greatest((("" if row[0] is None else str(row[0])), *row[1:]) for row in found))
 
@@ -265,6 +274,7 @@ def test_stream_equals_batch_equals_plain_sql(
 
 WATERMARK = 4
 BYTES_PER_ROW = 48
+STATE_LIMIT = 1 << 20
 #: how much longer than the watermark says rows of both sides may come
 SLACK = {"inner": (3, 2), "left": (3, 2), "asof": (0, 0), "windows": (7, 6)}
 TIMED = st.one_of(
@@ -296,8 +306,8 @@ def test_late_rows_are_told_by_the_log_alone(name: str, steps: list[Any], vgroup
 
 
 @pytest.mark.parametrize("ahead", ["a", "b"])
-def test_a_side_that_lags_keeps_the_other_waiting(ahead: str) -> None:
-    """One side is written at once, the other 100 times slower: MAX_SKEW bounds what is kept, and nothing is lost."""
+def test_a_side_that_is_written_late_keeps_the_other_waiting(ahead: str) -> None:
+    """One side is written at once, the other bit by bit: MAX_SKEW bounds what is kept, and nothing is lost."""
     behind = "b" if ahead == "a" else "a"
     case = joined("left", "a.k = b.k and a.ts between b.ts - 5{u} and b.ts + 5{u}")
     with Pair(case, (2, None), "max_skew 50a", blockRowsMax=1) as pair:
@@ -319,3 +329,96 @@ def test_a_side_that_lags_keeps_the_other_waiting(ahead: str) -> None:
         # The range of the join, MAX_SKEW, and a record of each side, twice: rows are let go of when they are many.
         rows = 2 * 2 * 2 * (15 + 50 + 60) // 3
         assert kept < rows * BYTES_PER_ROW < 2 * 400 * BYTES_PER_ROW / 2
+
+
+class Throttle:
+    """Paces the source tasks of both sides of a join by rate limits, those of one side 100 times slower."""
+
+    FAST, SLOW = 50_000.0, 500.0
+    STEP_S = 0.25
+
+    def __init__(self, pair: Pair, slow: str) -> None:
+        self.pair = pair
+        self.slow = slow
+        self.monitor = Monitor(1_000, 10)
+        self.limit()
+
+    def limit(self) -> None:
+        """Sets the rates; after a restart of the tasks once more."""
+        (stream,) = self.pair.streams.local_streams().values()
+        self.left = len(stream.deployment.vgroup_ids)
+        for task in stream.tasks:
+            if task.id.level == "source":
+                task.post(SetRates(0, 0, self.SLOW if self._side(task.id) == self.slow else self.FAST, 0))
+
+    def pass_time(self) -> dict[str, list[TaskStatus]]:
+        """Lets a moment pass; returns how the tasks are then: the sources `a` and `b`, and others by level."""
+        self.pair.advance(self.STEP_S)
+        found: dict[str, list[TaskStatus]] = {}
+        for status in self.pair.streams.statuses():
+            found.setdefault(self._side(status.task) if status.task.level == "source" else status.task.level,
+                             []).append(status)
+        self.monitor.heartbeat([status for statuses in found.values() for status in statuses],
+                               self.pair.clock.monotonic())
+        return found
+
+    def verdict(self) -> Verdict:
+        """What SHOW STREAMS says on a cluster, where statuses come again and again."""
+        (stream,) = self.pair.streams.local_streams().values()
+        vgroup_ids = stream.deployment.source_vgroup_ids
+        names = Names("s", Nodes(stream.deployment.vgroup_ids), vgroup_ids[self.left:])
+        return verdict(StreamInfo("RUNNING"), self.monitor.report(self.pair.clock.monotonic()), names)
+
+    def _side(self, source: TaskId) -> str:
+        return "a" if source.index < self.left else "b"
+
+
+@pytest.mark.parametrize(("slow", "options", "until"), [
+    ("a", "trigger window_close max_skew 500a", 15_000), ("b", "trigger at_once max_skew 500a", 5_000),
+    ("b", "trigger window_close", 15_000)])
+def test_a_throttled_side(slow: str, options: str, until: int) -> None:
+    """All rows wait in the logs, and one side's sources may read 100 times fewer per second than the other's.
+
+    With MAX_SKEW what is kept stays within its bound and below STATE_LIMIT: the fast side waits, is told so, and goes
+    on. Without, more than STATE_LIMIT is kept. Nothing is lost either way, nor by a kill in the middle.
+    """
+    step = 2
+    bounded = "max_skew" in options
+    case = joined("left", "a.k = b.k and a.ts between b.ts - 3{u} and b.ts + 3{u}")
+    with Pair(case, (2, None), options, blockRowsMax=100, blockBytesMax="8KiB", streamQueueSize="64KiB") as pair:
+        pair.start()
+        throttle = Throttle(pair, slow)
+        for start in range(0, until, 500):
+            for side in "ab":
+                pair.insert(side, [(child, ts, child) for ts in range(start, start + 500, step) for child in range(4)])
+        held: list[int] = []
+        kept: list[int] = []
+        fast: list[TaskStatus] = []
+        told: set[str] = set()
+        slowest = None
+        while slowest is None or any(status.state == "RATE_LIMITED" for status in slowest):
+            now = throttle.pass_time()
+            slowest = now[slow]
+            held.append(state_bytes(status for statuses in now.values() for status in statuses))
+            kept.append(sum(status.state_memory for status in now["agg"]))
+            fast.append(now["b" if slow == "a" else "a"][0])
+            told.add(throttle.verdict().text)
+            if len(held) == 20:
+                pair.checkpoint()
+                pair.streams.kill()
+                throttle.limit()
+        waits = [status.rows_in for status in fast if status.state == "BACKPRESSURED"]
+        where = " (right side)" if slow == "b" else ""
+        bottleneck = f"source s/v2{where} is the bottleneck: its rate limit of {Throttle.SLOW:.0f} rows/s"
+        if bounded:
+            # The join's range, MAX_SKEW, and two blocks, of both sides, twice: rows are let go of when they are many.
+            assert max(kept) < 2 * 2 * 4 * (6 + 500 + 2 * 100) // step * BYTES_PER_ROW
+            assert over_state_limit("s", max(held), STATE_LIMIT) is None
+            assert len(set(waits)) >= 5
+            assert f"{bottleneck}; others are ahead of its rows by more than MAX_SKEW, and wait" in told
+        else:
+            assert over_state_limit("s", max(held), STATE_LIMIT) is not None
+            assert waits == []
+            assert bottleneck in told
+        pair.finish()
+        assert pair.results() == pair.plain()

@@ -102,6 +102,16 @@ def test_a_skewed_group_is_named() -> None:
     assert told(*sources, report("agg", 0, busy=0.8), report("agg", 1, busy=0.95)).kind == "busy"
 
 
+def test_a_source_whose_rows_others_wait_for_is_named() -> None:
+    """MAX_SKEW holds the fast side back in the agg task's queue: the slow side is what everybody waits for."""
+    found = told(
+        report("source", 0, state="BACKPRESSURED", blocked_by="7-agg-0", blocked=0.9, lag=500),
+        report("source", 1, state="RATE_LIMITED", limit="its rate limit of 10 rows/s", blocked=0.9, limited=0.9, lag=9),
+        report("agg", state="IDLE", blocked_by="7-source-1", input_bytes=99))
+    assert found == Verdict("source", "source s1/v3 is the bottleneck: its rate limit of 10 rows/s; others are ahead "
+                            "of its rows by more than MAX_SKEW, and wait", TaskId(7, "source", 1))
+
+
 def test_exhausted_state_is_named() -> None:
     """State that has nearly reached its bound is told before it fails, whatever else is the case."""
     found = told(report("source", state="BACKPRESSURED", blocked_by="7-agg-0"),

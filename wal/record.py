@@ -49,7 +49,8 @@ class Origin:
     is for the vnode is in the log up to the record.
 
     `segment`: the part of the partition that the offset is in; parts that sort later come later. Empty where a
-    partition has one run of offsets, as in Kafka; the name of a file where the partition is a folder.
+    partition has one run of offsets, as in Kafka until its topic is made anew; the name of a file where the partition
+    is a folder.
     """
 
     ingest: int

@@ -33,10 +33,11 @@ class FilesConsumer:
         self._pattern = plan.path or "*"
         self._longest = plan.max_message + 2
         self._filesystem, self._root = open_place(self._connection)
-        self._name, self._offset = positions.get(PARTITION, ("", 0))
+        self._name, self._offset = positions[PARTITION].place if PARTITION in positions else ("", 0)
         self._looked_at: float | None = None
         self._held = False
         self._trouble: OutsideError | None = None
+        self._reached = False
         self._names: list[str] = []
 
     def poll(self, messages: int) -> Sequence[MessageBatch]:
@@ -63,6 +64,9 @@ class FilesConsumer:
 
     def lag(self) -> int | None:
         return None
+
+    def reached(self) -> bool:
+        return self._reached
 
     def trouble(self) -> PenstockError | None:
         return self._trouble
@@ -96,6 +100,7 @@ class FilesConsumer:
         found: list[dict[str, Any]] = self._filesystem.ls(self._root, detail=True)
         names = sorted(str(entry["name"]).rstrip("/").rpartition("/")[2] for entry in found if entry["type"] == "file")
         self._trouble = None
+        self._reached = True
         self._names = [name for name in names if fnmatchcase(name, self._pattern) and name >= self._name]
 
     def _lines(self, name: str, offset: int, complete: bool, messages: int) -> MessageBatch | None:

@@ -47,6 +47,7 @@ class MqttConsumer:
         self._received: dict[int, tuple[int, int, int]] = {}
         self._count = 0
         self._trouble: OutsideError | None = None
+        self._reached = False
         self._five = self._connection.options["version"] == "5"
         options: dict[str, Any] = {} if self._five else {"clean_session": False}
         self._client = new_client(self._connection, f"penstock-{deployment.name}", manual_ack=True, **options)
@@ -98,6 +99,9 @@ class MqttConsumer:
     def lag(self) -> int | None:
         return None
 
+    def reached(self) -> bool:
+        return self._reached
+
     def trouble(self) -> PenstockError | None:
         return self._trouble
 
@@ -124,6 +128,7 @@ class MqttConsumer:
     def _on_subscribe(self, _client: Client, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
         refused = next((reason for reason in reasons if reason.is_failure), None)
         self._trouble = None
+        self._reached = True
         if refused is not None:
             self._trouble = ContentRefusedError(
                 f"the broker refuses {', '.join(self._topics)}: {refused.getName()}")

@@ -76,7 +76,7 @@ class Rows:
     children: dict[str, ChildTable] | None = None
 
 
-class Ingest:
+class Inserts:
     """Executes INSERT; safe for many threads."""
 
     def __init__(
