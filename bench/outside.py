@@ -124,7 +124,7 @@ class MqttSender:
             self._room.release()
 
 
-_UNDER_WAY = 2_000
+_UNDER_WAY = 100
 
 
 def messages(first: int, last: int) -> Iterator[tuple[str, str, str]]:
@@ -198,7 +198,7 @@ def main() -> int:
             connection = f"CREATE CONNECTION broker TYPE kafka WITH (servers='{broker.servers}')"
             secrets = {"STORE": store.password}
         else:
-            broker = Mosquitto(folder, "max_queued_messages 0", "max_inflight_messages 1000")
+            broker = Mosquitto(folder, "max_queued_messages 0", "max_inflight_messages 1000", "log_type none")
             broker.start()
             stack.callback(broker.stop)
             sender = MqttSender(broker)
