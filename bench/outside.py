@@ -23,6 +23,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -166,12 +167,29 @@ def messages(first: int, last: int) -> Iterator[tuple[str, str, str]]:
             yield "meters", name, json.dumps(text)
 
 
-class Plant:
-    """The engine that is killed, and what it is connected to."""
+class Plant(Protocol):
+    """The engine that gets the messages."""
+
+    def execute(self, *statements: str) -> None: ...
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]: ...
+
+    def wait(self, seconds: float) -> None:
+        """Lets time pass."""
+        ...
+
+    def kill_worker(self) -> None: ...
+
+    def kill_engine(self) -> None: ...
+
+
+class ServedPlant:
+    """An engine in a process of its own, with Spark."""
 
     def __init__(self, folder: Path, environment: dict[str, str]) -> None:
         self._folder = folder
         self._environment = environment
+        self._pause = threading.Event()
         self.served = self._start()
 
     def _start(self) -> Served:
@@ -179,24 +197,34 @@ class Plant:
                     "sinkCallsPerSecond": 1000, "memtableSize": "64MiB", "walSegmentSize": "64MiB"}
         return Served(self._folder / "data", settings, **self._environment)
 
-    def connect(self) -> Any:
-        return penstock.connect(host="127.0.0.1", port=self.served.port)
-
     def execute(self, *statements: str) -> None:
-        with self.connect() as connection:
+        with self._connect() as connection:
             for statement in statements:
                 connection.cursor().execute(statement)
+
+    def rows(self, statement: str) -> list[tuple[Any, ...]]:
+        with self._connect() as connection:
+            cursor = connection.cursor()
+            cursor.execute(statement)
+            return [tuple(row) for row in cursor.fetchall()]
+
+    def wait(self, seconds: float) -> None:
+        self._pause.wait(seconds)
 
     def kill_worker(self) -> None:
         """Kills a Python worker of Spark that has worked the most."""
         max(workers_below(self.served.process.pid), key=lambda process: sum(process.cpu_times()[:2])).kill()
 
-    def kill_engine(self) -> float:
-        """Kills the engine, starts it again and returns how many seconds that took."""
-        started = time.monotonic()
+    def kill_engine(self) -> None:
+        """Kills the engine, and starts it again."""
         self.served.end(signal.SIGKILL)
         self.served = self._start()
-        return time.monotonic() - started
+
+    def end(self) -> None:
+        self.served.end()
+
+    def _connect(self) -> Any:
+        return penstock.connect(host="127.0.0.1", port=self.served.port)
 
 
 class NotInTimeError(Exception):
@@ -237,50 +265,60 @@ def main() -> int:
 
 
 def _prepared(options: argparse.Namespace, stack: ExitStack) -> Run:
-    """Starts PostgreSQL, the broker and the engine, and creates what the run needs; `stack` ends them all."""
+    """Starts PostgreSQL, the broker and the engine; `stack` ends them all."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="penstock-outside-")))
     store = Postgres()
     stack.callback(store.remove)
     store.start()
     broker: Kafka | Mosquitto
-    sender: Sender
-    secrets = {"STORE": store.password}
     if options.broker == "kafka":
         broker = Kafka()
         stack.callback(broker.close)
-        for topic in ("meters", "weather"):
-            broker.create_topic(topic, _PARTITIONS)
-        sender = KafkaSender(broker)
-        connection = f"CREATE CONNECTION broker TYPE kafka WITH (servers='{broker.servers}')"
     else:
         # It keeps whatever waits for an engine that is away, and writes no line per message.
         broker = Mosquitto(folder, "max_queued_messages 0", "max_inflight_messages 1000", "log_type none")
         broker.start()
         stack.callback(broker.stop)
-        sender = MqttSender(broker)
-        connection = (f"CREATE CONNECTION broker TYPE mqtt WITH (url='{broker.url}', "
-                      f"username='{broker.username}', password='env:BROKER')")
-        secrets["BROKER"] = broker.password
-    stack.callback(sender.close)
-    plant = Plant(folder, secrets)
-    stack.callback(lambda: plant.served.end())
-    plant.execute(
-        *TABLES, connection,
-        f"CREATE CONNECTION store TYPE postgres WITH (host='127.0.0.1', port='{store.port}', "
-        f"database='{store.database}', username='{store.username}', password='env:STORE')",
-        STREAM, *(text.format(more="" if options.broker == "kafka" else ", QOS 1") for text in INGESTS))
-    return Run(plant, store, sender, options)
+    plant = ServedPlant(folder, passwords(store, broker))
+    stack.callback(plant.end)
+    return Run(plant, store, broker, stack, options)
+
+
+def passwords(store: Postgres, broker: Kafka | Mosquitto) -> dict[str, str]:
+    """Returns the environment that the engine needs."""
+    found = {"STORE": store.password}
+    return found | {"BROKER": broker.password} if isinstance(broker, Mosquitto) else found
 
 
 class Run:
     """One run: all messages, the kills, then single windows."""
 
-    def __init__(self, plant: Plant, store: Postgres, sender: Sender, options: argparse.Namespace) -> None:
+    def __init__(
+        self, plant: Plant, store: Postgres, broker: Kafka | Mosquitto, stack: ExitStack, options: argparse.Namespace
+    ) -> None:
+        """Creates what the run needs in the engine and the broker."""
         self._plant = plant
-        self._store = store.connect()
-        self._sender = sender
         self._options = options
         self._sent = 0  # seconds
+        more = ""
+        if isinstance(broker, Kafka):
+            for topic in ("meters", "weather"):
+                broker.create_topic(topic, _PARTITIONS)
+            self._sender: Sender = KafkaSender(broker)
+            connection = f"CREATE CONNECTION broker TYPE kafka WITH (servers='{broker.servers}')"
+        else:
+            more = ", QOS 1"
+            self._sender = MqttSender(broker)
+            connection = (f"CREATE CONNECTION broker TYPE mqtt WITH (url='{broker.url}', "
+                          f"username='{broker.username}', password='env:BROKER')")
+        stack.callback(self._sender.close)
+        self._store = store.connect()
+        stack.callback(self._store.close)
+        plant.execute(
+            *TABLES, connection,
+            f"CREATE CONNECTION store TYPE postgres WITH (host='127.0.0.1', port='{store.port}', "
+            f"database='{store.database}', username='{store.username}', password='env:STORE')",
+            STREAM, *(text.format(more=more) for text in INGESTS))
 
     def run(self) -> int:
         options = self._options
@@ -303,8 +341,8 @@ class Run:
         if delays:
             latency = f"{statistics.median(delays):.0f} ms ({len(delays)})"
             print(f"a window's results after its last message: median {latency}, longest {max(delays):.0f} ms")
-        lost = self._lost_rows()
-        results, wrong = self._wrong_results()
+        lost = self.lost_rows(_LAST_ROWS_S)
+        results, wrong = self.wrong_results()
         print(f"load average {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end")
         kills = "none" if options.no_kills else "worker, engine"
         print(f"| {options.broker} | {seconds * PER_SECOND:,} | {kills} | {results:,} | {wrong} | {done_s:.1f} | "
@@ -330,7 +368,9 @@ class Run:
             print("a worker was killed", flush=True)
 
         def kill_engine() -> None:
-            print(f"the engine was killed, and serves again after {self._plant.kill_engine():.1f} s", flush=True)
+            started = time.monotonic()
+            self._plant.kill_engine()
+            print(f"the engine was killed, and serves again after {time.monotonic() - started:.1f} s", flush=True)
 
         return [(0.3, kill_worker), (0.6, kill_engine), nothing]
 
@@ -343,14 +383,8 @@ class Run:
 
     def _runs(self) -> bool:
         """Whether the stream and both ingests run."""
-        states = []
-        with self._plant.connect() as connection:
-            cursor = connection.cursor()
-            for text in ("SELECT state FROM information_schema.ins_streams",
-                         "SELECT state FROM information_schema.ins_ingests"):
-                cursor.execute(text)
-                states += [state for state, in cursor.fetchall()]
-        return states == ["RUNNING"] * 3
+        return [row for table in ("ins_streams", "ins_ingests")
+                for row in self._plant.rows(f"SELECT state FROM information_schema.{table}")] == [("RUNNING",)] * 3
 
     def _has_table(self) -> bool:
         found = self._store.execute("SELECT to_regclass('hot')").fetchone()
@@ -363,48 +397,40 @@ class Run:
         found = self._store.execute("SELECT count(*) FROM hot").fetchone()
         return int(found[0]) if found else 0
 
-    @staticmethod
-    def _await(condition: Callable[[], bool], pause_s: float = 0.002, patience_s: float = math.inf) -> bool:
+    def _await(self, condition: Callable[[], bool], pause_s: float = 0.002, patience_s: float = math.inf) -> bool:
         """Waits until a condition holds, or until it is in vain; returns whether it does."""
         deadline = time.monotonic() + patience_s
-        pause = threading.Event()
         while not condition():
             if time.monotonic() > deadline:
                 return False
-            pause.wait(pause_s)
+            self._plant.wait(pause_s)
         return True
 
     def story(self) -> str:
         """What the engine says of itself."""
         lines = [f"{self._sent * PER_SECOND:,} messages sent, {self._results():,} results in PostgreSQL"]
-        try:
-            with self._plant.connect() as connection:
-                for text in ("SHOW STREAMS", "SHOW INGESTS", "SHOW CONNECTIONS", *ROWS):
-                    cursor = connection.cursor()
-                    cursor.execute(text)
-                    lines.append(f"{text}: {cursor.fetchall()}")
-        except PenstockError as error:
-            lines.append(str(error))
+        for statement in ("SHOW STREAMS", "SHOW INGESTS", "SHOW CONNECTIONS", *ROWS):
+            try:
+                lines.append(f"{statement}: {self._plant.rows(statement)}")
+            except PenstockError as error:
+                lines.append(f"{statement}: {error}")
         return "\n".join(lines)
 
-    def _lost_rows(self) -> bool:
+    def lost_rows(self, patience_s: float) -> bool:
         """Says which super table doesn't have the row of each message, once; those sent last may be under way."""
         lost = False
-        with self._plant.connect() as connection:
-            for statement, answer in ROWS.items():
-                wanted = duckdb.execute(answer, [self._sent]).fetchone()
-                cursor = connection.cursor()
-
-                def found(cursor: Any = cursor, statement: str = statement) -> object:
-                    cursor.execute(statement)
-                    return cursor.fetchone()
-
-                if not self._await(lambda found=found, wanted=wanted: found() == wanted, 0.2, _LAST_ROWS_S):  # type: ignore[misc]
-                    print(f"{statement}: {found()} instead of {wanted}")
-                    lost = True
+        for statement, answer in ROWS.items():
+            wanted = duckdb.execute(answer, [self._sent]).fetchall()
+            there = partial(self._says, statement, wanted)
+            if not self._await(there, 0.2, patience_s):
+                print(f"{statement}: {self._plant.rows(statement)} instead of {wanted}")
+                lost = True
         return lost
 
-    def _wrong_results(self) -> tuple[int, int]:
+    def _says(self, statement: str, wanted: list[tuple[Any, ...]]) -> bool:
+        return self._plant.rows(statement) == wanted
+
+    def wrong_results(self) -> tuple[int, int]:
         """Compares the windows that are closed with DuckDB's; returns how many results there are, and differ."""
         closed = self._sent // WINDOW_S - 1
         answer = {row[:2]: row[2:] for row in duckdb.execute(ANSWER, [closed * WINDOW_S]).fetchall()}
