@@ -152,19 +152,18 @@ _UNDER_WAY = 200
 """Messages of MQTT; the library looks through all of them for each answer of the broker."""
 
 
-def messages(first: int, last: int) -> Iterator[tuple[str, str, str]]:
-    """Yields (topic, key, message) of all meters and stations from one second to before another."""
-    for second in range(first, last):
-        ts = BEGIN_MS + second * 1000
-        for site in range(SITES):
-            name = f"w{site}"
-            celsius = (second + site) % 40
-            yield "weather", name, f'{{"name": "{name}", "site": {site}, "ts": {ts}, "celsius": {celsius}}}'
-        for number in range(METERS):
-            name = f"m{number}"
-            power = (second * 7 + number) % 1000
-            text = {"name": name, "site": number % SITES, "ts": ts + number, "power": power}
-            yield "meters", name, json.dumps(text)
+def messages(second: int) -> Iterator[tuple[str, str, str]]:
+    """Yields (topic, key, message) of all meters and stations at a second."""
+    ts = BEGIN_MS + second * 1000
+    for site in range(SITES):
+        name = f"w{site}"
+        celsius = (second + site) % 40
+        yield "weather", name, f'{{"name": "{name}", "site": {site}, "ts": {ts}, "celsius": {celsius}}}'
+    for number in range(METERS):
+        name = f"m{number}"
+        power = (second * 7 + number) % 1000
+        text = {"name": name, "site": number % SITES, "ts": ts + number, "power": power}
+        yield "meters", name, json.dumps(text)
 
 
 class Plant(Protocol):
@@ -376,10 +375,11 @@ class Run:
 
     def _send(self, until: int) -> None:
         """Sends the messages up to a second, and returns when the broker has them."""
-        for topic, key, text in messages(self._sent, until):
-            self._sender.send(topic, key, text)
+        while self._sent < until:
+            for topic, key, text in messages(self._sent):
+                self._sender.send(topic, key, text)
+            self._sent += 1
         self._sender.flush()
-        self._sent = until
 
     def _runs(self) -> bool:
         """Whether the stream and both ingests run."""
