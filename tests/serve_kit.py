@@ -54,7 +54,11 @@ class Served:
             command(data, settings, "serve", *words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             env=clean_environment(**environment))
         assert self.process.stdout is not None
-        self.greeting = self.process.stdout.readline()
+        try:
+            self.greeting = self.process.stdout.readline()
+        except BaseException:  # nobody else could end it
+            self.process.kill()
+            raise
         found = re.search(r"Flight SQL on [\w.:]+:(\d+),.* process (\d+)", self.greeting)
         if found is None:
             self.process.kill()

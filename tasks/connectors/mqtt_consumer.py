@@ -153,4 +153,6 @@ class MqttConsumer:
             self._received[self._count] = self._generation, message.mid, message.qos
             self._waiting.append((message.topic, bytes(message.payload), self._clock.now_ms(), self._count))
             self._waiting_bytes += len(message.payload)
-        self._wake()
+            first = len(self._waiting) == 1
+        if first:  # the task, once woken, polls until there is nothing more
+            self._wake()
