@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from certificates import NO_OPENSSL, OPENSSL, make_certificate
 from embedded import Embedded
-from tests.test_ui import free_ports
+from outside_servers import free_port
 from waiting import wait_until
 
 from penstock.common.errors import ConfigError
@@ -411,7 +411,7 @@ def test_the_page_shows_what_curl_prints(db: Embedded, client: Client) -> None:
 
 def test_an_engine_opens_its_port_and_lets_go_of_it(tmp_path: Path) -> None:
     """Idle connections end with it, and a new engine gets the same port."""
-    (port,) = free_ports(1)
+    port = free_port()
     for _ in range(2):
         embedded = Embedded(tmp_path / "data", {"httpPort": port})
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -426,7 +426,7 @@ def test_an_engine_opens_its_port_and_lets_go_of_it(tmp_path: Path) -> None:
 
 def test_without_users_no_other_interface_is_opened(tmp_path: Path) -> None:
     """The engine doesn't start; with a user it does."""
-    (port,) = free_ports(1)
+    port = free_port()
     everywhere = {"httpPort": port, "host": "0.0.0.0"}
     with pytest.raises(ConfigError, match="there are no users"):
         Embedded(tmp_path / "data", everywhere)
@@ -445,7 +445,7 @@ def test_without_users_no_other_interface_is_opened(tmp_path: Path) -> None:
 def test_tls(tmp_path: Path) -> None:
     """With a certificate only TLS is spoken; clients that don't, or that wait, keep nobody from it."""
     certificate, key = make_certificate(tmp_path)
-    (port,) = free_ports(1)
+    port = free_port()
     with pytest.raises(ConfigError, match="belong together"):
         Embedded(tmp_path / "data", {"httpPort": port, "tlsCertificate": str(certificate)})
     with pytest.raises(ConfigError, match="no certificate with its key"):
