@@ -1,6 +1,8 @@
 # Each target does its own set-up: Java, .venv and packages (see scripts/setup), again only when pyproject.toml changes.
 READY := .venv/ready
 BIN := .venv/bin
+# Tests that ask `times` of tests/conftest.py how often they do what they do.
+OFTEN := $(patsubst %,tests/test_%.py,byte_flips dump golden_streams kill_nine power_cuts random_streams splitting)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo solar test quick check nightly fuzz bench docs sim clean
@@ -17,8 +19,8 @@ demo: $(READY)  ## A year of flights through three streams, checked against batc
 solar: $(READY)  ## Two weeks of solar trackers through four streams, checked in the same way.
 	@$(BIN)/python -m examples.solar $(ARGS)
 
-test: $(READY)  ## All tests.
-	$(BIN)/python -m pytest --durations=10 $(ARGS)
+test: $(READY)  ## All tests: first what needs neither Spark nor patience, in two processes, then the others.
+	@scripts/run_tests $(ARGS)
 
 quick: $(READY)  ## The tests that need neither Spark nor patience.
 	$(BIN)/python -m pytest -q -m "not spark and not slow" $(ARGS)
@@ -27,8 +29,8 @@ check: $(READY)  ## Style and types.
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-nightly: $(READY)  ## 20,000 random streams against the batch, 2 million rows late or not, 1,000 streams dropped; hours.
-	PENSTOCK_TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s tests/test_byte_flips.py tests/test_random_streams.py $(ARGS)
+nightly: $(READY)  ## What tests do many times over, more often: 20,000 random streams, all kills and power cuts; hours.
+	PENSTOCK_TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s $(OFTEN) $(ARGS)
 	PYTHONPATH=tests $(BIN)/python tests/lateness.py --rows 2000000
 	$(BIN)/python tests/many_streams.py --streams 1000
 

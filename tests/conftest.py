@@ -43,6 +43,11 @@ def profile() -> str:
     return os.environ.get("PENSTOCK_TEST_PROFILE", "default")
 
 
+def times(in_ci: int, by_night: int) -> int:
+    """Returns how often a test does what it does many times over: more often under `make nightly`."""
+    return by_night if profile() == "nightly" else in_ci
+
+
 settings.load_profile(profile())
 
 

@@ -7,6 +7,7 @@ own there. Who stops a server makes one for itself.
 
 from __future__ import annotations
 
+import itertools
 import os
 import secrets
 import shutil
@@ -29,12 +30,31 @@ IN_CI = os.environ.get("CI") == "true"
 ROOT_USER = os.geteuid() == 0
 
 
+def _candidates() -> Iterator[int]:
+    """Yields ports, from a random one on, that the system gives nobody who asks for any (Linux: 32768 and above).
+
+    Tests may run in several processes: each has a range of its own.
+    """
+    number = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 8
+    ports = range(12_000 + number * 2_000, 14_000 + number * 2_000)
+    start = secrets.randbelow(len(ports))
+    return itertools.cycle([*ports[start:], *ports[:start]])
+
+
+_CANDIDATES = _candidates()
+
+
 def free_port() -> int:
-    """Returns a port of 127.0.0.1 on which nothing listens."""
-    with closing(socket.socket()) as taken:
-        taken.bind((HERE, 0))
-        port: int = taken.getsockname()[1]
-        return port
+    """Returns a port of 127.0.0.1 on which nothing listens, another one each time."""
+    for port in _CANDIDATES:
+        with closing(socket.socket()) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((HERE, port))
+            except OSError:
+                continue
+            return port
+    raise AssertionError("there is always another candidate")
 
 
 def listens(port: int) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import times
 from data_directories import make_directory
 
 from penstock.common.clock import ManualClock
@@ -170,7 +171,7 @@ def test_every_byte_of_a_commit_record(directory: Path, tmp_path: Path) -> None:
 
 
 #: The state of a task is mostly empty pages: only the nightly run flips every byte of it.
-STATE_STEP = 1 if os.environ.get("PENSTOCK_TEST_PROFILE") == "nightly" else 17
+STATE_STEP = times(17, 1)
 
 
 @pytest.mark.parametrize("task", ["agg", "source"])

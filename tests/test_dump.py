@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from conftest import profile
+from conftest import times
 from data_directories import T0, make_directory, open_sandbox
 from faulty_fs import FaultyFs
 from hypothesis import given, settings
@@ -157,7 +157,7 @@ def state_of(sandbox: Sandbox) -> list[Any]:
     ]
 
 
-@settings(max_examples=300 if profile() == "nightly" else 8)
+@settings(max_examples=times(8, 300))
 @given(histories())
 def test_what_is_dumped_comes_back(history: dict[str, Any]) -> None:
     """Schema, child tables, tags and rows are equal, and a stream goes on and equals the batch answer."""

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
-from conftest import TEST_CONFIG
+from conftest import TEST_CONFIG, times
 from engine_process import ENDED, EngineProcess
 from statement_child import texts
 from tests.golden_runner import UPDATE, Block, read_blocks
@@ -38,7 +38,7 @@ CREATED_LATER = "history"
 # Some 70 streams that each say 20 times a second how they are would keep two cores from their work.
 CONFIG = TEST_CONFIG | {"timezone": "Europe/Berlin", "streamsPerWorker": 18, "restartDelayMax": "1s",
                         "heartbeatInterval": "250ms"}
-KILLS = 4
+KILLS = times(2, 4)
 PATIENCE_S = 120.0
 _GROUP_NUMBER = re.compile(r"_\d+$")
 Rows = list[list[str]]

@@ -9,10 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import times
 from examples.flights.data import batches, load_feeds
 from killed_engine import KilledEngine
 
-KILLS = int(os.environ.get("KILLS", "20"))
+ENGINE_KILLS = int(os.environ.get("KILLS", times(5, 20)))
+WORKER_KILLS = int(os.environ.get("KILLS", times(8, 20)))
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +43,7 @@ def test_engine_killed_again_and_again(tmp_path: Path, children: list[KilledEngi
     arrived = [0, *itertools.accumulate(rows.num_rows for _, rows in batches(load_feeds(seed=2013, months=2)))]
     child = KilledEngine(tmp_path / "data", 0)
     children.append(child)
-    for _ in range(KILLS):
+    for _ in range(ENGINE_KILLS):
         child.tell("insert 100000")
         run_until(child, chance.randint(1, 12))
         child.kill()
@@ -51,7 +53,7 @@ def test_engine_killed_again_and_again(tmp_path: Path, children: list[KilledEngi
         child.tell("check")
         rows = sum(int(count) for count in child.expect("equal").split()[1:])
         assert arrived[position] <= rows <= arrived[position + 1]
-    assert child.acked + 1 >= KILLS
+    assert child.acked + 1 >= ENGINE_KILLS
     child.close()
 
 
@@ -66,7 +68,7 @@ def test_workers_killed_again_and_again(tmp_path: Path, children: list[KilledEng
     child.expect("inserted")
     child.tell("check")
     child.expect("equal")
-    for _ in range(KILLS):
+    for _ in range(WORKER_KILLS):
         hosts = child.tasks().workers
         child.tell("insert 10")
         run_until(child, chance.randint(0, 9))

@@ -13,14 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from conftest import HISTORIES, profile
-from hypothesis import given
+from conftest import profile, times
+from hypothesis import given, settings
 from random_player import Player, share_computers
 from random_streams import STREAMS, History, histories
 
 #: Memory, where there is such a folder: state is synced often, and no test cuts the power.
 MEMORY = Path("/dev/shm")
 REPORT_EVERY_S = 10.0
+HISTORIES = times(50, 5_000)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -42,7 +43,7 @@ def played() -> Iterator[Callable[[], None]]:
         count += 1
         if profile() == "nightly" and time.monotonic() - shown >= REPORT_EVERY_S:
             shown = time.monotonic()
-            wanted = HISTORIES["nightly"] * STREAMS
+            wanted = HISTORIES * STREAMS
             sys.stderr.write(f"{count * STREAMS:,} of {wanted:,} examples after {(shown - begun) / 60:.1f} minutes\n")
 
     yield played
@@ -50,6 +51,7 @@ def played() -> Iterator[Callable[[], None]]:
         sys.stderr.write(f"{count * STREAMS:,} examples in {(time.monotonic() - begun) / 60:.1f} minutes\n")
 
 
+@settings(max_examples=HISTORIES)
 @given(history=histories())
 def test_every_stream_equals_the_batch(played: Callable[[], None], history: History) -> None:
     """Whatever the schema, the window, the trigger, the order of rows, updates, deletes, kills and vnodes."""

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 from certificates import NO_OPENSSL, OPENSSL, make_certificate
 from embedded import Embedded
-from tests.test_ui import free_ports
+from outside_servers import free_port
 from waiting import wait_until
 
 from penstock.common.errors import ConfigError
@@ -260,7 +260,7 @@ def test_a_body_is_bounded_also_when_it_is_packed(client: Client) -> None:
     (b"Transfer-Encoding: chunked\r\n\r\n" + b"1" * 2000 + b"\r\n", 400),
     (b"Transfer-Encoding: chunked\r\n\r\n0\r\n" + b"a: b\r\n" * 200 + b"\r\n", 400),
     (b"Content-Encoding: gzip\r\nContent-Length: 8\r\n\r\nSELECT 1", 400),
-    (b"Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n" + gzip.compress(b"SELECT 1")[:12], 400),
+    (b"Content-Encoding: gzip\r\nContent-Length: 12\r\n\r\n" + gzip.compress(b"SELECT 1", mtime=0)[:12], 400),
     (b"Content-Encoding: br\r\nContent-Length: 8\r\n\r\nSELECT 1", 415),
     (b"Content-Length: 2\r\n\r\n\xff\xfe", 400),
     (b"Transfer-Encoding: chunked\r\n\r\n8;a=b\r\nSELECT 1\r\n0\r\nTrailer: x\r\n\r\n", 200),
@@ -411,7 +411,7 @@ def test_the_page_shows_what_curl_prints(db: Embedded, client: Client) -> None:
 
 def test_an_engine_opens_its_port_and_lets_go_of_it(tmp_path: Path) -> None:
     """Idle connections end with it, and a new engine gets the same port."""
-    (port,) = free_ports(1)
+    port = free_port()
     for _ in range(2):
         embedded = Embedded(tmp_path / "data", {"httpPort": port})
         idle = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
@@ -426,7 +426,7 @@ def test_an_engine_opens_its_port_and_lets_go_of_it(tmp_path: Path) -> None:
 
 def test_without_users_no_other_interface_is_opened(tmp_path: Path) -> None:
     """The engine doesn't start; with a user it does."""
-    (port,) = free_ports(1)
+    port = free_port()
     everywhere = {"httpPort": port, "host": "0.0.0.0"}
     with pytest.raises(ConfigError, match="there are no users"):
         Embedded(tmp_path / "data", everywhere)
@@ -445,7 +445,7 @@ def test_without_users_no_other_interface_is_opened(tmp_path: Path) -> None:
 def test_tls(tmp_path: Path) -> None:
     """With a certificate only TLS is spoken; clients that don't, or that wait, keep nobody from it."""
     certificate, key = make_certificate(tmp_path)
-    (port,) = free_ports(1)
+    port = free_port()
     with pytest.raises(ConfigError, match="belong together"):
         Embedded(tmp_path / "data", {"httpPort": port, "tlsCertificate": str(certificate)})
     with pytest.raises(ConfigError, match="no certificate with its key"):

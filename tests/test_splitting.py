@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import times
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sandboxes import T0, TestBed
@@ -198,7 +199,7 @@ def play(bed: TestBed, steps: list[tuple[str, Any]], *streams: str) -> None:
         check(bed, *streams)
 
 
-@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=times(4, 8), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEP, min_size=2, max_size=8), count=st.integers(1, 3),
        streams=st.lists(st.sampled_from(sorted(STREAMS)), min_size=1, max_size=3, unique=True))
 def test_streams_equal_the_batch_answer_whenever_vgroups_are_split(
@@ -433,10 +434,13 @@ class Mortal:
 
 
 def test_a_split_that_is_killed_is_done_or_not_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before or behind each step that changes files: rows, placement and streams are those of before, or of after."""
+    """Before or behind each step that changes files: rows, placement and streams are those of before, or of after.
+
+    By day it is every third step, by night each.
+    """
     names = ("per_table", "per_site")
     found = set()
-    for number in range(1, 200):
+    for number in range(1, 200, times(3, 1)):
         directory = tmp_path / str(number)
         directory.mkdir()
         with make(1, *names, directory=directory) as bed:
@@ -460,7 +464,7 @@ def test_a_split_that_is_killed_is_done_or_not_done(tmp_path: Path, monkeypatch:
             assert sorted(bed.rows("SELECT tbname, ts, v FROM meters")) == known
             insert(bed, [*ROWS[30:], (0, 3, 5), (3, 9, 5)])
             check(bed, *names)
-            if number % 6 == 0:
+            if number % 4 == 0:
                 bed.execute("ALTER DATABASE d VGROUPS 3")
                 insert(bed, [(n, 4, 2) for n in range(TABLES)])
                 check(bed, *names)

@@ -6,7 +6,6 @@ import copy
 import json
 import os
 import shutil
-import socket
 import urllib.request
 from base64 import b64encode
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.error import HTTPError
 
 import pytest
+from outside_servers import free_port
 from overviews import staged
 
 from penstock.common.errors import ConfigError, UnavailableError
@@ -28,15 +28,6 @@ _ABSENT = "Debian's chromium isn't installed" if CHROMIUM is None else (
 in_browser = pytest.mark.skipif(bool(_ABSENT) and os.environ.get("CI") != "true", reason=_ABSENT)
 
 
-def free_ports(count: int) -> list[int]:
-    """Returns ports that nobody has at the moment."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
-
-
 def text_at(port: int, path: str, authorization: str | None = None) -> str:
     headers = {} if authorization is None else {"Authorization": authorization}
     request = urllib.request.Request(f"http://127.0.0.1:{port}{path}", headers=headers)
@@ -46,7 +37,7 @@ def text_at(port: int, path: str, authorization: str | None = None) -> str:
 
 def test_an_engine_opens_the_configured_ports_while_it_is_open() -> None:
     """The page, its data and the metrics have a port each or share one; with the engine they are gone."""
-    ui, metrics = free_ports(2)
+    ui, metrics = free_port(), free_port()
     with Sandbox(config={"uiPort": ui, "metricsPort": metrics}) as bed:
         bed.execute("CREATE DATABASE p")
         bed.execute("CREATE TABLE p.m (ts TIMESTAMP, v INT)")
@@ -63,7 +54,7 @@ def test_an_engine_opens_the_configured_ports_while_it_is_open() -> None:
         with pytest.raises(OSError, match="404"):
             text_at(metrics, "/")
         with pytest.raises(UnavailableError, match=f"port {metrics}"):
-            Sandbox(config={"uiPort": free_ports(1)[0], "metricsPort": metrics})
+            Sandbox(config={"uiPort": free_port(), "metricsPort": metrics})
     with pytest.raises(OSError, match="refused"):
         text_at(ui, "/")
     with Sandbox(config={"uiPort": ui, "metricsPort": ui}):
@@ -72,7 +63,7 @@ def test_an_engine_opens_the_configured_ports_while_it_is_open() -> None:
 
 def test_as_soon_as_there_are_users_only_they_see_the_pages() -> None:
     """Any role may look; without user and password nothing is told, and without users nothing leaves this machine."""
-    ui, metrics = free_ports(2)
+    ui, metrics = free_port(), free_port()
     places = ((ui, "/"), (ui, OVERVIEW_PATH), (ui, "/metrics"), (metrics, "/metrics"))
     with Sandbox(config={"uiPort": ui, "metricsPort": metrics}) as bed:
         bed.execute("CREATE USER keeper PASS 'keeps-all-1' ROLE admin")
