@@ -11,8 +11,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from join_bed import FAR, JoinBed, Row, greatest, near
 from random_player import share_computers
-from sandboxes import T0, TestBed
+from sandboxes import T0
 
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.monitor import Monitor
@@ -20,9 +21,6 @@ from penstock.mnode.stream_status import StreamInfo
 from penstock.mnode.verdict import Names, Verdict, verdict
 from penstock.tasks.messages import SetRates, TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
-
-FAR = 100_000
-Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -111,7 +109,7 @@ def _one_database() -> Iterator[None]:
         yield
 
 
-class Pair(TestBed):
+class Pair(JoinBed):
     """Tables a and b of four children each, in one database or in two, with a stream over their join."""
 
     def __init__(self, case: Case, vgroups: tuple[int, int | None], options: str, **config: Any) -> None:
@@ -147,15 +145,8 @@ class Pair(TestBed):
                 table = self.tables[side] if child is None else f"{self.tables[side]}{child}"
                 if child is None or self.engine.catalog.table(table[0], table[2:]) is not None:
                     self.hand(f"delete from {table} where ts >= {T0 + first} and ts <= {T0 + first + length}")
-            case "run":
-                self.run()
-            case "idle":
-                self.run()
-                self.advance(5)
-            case "checkpoint":
-                self.checkpoint()
-            case "kill":
-                self.kill()
+            case _:
+                self.rest(kind)
 
     def insert(self, side: str, rows: Iterable[tuple[int, int, int | None]]) -> None:
         table = self.tables[side]
@@ -181,10 +172,6 @@ class Pair(TestBed):
         self.counted[side, child, ts] = (f"{table[2:]}{child}", ts, self.numbers, key)
         self.newest[vnode] = max(ts, self.newest.get(vnode, ts))
 
-    def hand(self, text: str) -> None:
-        """Executes a statement; the streams don't work yet."""
-        self.engine.execute(text, self.session)
-
     def finish(self) -> None:
         """Lets time pass everywhere: all that was inserted before is final."""
         for side in "ab":
@@ -193,12 +180,8 @@ class Pair(TestBed):
         self.advance(5)
 
     def results(self) -> list[Row]:
-        """What the stream wrote: child, time and values."""
-        table = self.engine.catalog.table("d", "o")
-        assert table is not None
-        names = ", ".join(f"`{column.name}`" for column in table.columns)
-        found = [(_group(str(row[0])), *row[1:]) for row in self.rows(f"select tbname, {names} from d.o")]
-        return _near(found)
+        """What the stream wrote: group, time and values."""
+        return near((_group(row[0]), *row[1:]) for row in super().results())
 
     def plain(self, *, counted: bool = False) -> list[Row]:
         """The same join in plain SQL: of rows of one place the greatest. `counted`: without late rows."""
@@ -211,7 +194,7 @@ class Pair(TestBed):
                     peer.register("given", pa.table(list(zip(*rows, strict=True)), names=["c", "ts", "n", "k"]))
                     peer.execute(f"insert into {side} from given")
             found = peer.execute(self.case.plain).fetchall()
-        return _near(_greatest((("" if row[0] is None else str(row[0])), *row[1:]) for row in found))
+        return near(greatest((("" if row[0] is None else str(row[0])), *row[1:]) for row in found))
 
     def batch(self) -> list[Row]:
         """The same join as a query."""
@@ -221,31 +204,12 @@ class Pair(TestBed):
         name = next((shown for words, shown in named.items() if partition.startswith(words)), "''")
         query = query.replace("select ", f"select {name}, ", 1)
         found = self.rows(f"{query} {partition if self.case.windowed else ''}")
-        return _near(_greatest((("" if row[0] is None else str(row[0])), *row[1:]) for row in found))
+        return near(greatest((("" if row[0] is None else str(row[0])), *row[1:]) for row in found))
 
 
 def _group(child: str) -> str:
     """Returns what a child of the result table was named by; "" for NULL and where there are no groups."""
     return "" if child == "all" or child.startswith("t_") else child.rsplit("_o_", 1)[0]
-
-
-def _greatest(rows: Iterable[Row]) -> list[Row]:
-    found: dict[Row, Row] = {}
-    for row in rows:
-        known = found.get(row[:2])
-        if known is None or _order(row) > _order(known):
-            found[row[:2]] = row
-    return list(found.values())
-
-
-def _order(row: Row) -> list[tuple[bool, Any]]:
-    return [(value is not None, value) for value in row]
-
-
-def _near(rows: Iterable[Row]) -> list[Row]:
-    """Rows but those of the far future, in an order of their own; values as they are in both engines."""
-    plain = [tuple(int(value) if isinstance(value, float) else value for value in row) for row in rows]
-    return sorted((row for row in plain if row[1] is not None and row[1] < FAR - 100), key=repr)
 
 
 VGROUPS = st.one_of(st.tuples(st.integers(1, 4), st.none()), st.tuples(st.integers(1, 4), st.integers(1, 4)))

@@ -10,8 +10,9 @@ import duckdb
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from join_bed import FAR, JoinBed, Row, greatest, near
 from random_player import share_computers
-from sandboxes import T0, TestBed
+from sandboxes import T0
 
 from penstock.common.errors import (
     InUseError,
@@ -20,9 +21,6 @@ from penstock.common.errors import (
     NotFoundError,
     NotSupportedError,
 )
-
-FAR = 100_000
-Row = tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ def _one_database() -> Iterator[None]:
         yield
 
 
-class Bed(TestBed):
+class Bed(JoinBed):
     """A super table `d.m` of four children, and a normal table `d.w` to look up in, maybe in another vnode."""
 
     def __init__(self, vgroups: int, known: Iterable[Row], **config: Any) -> None:
@@ -111,10 +109,6 @@ class Bed(TestBed):
         values = ", ".join("null" if value is None else repr(value) for value in (key, site, factor))
         self.hand(f"insert into d.w values ({T0 + self.known}, {values})")
 
-    def hand(self, text: str) -> None:
-        """Executes a statement; the streams don't work yet."""
-        self.engine.execute(text, self.session)
-
     def insert(self, rows: Iterable[tuple[int, int, int | None]]) -> None:
         for child, ts, key in rows:
             self.numbers += 1
@@ -130,15 +124,8 @@ class Bed(TestBed):
                 name = "m" if child is None else f"m{child}"
                 if self.engine.catalog.table("d", name) is not None:
                     self.hand(f"delete from d.{name} where ts >= {T0 + first} and ts <= {T0 + first + length}")
-            case "run":
-                self.run()
-            case "idle":
-                self.run()
-                self.advance(5)
-            case "checkpoint":
-                self.checkpoint()
-            case "kill":
-                self.kill()
+            case _:
+                self.rest(kind)
 
     def finish(self) -> None:
         """Lets time pass everywhere: all that was inserted before is final."""
@@ -147,10 +134,8 @@ class Bed(TestBed):
         self.advance(5)
 
     def results(self) -> list[Row]:
-        table = self.engine.catalog.table("d", "o")
-        assert table is not None
-        names = ", ".join(f"`{column.name}`" for column in table.columns)
-        return _near((_group(str(row[0])), *row[1:]) for row in self.rows(f"select tbname, {names} from d.o"))
+        """What the stream wrote: group, time and values."""
+        return _named((_group(row[0]), *row[1:]) for row in super().results())
 
     def plain(self, case: Case) -> list[Row]:
         """The same lookup in plain SQL: of results of one place the greatest."""
@@ -161,7 +146,7 @@ class Bed(TestBed):
                 rows = self.rows(query)
                 if rows:
                     peer.executemany(f"insert into {name} values ({', '.join('?' * len(rows[0]))})", rows)
-            return _near(_greatest(peer.execute(case.plain).fetchall()))
+            return _named(greatest(peer.execute(case.plain).fetchall()))
 
     def batch(self, case: Case) -> list[Row]:
         """The same lookup as a query."""
@@ -170,31 +155,16 @@ class Bed(TestBed):
             first, rest = case.query.removeprefix("select ").split(" partition by ")
             rest = ""
         group = case.name if case.name != "c" else "m.tbname" if not rest and "_wstart" not in case.query else "c"
-        return _near(_greatest(self.rows(f"select {group}, {first}{rest}")))
+        return _named(greatest(self.rows(f"select {group}, {first}{rest}")))
 
 
 def _group(child: str) -> str:
     return child if child == "all" else child.rsplit("_o_", 1)[0]
 
 
-def _greatest(rows: Iterable[Row]) -> list[Row]:
-    found: dict[Row, Row] = {}
-    for row in rows:
-        known = found.get(row[:2])
-        if known is None or _order(row) > _order(known):
-            found[row[:2]] = row
-    return list(found.values())
-
-
-def _order(row: Row) -> list[tuple[bool, Any]]:
-    return [(value is not None, value) for value in row]
-
-
-def _near(rows: Iterable[Row]) -> list[Row]:
-    """Rows but those of the far future and of groups without a name, in an order of their own."""
-    plain = [tuple(int(value) if isinstance(value, float) else value for value in row) for row in rows]
-    return sorted((row for row in plain if row[0] is not None and not str(row[0]).startswith("t_")
-                   and row[1] < FAR - 100), key=repr)
+def _named(rows: Iterable[Row]) -> list[Row]:
+    """Returns near rows but those of groups without a name."""
+    return near(row for row in rows if row[0] is not None and not str(row[0]).startswith("t_"))
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
