@@ -18,6 +18,8 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from emit_kit import opened
+from ingest_kit import FakeBroker, sandbox
+from ingest_kit import rows as ingested
 from outside_servers import Kafka, Mosquitto
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
@@ -45,6 +47,7 @@ from penstock.tasks.emit.webhook_target import WebhookTarget
 SINK = SinkPlan("c", "t", (Column("ts", timestamp(), "ts"), Column("n", BIGINT, "n"), Column("text", VARCHAR, "text")),
                 (Column("device", VARCHAR, "device"),), "", 0, create=False)
 ROWS = OutsideRows(SINK, "s")
+NOW = 1_700_000_000_000
 
 
 def delivery(*rows: tuple[int, str | None, int, int | None, str | None], number: int = 1) -> Delivery:
@@ -291,6 +294,19 @@ def test_records_of_avro_keep_types(tmp_path: Path) -> None:
     assert [read(value) for _, value in Encoder("avro", ROWS)(THREE.rows)] == found
     assert without_ids(found) == [
         {"n": None, "text": None, **event, "ts": datetime.fromisoformat(event["ts"])} for event in EVENTS]
+
+
+def test_an_ingest_reads_what_a_stream_emits_as_avro() -> None:
+    """With the schema that EXPLAIN shows."""
+    broker = FakeBroker()
+    for _, value in Encoder("avro", ROWS)(delivery((0, "d1", NOW, 1, "a"), (0, "d2", NOW + 1, 2, None)).rows):
+        broker.send(value)
+    with sandbox(broker) as box:
+        box.execute("CREATE STABLE p.x (ts TIMESTAMP, n BIGINT, text VARCHAR(9)) TAGS (g VARCHAR(3))")
+        box.execute("CREATE INGEST i FROM CONNECTION k (TOPIC 't', FORMAT avro, "
+                    f"SCHEMA '{json.dumps(avro_schema(SINK))}') INTO p.x TBNAME ($.device)")
+        assert ingested(box, "SELECT tbname, cast(ts AS BIGINT), n, text FROM p.x ORDER BY ts") == [
+            ("d1", NOW, 1, "a"), ("d2", NOW + 1, 2, None)]
 
 
 @pytest.mark.parametrize(("kind", "value", "there"), [
