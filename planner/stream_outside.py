@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from penstock.common.connection import Connection, ConnectionKind
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.stream import OutsidePlan, SinkPlan, StreamPlan
+from penstock.sql.schema import Column
 from penstock.sql.statements import OutsideFormat, OutsideTarget
+from penstock.sql.types import DataType, Kind
 
 Place = Literal["topic", "table", "path"]
+OPERATION, IDENTITY = "_op", "_id"
+"""What every result outside has besides its columns: whether it is or ceased to be, and a hash of it."""
+_AVRO_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\$\{([^}]*)\}")
 _WILDCARDS = re.compile(r"[+#\x00]")
 
@@ -31,9 +36,9 @@ class _Kind:
 
 _KINDS: Mapping[ConnectionKind, _Kind] = {
     "postgres": _Kind("table", True, ()),
-    "kafka": _Kind("topic", True, ("json", "csv")),
-    "mqtt": _Kind("topic", True, ("json", "csv"), qos=True, placeholders=True),
-    "files": _Kind("path", True, ("parquet", "json", "csv")),
+    "kafka": _Kind("topic", True, ("json", "csv", "avro")),
+    "mqtt": _Kind("topic", True, ("json", "csv", "avro"), qos=True, placeholders=True),
+    "files": _Kind("path", True, ("parquet", "json", "csv", "avro")),
     "webhook": _Kind("path", False, ("json",)),
 }
 
@@ -90,10 +95,45 @@ def key_names(sink: SinkPlan) -> tuple[str, ...]:
     return (*(tag.name for tag in sink.tags), sink.columns[0].name, *second)
 
 
-def columns_outside(sink: SinkPlan) -> tuple[str, ...]:
+def columns_outside(sink: SinkPlan) -> tuple[Column, ...]:
     """Returns the columns of results outside: the groups' keys, then what is selected and isn't among these."""
-    keys = tuple(tag.name for tag in sink.tags)
-    return (*keys, *(column.name for column in sink.columns if column.name not in keys))
+    keys = {tag.name for tag in sink.tags}
+    return (*sink.tags, *(column for column in sink.columns if column.name not in keys))
+
+
+def avro_schema(sink: SinkPlan) -> dict[str, Any]:
+    """Returns the schema of results as records of Avro: `_op`, `_id`, then the columns, each of which may be null.
+
+    Raises InvalidStreamError for a column whose name can't be one of a field.
+    """
+    fields: list[dict[str, Any]] = [{"name": name, "type": "string"} for name in (OPERATION, IDENTITY)]
+    for column in columns_outside(sink):
+        if not _AVRO_NAME.fullmatch(column.name):
+            raise InvalidStreamError(f"{column.name} can't be the name of a field of Avro", hint="give it an alias")
+        fields.append({"name": column.name, "type": ["null", _avro_type(column.type)], "default": None})
+    return {"type": "record", "name": "result", "namespace": "penstock", "fields": fields}
+
+
+def _avro_type(kind: DataType) -> str | dict[str, Any]:
+    match kind.kind:
+        case Kind.TIMESTAMP:
+            logical = {"ms": "timestamp-millis", "us": "timestamp-micros", "ns": "timestamp-nanos"}[kind.precision]
+            return {"type": "long", "logicalType": logical}
+        case Kind.DECIMAL:
+            return {"type": "bytes", "logicalType": "decimal", "precision": kind.digits or 38, "scale": kind.scale or 0}
+        case Kind.UBIGINT:
+            return {"type": "bytes", "logicalType": "decimal", "precision": 20, "scale": 0}
+        case Kind.BOOL:
+            return "boolean"
+        case Kind.FLOAT:
+            return "float"
+        case Kind.DOUBLE:
+            return "double"
+        case Kind.BIGINT | Kind.UINT:
+            return "long"
+        case Kind.VARBINARY | Kind.GEOMETRY:
+            return "bytes"
+    return "int" if kind.is_integer else "string"
 
 
 def delivery(plan: StreamPlan) -> str | None:

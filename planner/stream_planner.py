@@ -54,7 +54,7 @@ from penstock.planner.stream_join_plan import (
 )
 from penstock.planner.stream_lookup import Lookup, lookup_of
 from penstock.planner.stream_notify import NOTIFY_TRIGGERS, plan_notify
-from penstock.planner.stream_outside import plan_outside
+from penstock.planner.stream_outside import avro_schema, plan_outside
 from penstock.planner.stream_row_windows import (
     END_ROWS,
     LAST_ROW,
@@ -643,6 +643,8 @@ class _Planner:
         values = "".join(f", {key.field.name} AS t{n}" for n, key in enumerate(keys))
         children = f"SELECT _gid, 't_' || md5('{full_name}' || ',' || _gid::VARCHAR) AS _child{values} FROM groups"
         sink = SinkPlan(outside.connection, outside.place or outside.kind, columns, tags, children, 0, False, outside)
+        if outside.format == "avro":
+            avro_schema(sink)  # names that it can't have are told now
         return sink, casts
 
     def _is_key(self, node: exp.Expression, key: Key) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 
 from penstock.common.durations import duration_text
@@ -9,7 +10,7 @@ from penstock.common.quantities import size_text
 from penstock.planner.ingest import IngestPlan
 from penstock.planner.plan import render_tree
 from penstock.planner.stream import Company, JoinPlan, NotifyPlan, StreamPlan
-from penstock.planner.stream_outside import columns_outside, delivery
+from penstock.planner.stream_outside import avro_schema, columns_outside, delivery
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.messages import TaskId
@@ -70,7 +71,9 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
     lines.append(f"Delivery into {plan.sink.text}: {delivery(plan) or DELIVERY}")
     if plan.sink.outside is not None:
-        lines.append(f"Columns there: {', '.join(columns_outside(plan.sink))}")
+        lines.append(f"Columns there: {', '.join(column.name for column in columns_outside(plan.sink))}")
+        if plan.sink.outside.format == "avro":
+            lines.append(f"Schema of Avro: {json.dumps(avro_schema(plan.sink))}")
         fate = "is paused" if plan.dlq is None or not plan.dlq.failures else f"goes on, {plan.dlq.name} has the results"
         lines.append(f"What {plan.sink.outside.connection} doesn't take is tried again for RETRY_TIME, then the stream "
                      f"{fate}")

@@ -358,7 +358,7 @@ def test_only_admins_change_and_test_connections() -> None:
 def test_a_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without psycopg everything else works, and a test says what to install."""
     monkeypatch.delitem(sys.modules, "penstock.tasks.connectors.postgres", raising=False)
-    monkeypatch.delattr("penstock.tasks.connectors.postgres", raising=False)
+    monkeypatch.delattr("penstock.tasks.connectors.postgres", raising=False)  # where others have imported it
     monkeypatch.setitem(sys.modules, "psycopg", None)
     engine = Embedded(tmp_path)
     try:

@@ -372,6 +372,7 @@ def plan_of(sql: str, root: Path) -> Any:
     ("postgres (TOPIC 'x')", "results go to a table of a postgres connection, not to a topic"),
     ("postgres (TABLE 'x', FORMAT json)", "a postgres connection takes no json"),
     ("kafka (TOPIC 'x', FORMAT parquet)", "a kafka connection takes no parquet"),
+    ("webhook (FORMAT avro)", "a webhook connection takes no avro"),
     ("kafka (TOPIC 'x', QOS 1)", "QOS is for mqtt"),
     ("mqtt (TOPIC 'x/#')", "can't have wildcards"),
     ("mqtt (TOPIC 'x/${site}')", "refers to site, which is not in PARTITION BY"),
@@ -382,6 +383,13 @@ def test_what_a_connection_does_not_have_is_refused(tmp_path: Path, target: str,
     """Each type has its own kind of place and its own formats."""
     with pytest.raises(InvalidStreamError, match=message.replace("$", r"\$").replace("{", r"\{")):
         plan_of(CLOSED.format("", f"CONNECTION {target}"), tmp_path)
+
+
+def test_names_that_avro_cannot_have_are_told(tmp_path: Path) -> None:
+    """When the stream is created."""
+    with pytest.raises(InvalidStreamError, match=r"count\(\*\) can't be the name of a field of Avro"):
+        plan_of("CREATE STREAM s INTO CONNECTION kafka (TOPIC 't', FORMAT avro) AS SELECT _wstart, count(*) "
+                "FROM meters PARTITION BY tbname INTERVAL(1m)", tmp_path)
 
 
 def test_an_unknown_connection_is_refused_with_a_suggestion(tmp_path: Path) -> None:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+from decimal import Decimal
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import pyarrow as pa
 import pytest
 from confluent_kafka import Consumer
 from emit_kit import opened
+from ingest_kit import FakeBroker, sandbox
+from ingest_kit import rows as ingested
 from outside_servers import Kafka, Mosquitto
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion
@@ -21,8 +28,10 @@ from waiting import wait_until
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ConnectionFailedError, LoginRefusedError, RowRefusedError
 from penstock.planner.stream import OutsidePlan, SinkPlan
+from penstock.planner.stream_outside import avro_schema
 from penstock.sql.schema import Column
-from penstock.sql.types import BIGINT, VARCHAR, timestamp
+from penstock.sql.types import BIGINT, VARCHAR, DataType, Kind, timestamp
+from penstock.tasks.connectors.avro import reader
 from penstock.tasks.connectors.files import Folder
 from penstock.tasks.connectors.kafka import Sender
 from penstock.tasks.connectors.mqtt import Publisher
@@ -30,6 +39,7 @@ from penstock.tasks.connectors.webhook import Poster
 from penstock.tasks.emit.courier import Delivery
 from penstock.tasks.emit.files_target import FilesTarget
 from penstock.tasks.emit.kafka_target import KafkaTarget, KafkaTransactionTarget
+from penstock.tasks.emit.messages import Encoder
 from penstock.tasks.emit.mqtt_target import MqttTarget
 from penstock.tasks.emit.rows import OutsideRows
 from penstock.tasks.emit.webhook_target import WebhookTarget
@@ -37,6 +47,7 @@ from penstock.tasks.emit.webhook_target import WebhookTarget
 SINK = SinkPlan("c", "t", (Column("ts", timestamp(), "ts"), Column("n", BIGINT, "n"), Column("text", VARCHAR, "text")),
                 (Column("device", VARCHAR, "device"),), "", 0, create=False)
 ROWS = OutsideRows(SINK, "s")
+NOW = 1_700_000_000_000
 
 
 def delivery(*rows: tuple[int, str | None, int, int | None, str | None], number: int = 1) -> Delivery:
@@ -269,6 +280,50 @@ def test_text_files_have_a_line_per_result(tmp_path: Path, format_: Any) -> None
         assert [line.split(",", 2)[2] for line in lines[1:]] == [
             '"d1","1970-01-01T00:00:01.000Z",1,"a"', ',"1970-01-01T00:00:01.000Z",2,"b,""c"""',
             '"d1","1970-01-01T00:00:00.000Z",,']
+
+
+def test_records_of_avro_keep_types(tmp_path: Path) -> None:
+    """In a file that has the schema, and in messages that an ingest with the schema of EXPLAIN reads; deletes have what
+    names the result."""
+    connection = opened("files", url=tmp_path.as_uri())
+    FilesTarget(Folder(connection, "out"), OutsidePlan("files", "files", "out", "avro"), ROWS, "s", 0).deliver(
+        Delivery(1, THREE.rows))
+    with (tmp_path / "out" / "s-0-00000000-0001.avro").open("rb") as file:
+        found: list[Any] = list(fastavro.reader(file))
+    read = reader(json.dumps(avro_schema(SINK)))
+    assert [read(value) for _, value in Encoder("avro", ROWS)(THREE.rows)] == found
+    assert without_ids(found) == [
+        {"n": None, "text": None, **event, "ts": datetime.fromisoformat(event["ts"])} for event in EVENTS]
+
+
+def test_an_ingest_reads_what_a_stream_emits_as_avro() -> None:
+    """With the schema that EXPLAIN shows."""
+    broker = FakeBroker()
+    for _, value in Encoder("avro", ROWS)(delivery((0, "d1", NOW, 1, "a"), (0, "d2", NOW + 1, 2, None)).rows):
+        broker.send(value)
+    with sandbox(broker) as box:
+        box.execute("CREATE STABLE p.x (ts TIMESTAMP, n BIGINT, text VARCHAR(9)) TAGS (g VARCHAR(3))")
+        box.execute("CREATE INGEST i FROM CONNECTION k (TOPIC 't', FORMAT avro, "
+                    f"SCHEMA '{json.dumps(avro_schema(SINK))}') INTO p.x TBNAME ($.device)")
+        assert ingested(box, "SELECT tbname, cast(ts AS BIGINT), n, text FROM p.x ORDER BY ts") == [
+            ("d1", NOW, 1, "a"), ("d2", NOW + 1, 2, None)]
+
+
+@pytest.mark.parametrize(("kind", "value", "there"), [
+    (DataType(Kind.UBIGINT), 2**64 - 1, Decimal(2**64 - 1)), (DataType(Kind.UINT), 2**32 - 1, 2**32 - 1),
+    (DataType(Kind.TINYINT), -1, -1), (DataType(Kind.BOOL), True, True), (DataType(Kind.FLOAT), 0.5, 0.5),
+    (DataType(Kind.DOUBLE), math.inf, math.inf), (DataType(Kind.VARBINARY), b"\x00\xff", b"\x00\xff"),
+    (DataType(Kind.DECIMAL, digits=5, scale=2), Decimal("-1.25"), Decimal("-1.25")),
+    (timestamp("ns"), 1_700_000_000_123_456_789, 1_700_000_000_123_456_789), (VARCHAR, "a\0ä", "a\0ä"),
+])
+def test_avro_has_every_type(kind: DataType, value: Any, there: Any) -> None:
+    """And NULL of each; nanoseconds are a number, and so are integers of 64 bits without sign, as decimals."""
+    rows = OutsideRows(replace(SINK, columns=(SINK.columns[0], Column("x", kind, "x"))), "s")
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([0, 0], pa.uint8()), pa.array(["d", "d"]), pa.array([0, 1], pa.timestamp("ms")),
+         pa.array([value, None], kind.arrow())], schema=rows.schema)
+    read = reader(json.dumps(rows.avro_schema))
+    assert [read(payload)["x"] for _, payload in Encoder("avro", rows)(batch)] == [there, None]
 
 
 def test_folders_anywhere_take_whole_files() -> None:

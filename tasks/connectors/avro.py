@@ -1,10 +1,11 @@
-"""Avro through fastavro: single records, whose schema is known."""
+"""Avro through fastavro: single records, whose schema is known, and files that have theirs in them."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.tasks.connectors.libraries import importing
@@ -36,3 +37,22 @@ def reader(schema: str) -> Callable[[bytes], object]:
         return record
 
     return read
+
+
+def writer(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], bytes]:
+    """Returns what makes the bytes of one record, without its schema."""
+    parsed = fastavro.parse_schema(dict(schema))
+
+    def write(record: Mapping[str, Any]) -> bytes:
+        sink = io.BytesIO()
+        fastavro.schemaless_writer(sink, parsed, record)
+        return sink.getvalue()
+
+    return write
+
+
+def file_of(schema: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> bytes:
+    """Returns an object container file with the records and their schema."""
+    sink = io.BytesIO()
+    fastavro.writer(sink, fastavro.parse_schema(dict(schema)), records, codec="deflate")
+    return sink.getvalue()

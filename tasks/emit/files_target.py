@@ -15,7 +15,7 @@ from penstock.tasks.emit.courier import Delivery
 from penstock.tasks.emit.rows import OutsideRows, json_text
 from penstock.tasks.emit.writers import checkpoint_of, part_of
 
-_ENDINGS: dict[OutsideFormat, str] = {"parquet": "parquet", "json": "jsonl", "csv": "csv"}
+_ENDINGS: dict[OutsideFormat, str] = {"parquet": "parquet", "json": "jsonl", "csv": "csv", "avro": "avro"}
 
 
 class FilesTarget:
@@ -44,6 +44,10 @@ def encoded(rows: OutsideRows, batch: pa.RecordBatch, format_: OutsideFormat) ->
         pq.write_table(rows.named(batch), sink, compression="zstd")
     elif format_ == "csv":
         pacsv.write_csv(rows.plain(batch), sink)
+    elif format_ == "avro":
+        from penstock.tasks.connectors.avro import file_of
+
+        return file_of(rows.avro_schema, (record for _, record in rows.records(batch)))
     else:
         sink.writelines(json_text(event.named).encode() + b"\n" for event in rows.events(batch))
     return sink.getvalue()

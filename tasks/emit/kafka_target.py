@@ -17,12 +17,11 @@ class KafkaTarget:
     """A topic. At least once: a delivery that fails half-way is sent again as a whole."""
 
     def __init__(self, sender: Sender, plan: OutsidePlan, rows: OutsideRows) -> None:
-        self._rows = rows
         self._encode = Encoder(plan.format, rows)
         self._sender = sender
 
     def deliver(self, delivery: Delivery) -> None:
-        refuse(self._sender.send(kafka_messages(self._rows, delivery.rows, self._encode)))
+        refuse(self._sender.send(kafka_messages(delivery.rows, self._encode)))
 
     def close(self) -> None:
         self._sender.close()
@@ -36,7 +35,6 @@ class KafkaTransactionTarget:
     """
 
     def __init__(self, sender: Sender, plan: OutsidePlan, rows: OutsideRows) -> None:
-        self._rows = rows
         self._encode = Encoder(plan.format, rows)
         self._sender = sender
         self._mark = self._sender.mark()
@@ -45,15 +43,15 @@ class KafkaTransactionTarget:
         mark = delivery.number + 1
         if mark <= self._mark:
             return
-        refuse(self._sender.send_marked(kafka_messages(self._rows, delivery.rows, self._encode), mark))
+        refuse(self._sender.send_marked(kafka_messages(delivery.rows, self._encode), mark))
         self._mark = mark
 
     def close(self) -> None:
         self._sender.close()
 
 
-def kafka_messages(rows: OutsideRows, batch: pa.RecordBatch, encode: Encoder) -> Iterator[Message]:
+def kafka_messages(batch: pa.RecordBatch, encode: Encoder) -> Iterator[Message]:
     """Yields the messages of rows: the key is the group's, so that a group's results stay in order."""
-    for event in rows.events(batch):
+    for event, value in encode(batch):
         key = json_text(event.key).encode() if event.key else None
-        yield key, encode(event), (("penstock-id", event.id), ("penstock-op", event.operation))
+        yield key, value, (("penstock-id", event.id), ("penstock-op", event.operation))

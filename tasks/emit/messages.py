@@ -4,21 +4,40 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
 
 from penstock.common.errors import RowRefusedError
+from penstock.planner.stream_outside import IDENTITY, OPERATION
 from penstock.sql.statements import OutsideFormat
-from penstock.tasks.emit.rows import IDENTITY, OPERATION, Event, OutsideRows, json_text
+from penstock.tasks.emit.rows import Event, OutsideRows, json_text
 
 
 class Encoder:
-    """Makes the bytes of one event: JSON with names, or a line of CSV in the order of the columns."""
+    """Makes a message of each event: JSON with names, a line of CSV in the order of the columns, a record of Avro."""
 
     def __init__(self, format_: OutsideFormat | None, rows: OutsideRows) -> None:
+        self._rows = rows
         self._csv = format_ == "csv"
         self._names = (OPERATION, IDENTITY, *(column.name for column in rows.columns))
+        self._record: Callable[[Mapping[str, Any]], bytes] | None = None
+        if format_ == "avro":
+            from penstock.tasks.connectors.avro import writer
 
-    def __call__(self, event: Event) -> bytes:
+            self._record = writer(rows.avro_schema)
+
+    def __call__(self, batch: pa.RecordBatch) -> Iterator[tuple[Event, bytes]]:
+        """Yields the events of rows that `OutsideRows.of` made, each with its bytes."""
+        if self._record is None:
+            for event in self._rows.events(batch):
+                yield event, self._text(event)
+        else:
+            for event, record in self._rows.records(batch):
+                yield event, self._record(record)
+
+    def _text(self, event: Event) -> bytes:
         if not self._csv:
             return json_text(event.named).encode()
         line = io.StringIO()

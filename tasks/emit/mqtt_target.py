@@ -15,13 +15,12 @@ class MqttTarget:
 
     def __init__(self, publisher: Publisher, plan: OutsidePlan, rows: OutsideRows) -> None:
         self._plan = plan
-        self._rows = rows
         self._encode = Encoder(plan.format, rows)
         self._publisher = publisher
 
     def deliver(self, delivery: Delivery) -> None:
-        messages = ((filled_in(self._plan.place, event.values), self._encode(event))
-                    for event in self._rows.events(delivery.rows))
+        messages = ((filled_in(self._plan.place, event.values), payload)
+                    for event, payload in self._encode(delivery.rows))
         refuse(self._publisher.publish(messages, self._plan.qos))
 
     def close(self) -> None:

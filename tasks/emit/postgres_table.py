@@ -8,7 +8,6 @@ from functools import cached_property
 
 from penstock.planner.stream import SinkPlan
 from penstock.planner.stream_outside import columns_outside, key_names
-from penstock.sql.schema import Column
 from penstock.sql.types import DataType, Kind
 
 _TYPES: dict[Kind, str] = {
@@ -62,10 +61,8 @@ class PostgresTable:
     """
 
     def __init__(self, sink: SinkPlan) -> None:
-        names = columns_outside(sink)
-        known: dict[str, Column] = {column.name: column for column in (*sink.columns, *sink.tags)}
         self.path = tuple(sink.table.split("."))
-        self.columns = tuple((name, postgres_type(known[name].type)) for name in names)
+        self.columns = tuple((column.name, postgres_type(column.type)) for column in columns_outside(sink))
         self.key = key_names(sink)
         self.deleted_by = self.key[:len(sink.tags) + 1]  # a delete is of all second keys at a time
         self._groups = len(sink.tags)

@@ -16,12 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.planner.stream import SinkPlan
-from penstock.planner.stream_outside import columns_outside
+from penstock.planner.stream_outside import IDENTITY, OPERATION, avro_schema, columns_outside
 from penstock.sql.schema import Column
 from penstock.sql.types import UNITS_PER_SECOND, Kind
 from penstock.tasks.messages import ResultChild, ResultWrite
 
-OPERATION, IDENTITY = "_op", "_id"
 UPSERT, DELETE = "upsert", "delete"
 _DELETED = 1
 _DIGEST_BYTES = 12
@@ -53,10 +52,8 @@ class OutsideRows:
         """`stream`: its name, which is part of every id."""
         self._sink = sink
         self._stream = stream
-        by_name = {column.name: column for column in sink.columns}
         self._tags = len(sink.tags)
-        self.columns: tuple[Column, ...] = (
-            *sink.tags, *(by_name[name] for name in columns_outside(sink)[self._tags:]))
+        self.columns = columns_outside(sink)
         self.schema = pa.schema([
             pa.field(OPERATION, pa.uint8()),
             *(pa.field(column.name, column.type.arrow()) for column in self.columns)])
@@ -105,6 +102,19 @@ class OutsideRows:
         found = [event.named for event in self.events(rows)]
         return pa.table({name: pa.array([event.get(name) for event in found]) for name in names})
 
+    @property
+    def avro_schema(self) -> dict[str, Any]:
+        return avro_schema(self._sink)
+
+    def records(self, rows: pa.RecordBatch) -> Iterator[tuple[Event, dict[str, Any]]]:
+        """Yields the events of rows, each with its record of Avro: times are numbers, bytes are bytes."""
+        names = [column.name for column in self.columns]
+        columns = [_native_values(rows.column(n), column) for n, column in enumerate(self.columns, 1)]
+        for event, *values in zip(self.events(rows), *columns, strict=True):
+            found = dict(zip(names, values, strict=True)) if event.operation == UPSERT else {
+                name: value for name, value in zip(names, values, strict=True) if name in event.values}
+            yield event, {OPERATION: event.operation, IDENTITY: event.id, **found}
+
     def _tags_of(self, children: Sequence[ResultChild]) -> list[pa.Array]:
         arrays = []
         for n, tag in enumerate(self._sink.tags):
@@ -117,6 +127,14 @@ class OutsideRows:
 def json_text(value: object) -> str:
     """Returns compact JSON of values as `Event` has them."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+
+
+def _native_values(values: pa.Array, column: Column) -> list[Any]:
+    if column.type.kind is Kind.TIMESTAMP:
+        return list(values.view(pa.int64()).to_pylist())
+    if column.type.kind is Kind.UBIGINT:
+        return [None if one is None else Decimal(one) for one in values.to_pylist()]
+    return list(values.to_pylist())
 
 
 def plain_values(values: pa.Array, column: Column) -> list[Any]:

@@ -6,9 +6,10 @@ import hashlib
 from collections.abc import Sequence
 
 from penstock.common.errors import ContentRefusedError, RowRefusedError
+from penstock.planner.stream_outside import IDENTITY
 from penstock.tasks.connectors.webhook import Poster
 from penstock.tasks.emit.courier import Delivery
-from penstock.tasks.emit.rows import IDENTITY, Event, OutsideRows, json_text
+from penstock.tasks.emit.rows import Event, OutsideRows, json_text
 
 
 class WebhookTarget:
