@@ -616,8 +616,8 @@ class _Planner:
                                 hint=did_you_mean(name.name, self.catalog.outside_names()))
         keys = [key for key in self.keys if key.partitions]
         selected: dict[Field, str] = {}
-        for item, _ in projections[1:]:
-            key = next((key for key in keys if self._is_key(item.expression, key)), None)
+        for item, value in projections[1:]:
+            key = next((key for key in keys if self._is_key(item.expression, value, key)), None)
             if key is not None:
                 selected.setdefault(key.field, item.name)
         others = [item.name for item, _ in projections if item.name not in selected.values()]
@@ -647,10 +647,12 @@ class _Planner:
             avro_schema(sink)  # names that it can't have are told now
         return sink, casts
 
-    def _is_key(self, node: exp.Expression, key: Key) -> bool:
+    def _is_key(self, node: exp.Expression, value: SqlExpr, key: Key) -> bool:
         """Whether what is selected is a key of PARTITION BY. Two tables of a join may have a column of that name."""
         if not isinstance(node, exp.Column):
             return False
+        if self.lookup is not None:
+            return value.sql in (key.field.name, key.sql)
         if self.join is None or key.item is None or (not node.table and node.name == key.item.alias):
             return node.name in key.names
         scope = self.join.join.scope

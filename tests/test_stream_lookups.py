@@ -315,6 +315,22 @@ def test_what_is_no_list_of_tags_is_refused(source: str, words: str) -> None:
                     "on m.g = t.g partition by m.tbname")
 
 
+def test_keys_of_both_tables_keep_apart() -> None:
+    """A column that both tables have may be a key of each; outside, each has the name that it is selected by."""
+    with Bed(1, []) as bed:
+        bed.execute("create connection pg type postgres with (host='127.0.0.1', database='d', username='u')")
+        lines = [row[0] for row in bed.rows(
+            "explain create stream s into connection pg (table 't') as select _wstart, m.k, w.k wk, count(*) n "
+            "from d.m m join d.w w on m.g = w.k partition by w.k, m.k interval(1s)")]
+        assert "Columns there: wk, k, _wstart, n" in lines
+        bed.execute("create stream s trigger at_once into d.o as select _wstart, m.k, w.k wk, count(*) n "
+                    "from d.m m join d.w w on m.g = w.k partition by w.k, m.k interval(10a)")
+        bed.know(1, None, None)
+        bed.insert([(1, 0, 7)])
+        bed.run()
+        assert bed.rows("select k, wk, n from d.o") == [(7, 1, 1)]
+
+
 def test_plans_tell_of_lookups() -> None:
     """EXPLAIN says what is looked up in, by what, where, and how old it may be."""
     with Bed(1, []) as bed:
