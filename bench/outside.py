@@ -313,8 +313,8 @@ class Run:
             connection = (f"CREATE CONNECTION broker TYPE mqtt WITH (url='{broker.url}', "
                           f"username='{broker.username}', password='env:BROKER')")
         stack.callback(self._sender.close)
-        self._store = store.connect()
-        stack.callback(self._store.close)
+        self._connect_store = store.connect
+        self._store = stack.enter_context(store.connect())
         plant.execute(
             *TABLES, connection,
             f"CREATE CONNECTION store TYPE postgres WITH (host='127.0.0.1', port='{store.port}', "
@@ -413,6 +413,7 @@ class Run:
 
     def story(self) -> str:
         """What the engine says of itself."""
+        self._store = self._connect_store()  # the other one may be in the midst of a statement
         lines = [f"{self._sent * PER_SECOND:,} messages sent, {self._results():,} results in PostgreSQL"]
         for statement in ("SHOW STREAMS", "SHOW INGESTS", "SHOW CONNECTIONS", *ROWS):
             try:
