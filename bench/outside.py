@@ -42,6 +42,8 @@ from penstock.common.errors import PenstockError  # noqa: E402
 METERS, SITES = 100, 10
 PER_SECOND = METERS + SITES
 WINDOW_S = 10
+CLOSING_S = 3
+"""So many seconds of messages behind a window close it: two of the watermark, one in which rows find partners."""
 BEGIN_MS = 1_700_000_000_000
 _STORY_S, _LAST_ROWS_S = 60, 30.0
 _PARTITIONS = 16
@@ -311,8 +313,8 @@ class Run:
             connection = (f"CREATE CONNECTION broker TYPE mqtt WITH (url='{broker.url}', "
                           f"username='{broker.username}', password='env:BROKER')")
         stack.callback(self._sender.close)
-        self._store = store.connect()
-        stack.callback(self._store.close)
+        self._connect_store = store.connect
+        self._store = stack.enter_context(store.connect())
         plant.execute(
             *TABLES, connection,
             f"CREATE CONNECTION store TYPE postgres WITH (host='127.0.0.1', port='{store.port}', "
@@ -329,8 +331,7 @@ class Run:
             self._send(int(seconds * share))
             act()
         sent_s = time.monotonic() - started
-        # The seconds after them close the last of their windows.
-        self._send(seconds + WINDOW_S)
+        self._send(seconds + CLOSING_S)
         self._await(lambda: self._results() >= seconds // WINDOW_S * SITES)
         done_s = time.monotonic() - started
         print(f"{seconds * PER_SECOND:,} messages by {options.broker}: sent in {sent_s:.1f} s, all results in "
@@ -339,7 +340,7 @@ class Run:
         latency = "-"
         if delays:
             latency = f"{statistics.median(delays):.0f} ms ({len(delays)})"
-            print(f"a window's results after its last message: median {latency}, longest {max(delays):.0f} ms")
+            print(f"a window's results after what closes it: median {latency}, longest {max(delays):.0f} ms")
         lost = self.lost_rows(_LAST_ROWS_S)
         results, wrong = self.wrong_results()
         print(f"load average {load:.1f} at the beginning, {os.getloadavg()[0]:.1f} at the end")
@@ -351,11 +352,15 @@ class Run:
         return 1 if lost or wrong else 0
 
     def _delay_ms(self) -> float:
-        """Sends one more window; returns how long its results take after the last message that closes it."""
-        self._send(self._sent + WINDOW_S)
+        """Sends one more window; returns how long its results take once what closes it is being sent."""
+        self._send(self._sent + WINDOW_S - 1)
         moment = time.monotonic()
-        self._await(lambda: self._results() >= (self._sent // WINDOW_S - 1) * SITES)
+        self._send(self._sent + 1)
+        self._await(lambda: self._results() >= self._closed() * SITES)
         return (time.monotonic() - moment) * 1000
+
+    def _closed(self) -> int:
+        return (self._sent - CLOSING_S) // WINDOW_S
 
     def _acts(self) -> list[tuple[float, Callable[[], object]]]:
         nothing = (1.0, lambda: None)
@@ -408,6 +413,7 @@ class Run:
 
     def story(self) -> str:
         """What the engine says of itself."""
+        self._store = self._connect_store()  # the other one may be in the midst of a statement
         lines = [f"{self._sent * PER_SECOND:,} messages sent, {self._results():,} results in PostgreSQL"]
         for statement in ("SHOW STREAMS", "SHOW INGESTS", "SHOW CONNECTIONS", *ROWS):
             try:
@@ -432,7 +438,7 @@ class Run:
 
     def wrong_results(self) -> tuple[int, int]:
         """Compares the windows that are closed with DuckDB's; returns how many results there are, and differ."""
-        closed = self._sent // WINDOW_S - 1
+        closed = self._closed()
         answer = {row[:2]: row[2:] for row in duckdb.execute(ANSWER, [closed * WINDOW_S]).fetchall()}
         found = {(int(row[0]), int(row[1])): tuple(map(int, row[2:])) for row in self._store.execute(FOUND).fetchall()}
         found = {key: row for key, row in found.items() if key[0] < closed}

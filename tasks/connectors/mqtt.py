@@ -29,7 +29,9 @@ _CONTENT = frozenset({
 })
 
 
-def new_client(connection: OpenedConnection, client_id: str, **options: Any) -> Client:
+def new_client(
+    connection: OpenedConnection, client_id: str, kind: type[Client] = Client, **options: Any
+) -> Client:
     """Returns a client that isn't connected yet. `client_id` is taken where the connection names none.
 
     `options`: what paho's Client takes further, such as `clean_session`. Raises ConnectionFailedError if the file of
@@ -37,7 +39,7 @@ def new_client(connection: OpenedConnection, client_id: str, **options: Any) -> 
     """
     given = connection.options
     version = MQTTProtocolVersion.MQTTv5 if given["version"] == "5" else MQTTProtocolVersion.MQTTv311
-    client = Client(CallbackAPIVersion.VERSION2, given.get("client_id", client_id), protocol=version, **options)
+    client = kind(CallbackAPIVersion.VERSION2, given.get("client_id", client_id), protocol=version, **options)
     if "username" in given:
         client.username_pw_set(given["username"], given.get("password"))
     if urlsplit(given["url"]).scheme == "mqtts":

@@ -11,6 +11,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import ContentRefusedError, OutsideError, PenstockError
 from penstock.tasks.connectors.libraries import importing
 from penstock.tasks.connectors.mqtt import connect_later, new_client, outside_error
+from penstock.tasks.connectors.mqtt_reading import ReadingClient
 from penstock.tasks.messages_in import MessageBatch, Positions
 from penstock.tasks.task import IngestDeployment
 
@@ -50,7 +51,8 @@ class MqttConsumer:
         self._reached = False
         self._five = self._connection.options["version"] == "5"
         options: dict[str, Any] = {} if self._five else {"clean_session": False}
-        self._client = new_client(self._connection, f"penstock-{deployment.name}", manual_ack=True, **options)
+        self._client = new_client(
+            self._connection, f"penstock-{deployment.name}", ReadingClient, manual_ack=True, **options)
         self._client.on_connect = self._on_connect
         self._client.on_connect_fail = self._on_connect_fail
         self._client.on_disconnect = self._on_disconnect
