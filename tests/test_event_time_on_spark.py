@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from waiting import wait_until
 
 import penstock
 from penstock.common.clock import SystemClock
+
+pytestmark = pytest.mark.spark
 
 
 def test_what_workers_leave_out_is_seen_and_tried_again(con: Any) -> None:

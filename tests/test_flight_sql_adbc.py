@@ -13,12 +13,13 @@ import adbc_driver_flightsql.dbapi
 import pyarrow as pa
 import pytest
 from adbc_driver_manager import ProgrammingError
+from conftest import times
 from serve_kit import CREATE_SLOW_FUNCTION, Served, add_slow_function, served
 from waiting import wait_until
 
 import penstock
 
-CONNECTIONS = 200
+CONNECTIONS = times(50, 200)
 T0 = 1_700_000_000_000
 
 
@@ -173,7 +174,7 @@ def test_cancel(con: Any, server: Served) -> None:
 
 
 def test_many_connections(server: Served) -> None:
-    """Two hundred clients at once each get what is theirs."""
+    """Many clients at once each get what is theirs."""
     with connect(server) as con:
         do(con, "CREATE DATABASE crowd VGROUPS 2", "CREATE STABLE crowd.s (ts TIMESTAMP, v INT) TAGS (n INT)")
     together = threading.Barrier(CONNECTIONS)
@@ -188,7 +189,7 @@ def test_many_connections(server: Served) -> None:
     with ThreadPoolExecutor(CONNECTIONS) as visitors:
         assert list(visitors.map(visit, range(CONNECTIONS))) == [[(number, number)] for number in range(CONNECTIONS)]
     with connect(server) as con:
-        assert rows_of(con, "SELECT count(*), sum(v) FROM crowd.s") == [(200, sum(range(200)))]
+        assert rows_of(con, "SELECT count(*), sum(v) FROM crowd.s") == [(CONNECTIONS, sum(range(CONNECTIONS)))]
 
 
 def test_logins(tmp_path: Path) -> None:
