@@ -15,6 +15,7 @@ from embedded import Embedded
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+import penstock.tasks.connectors
 from penstock.common.clock import ManualClock
 from penstock.common.connection import KINDS, RULES, Connection, OpenedConnection, checked_kind, checked_options, opened
 from penstock.common.errors import (
@@ -332,7 +333,9 @@ def test_only_admins_change_and_test_connections() -> None:
 
 def test_a_library_that_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without psycopg everything else works, and a test says what to install."""
+    # Another test may have imported it: then the package has it too.
     monkeypatch.delitem(sys.modules, "penstock.tasks.connectors.postgres", raising=False)
+    monkeypatch.delattr(penstock.tasks.connectors, "postgres", raising=False)
     monkeypatch.setitem(sys.modules, "psycopg", None)
     engine = Embedded(tmp_path)
     try:
