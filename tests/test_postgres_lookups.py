@@ -62,6 +62,19 @@ def test_types_of_columns(postgres: Postgres, fleet: Any, tmp_path: Path) -> Non
             (1, 7)]
 
 
+def test_many_rows_are_read_in_pieces(postgres: Postgres, fleet: Any, tmp_path: Path,
+                                      monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of them come, and of more than are kept none."""
+    monkeypatch.setattr("penstock.tasks.connectors.postgres_tables._ROWS_AT_ONCE", 7)
+    fleet.execute("CREATE TABLE fleet.many AS SELECT n, n * 2 AS twice FROM generate_series(1, 100) n")
+    with Bed(postgres, tmp_path / "p") as bed:
+        query = "select count(*), sum(n), sum(twice) from connection pg (table 'fleet.many')"
+        assert bed.rows(query) == [(100, 5050, 10100)]
+        monkeypatch.setattr("penstock.tasks.connectors.postgres_tables.ROWS_MAX", 99)
+        with pytest.raises(NotSupportedError, match="more than 99 rows"):
+            bed.execute(query)
+
+
 def test_streams_find_what_queries_find(postgres: Postgres, fleet: Any, tmp_path: Path) -> None:
     """Whichever side of the join the table outside is, and with groups of what is found there."""
     with Bed(postgres, tmp_path / "p") as bed:

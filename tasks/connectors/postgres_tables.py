@@ -13,9 +13,11 @@ from penstock.sql.schema import Column
 from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, UNITS_PER_SECOND, DataType, Kind, timestamp
 from penstock.tasks.compute import block_type
 from penstock.tasks.connectors.postgres import connect, translating
+from penstock.tasks.emit.postgres_table import quoted
 
 ROWS_MAX = 1_000_000
 """Of more rows nobody keeps a copy."""
+_ROWS_AT_ONCE = 50_000
 _TEXT_LENGTH = 1024
 """Characters of texts that PostgreSQL doesn't bound."""
 _TYPES: dict[str, DataType] = {
@@ -35,7 +37,7 @@ def describe(connection: OpenedConnection, name: str) -> tuple[Column, ...]:
     Raises TargetMissingError if there is none, OutsideErrors.
     """
     with connect(connection, autocommit=True) as server, translating(connection):
-        found = server.execute(_COLUMNS, (_quoted(*name.split(".")),)).fetchall()
+        found = server.execute(_COLUMNS, (quoted(*name.split(".")),)).fetchall()
     if not found:
         raise TargetMissingError(f"table {name} does not exist there", hint="write 'table' or 'schema.table'")
     return tuple(Column(column, _type(kind, length), column) for column, kind, length in found)
@@ -48,15 +50,23 @@ def read(connection: OpenedConnection, name: str, columns: Sequence[tuple[str, D
     OutsideErrors.
     """
     values = ", ".join(_value(column, kind) for column, kind in columns)
-    query = f"SELECT {values} FROM {_quoted(*name.split('.'))} LIMIT {ROWS_MAX + 1}"
-    with connect(connection, autocommit=True) as server, translating(connection):
-        server.execute(f"SET statement_timeout = {round(connection.timeout_s * 1000)}".encode())
-        rows: list[tuple[Any, ...]] = server.execute(query.encode()).fetchall()
-    if len(rows) > ROWS_MAX:
-        raise NotSupportedError(f"table {name} has more than {ROWS_MAX} rows: no copy is kept of so many",
-                                hint="look up in a view of those that are needed")
-    arrays = [pa.array([row[n] for row in rows], block_type(kind)) for n, (_, kind) in enumerate(columns)]
-    return pa.table(arrays, names=[column for column, _ in columns])
+    query = f"SELECT {values} FROM {quoted(*name.split('.'))} LIMIT {ROWS_MAX + 1}"
+    schema = pa.schema([(column, block_type(kind)) for column, kind in columns])
+    pieces: list[pa.RecordBatch] = []
+    with connect(connection) as server, translating(connection), server.cursor("rows") as cursor:
+        server.execute(f"SET LOCAL statement_timeout = {round(connection.timeout_s * 1000)}".encode())
+        cursor.execute(query.encode())
+        while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+            pieces.append(_batch(rows, schema))
+            if sum(piece.num_rows for piece in pieces) > ROWS_MAX:
+                raise NotSupportedError(f"table {name} has more than {ROWS_MAX} rows: no copy is kept of so many",
+                                        hint="look up in a view of those that are needed")
+    return pa.Table.from_batches(pieces, schema)
+
+
+def _batch(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.record_batch([pa.array([row[n] for row in rows], field.type) for n, field in enumerate(schema)],
+                           schema=schema)
 
 
 def _type(kind: str, length: int | None) -> DataType:
@@ -65,7 +75,7 @@ def _type(kind: str, length: int | None) -> DataType:
 
 def _value(column: str, kind: DataType) -> str:
     """Returns SQL of a column as its type has it; one that has become of another type is cast, or fails."""
-    name = _quoted(column)
+    name = quoted(column)
     match kind.kind:
         case Kind.TIMESTAMP:
             assert kind.precision is not None
@@ -79,7 +89,3 @@ def _value(column: str, kind: DataType) -> str:
             return f"{name}::double precision"
         case _:
             return f"{name}::text"
-
-
-def _quoted(*names: str) -> str:
-    return ".".join('"' + name.replace('"', '""') + '"' for name in names)
