@@ -1,8 +1,9 @@
 """Measures streams over joins in one process, without Spark: `python -m bench.joins`.
 
 One JSON line per case. Both sides' rows are in the log before the tasks are driven, in one thread, to the end; rows of
-both sides count. `latency`: rows of both sides are written, a few at a time, and the tasks are driven after each: from
-the end of the write to the result's. Each run checks how many results there are.
+both sides count. In lookups, which are in a table of 10,000 rows, those count that look up, as in the stream beside
+them that looks nothing up. `latency`: rows of both sides are written, a few at a time, and the tasks are driven after
+each: from the end of the write to the result's. Each run checks how many results there are.
 """
 
 from __future__ import annotations
@@ -34,6 +35,14 @@ CASES = {
     "windows": f"SELECT _wstart, count(*), avg(b.v) FROM s a JOIN t b ON {NEAR} PARTITION BY a.k INTERVAL(10s)",
 }
 
+LOOKUPS = {
+    "lookup": "SELECT a.ts, a.v, w.site FROM s a LEFT JOIN w ON a.k = w.k PARTITION BY a.tbname",
+    "lookup, windows": "SELECT _wstart, count(*), avg(a.v) FROM s a JOIN w ON a.k = w.k PARTITION BY w.site "
+                       "INTERVAL(10s)",
+    "no lookup, windows": "SELECT _wstart, count(*), avg(v) FROM s PARTITION BY k INTERVAL(10s)",
+}
+PLACES = 10_000
+
 
 class Pair(Sandbox):
     """Two super tables of 100 tables each in one vnode; table n of both sides has the key n."""
@@ -44,6 +53,8 @@ class Pair(Sandbox):
                 f"CREATE STABLE {side} (ts TIMESTAMP, v INT, k INT) TAGS (g INT)" for side in "st"), *(
                 f"CREATE TABLE {side}{n} USING {side} TAGS ({n})" for side in "st" for n in range(TABLES))):
             self.execute(statement)
+        self.execute("CREATE TABLE w (ts TIMESTAMP, k INT, site INT)")
+        self.execute("INSERT INTO w VALUES " + " ".join(f"({FIRST_MS + n}, {n}, {n % TABLES})" for n in range(PLACES)))
         self.execute(f"CREATE STREAM x TRIGGER {trigger} INTO o AS {query}")
         database = self.engine.catalog.database("d")
         assert database is not None
@@ -74,23 +85,24 @@ class Pair(Sandbox):
 
 def throughput(name: str, trigger: str, rows: int) -> dict[str, object]:
     """Returns rows per second, by the clock and by the processor."""
-    with Pair(CASES[name], trigger) as pair:
+    sides = 2 if name in CASES else 1
+    with Pair((CASES | LOOKUPS)[name], trigger) as pair:
         for first in range(0, rows, PER_INSERT):
             pair.write(first, min(rows, first + PER_INSERT))
         started, worked = time.perf_counter(), time.process_time()
         pair.run()
         seconds, busy = time.perf_counter() - started, time.process_time() - worked
         found = pair.results()
-    if found < (rows // TABLES - 10) * (TABLES if name != "windows" else TABLES / 10) * 0.9:
+    if found < (rows // TABLES - 10) * (TABLES if "windows" not in name else TABLES / 10) * 0.9:
         raise SystemExit(f"{name}: only {found} results")
-    return {"case": name, "trigger": trigger, "rows": 2 * rows, "rows_per_s": round(2 * rows / seconds),
-            "rows_per_cpu_s": round(2 * rows / busy), "results": found}
+    return {"case": name, "trigger": trigger, "rows": sides * rows, "rows_per_s": round(sides * rows / seconds),
+            "rows_per_cpu_s": round(sides * rows / busy), "results": found}
 
 
 def latency(name: str, trigger: str) -> dict[str, object]:
     """Returns from the write of one row per table to the result of what it made final."""
     taken: list[float] = []
-    with Pair(CASES[name], trigger) as pair:
+    with Pair((CASES | LOOKUPS)[name], trigger) as pair:
         for probe in range(PROBES):
             pair.write(probe * TABLES, (probe + 1) * TABLES)
             started = time.perf_counter()
@@ -102,8 +114,8 @@ def latency(name: str, trigger: str) -> dict[str, object]:
 
 
 def measured(rows: int) -> Iterator[dict[str, object]]:
-    for name in CASES:
-        for trigger in ("WINDOW_CLOSE", "AT_ONCE"):
+    for name in (*CASES, *LOOKUPS):
+        for trigger in ("AT_ONCE",) if name == "lookup" else ("WINDOW_CLOSE", "AT_ONCE"):
             yield {**throughput(name, trigger, rows), **latency(name, trigger)}
 
 
