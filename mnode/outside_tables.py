@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import pyarrow as pa
 
@@ -11,6 +12,8 @@ from penstock.common.errors import NotSupportedError, OutsideError
 from penstock.mnode.connections import Connections
 from penstock.sql.schema import Column, Table
 from penstock.sql.types import DataType
+
+T = TypeVar("T")
 
 
 class OutsideTables:
@@ -24,9 +27,7 @@ class OutsideTables:
         opened = self._opened(connection)
         from penstock.tasks.connectors.postgres_tables import describe  # its library is needed by who reads outside
 
-        with _Noted(self._connections, opened):
-            columns = describe(opened, name)
-        return outside_table(connection, name, columns)
+        return outside_table(connection, name, self._told(opened, lambda: describe(opened, name)))
 
     def rows(self, table: Table, columns: Sequence[Column]) -> pa.Table:
         """Returns columns of all rows, timestamps as integers in the units of their type. Raises as `table`."""
@@ -34,8 +35,7 @@ class OutsideTables:
         from penstock.tasks.connectors.postgres_tables import read
 
         wanted: list[tuple[str, DataType]] = [(column.name, column.type) for column in columns]
-        with _Noted(self._connections, opened):
-            return read(opened, table.name, wanted)
+        return self._told(opened, lambda: read(opened, table.name, wanted))
 
     def _opened(self, name: str) -> OpenedConnection:
         connection = self._connections.find(name)
@@ -44,20 +44,15 @@ class OutsideTables:
                                     hint="only those of TYPE postgres have")
         return self._connections.open(name)
 
-
-class _Noted:
-    """Has SHOW CONNECTIONS say how the block went."""
-
-    def __init__(self, connections: Connections, opened: OpenedConnection) -> None:
-        self._connections = connections
-        self._opened = opened
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, OutsideError):
-            self._connections.note(self._opened, error)
+    def _told(self, opened: OpenedConnection, ask: Callable[[], T]) -> T:
+        """Returns the answer, and has SHOW CONNECTIONS say how it went; errors say which connection it is."""
+        try:
+            answer = ask()
+        except OutsideError as error:
+            self._connections.note(opened, error)
+            raise type(error)(f"connection {opened.name}: {error.message}", hint=error.hint) from None
+        self._connections.note(opened, None)
+        return answer
 
 
 def outside_table(connection: str, name: str, columns: Sequence[Column]) -> Table:

@@ -134,7 +134,7 @@ def test_a_server_that_is_away_is_said(tmp_path: Path) -> None:
     with TestBed() as bed:
         bed.execute("create connection pg type postgres with (host='127.0.0.1', port='1', database='d', username='u', "
                     "timeout='1s')")
-        with pytest.raises(ConnectionFailedError, match="unreachable"):
+        with pytest.raises(ConnectionFailedError, match="connection pg: unreachable"):
             bed.execute("select * from connection pg (table 't')")
 
 
