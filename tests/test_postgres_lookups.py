@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,11 @@ from waiting import wait_until
 
 import penstock
 from penstock.common.errors import ConnectionFailedError, InUseError, NotFoundError, NotSupportedError, PenstockError
+from penstock.shell.script import SqlText, split_all
+from penstock.sql.parser import parse_one
+from penstock.sql.statements import CreateIngest
+
+ROOT = Path(__file__).resolve().parent.parent
 
 JOINED = ("select m.ts, p.site, p.since, p.limit_ from d.m m left join connection pg (table 'fleet.devices') p "
           "on m.dev = p.id")
@@ -111,6 +117,34 @@ def test_a_restart_needs_no_server(postgres: Postgres, fleet: Any, tmp_path: Pat
         bed.execute(f"alter connection pg set (port='{postgres.port}')")
         bed.insert((2, "b"))
         assert bed.rows("select ts, site from d.o") == [(1, "north"), (2, "south")]
+
+
+def test_the_readme_leads_from_a_broker_into_postgres(postgres: Postgres, tmp_path: Path) -> None:
+    """The statements of the README work; its messages are rows here, and its server is the test's."""
+    [text] = re.findall(r"^```sql\n(.*?)^```", (ROOT / "README.md").read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    (tmp_path / "secret").write_text(postgres.password)
+    text = text.replace("host='127.0.0.1', database='plant', username='pen', password='file:/run/secrets/store'", (
+        f"host='127.0.0.1', port='{postgres.port}', sslmode='disable', database='{postgres.database}', "
+        f"username='{postgres.username}', password='file:{tmp_path / 'secret'}'"))
+    with postgres.connect() as session, TestBed() as bed:
+        session.execute("DROP TABLE IF EXISTS devices, load_of_sites")
+        session.execute("CREATE TABLE devices (id int, site text)")
+        session.execute("INSERT INTO devices VALUES (7, 'north'), (8, 'south')")
+        bed.all("create database plant", "use plant")
+        for piece in split_all(text):
+            assert isinstance(piece, SqlText)
+            if isinstance(parse_one(piece.text), CreateIngest):
+                planned = [row[0] for row in bed.rows(f"explain {piece.text}")]
+                assert "Ingest from kafka connection hall (meters)" in planned[0]
+            else:
+                bed.execute(piece.text)
+        for device, amps in ((7, 1.0), (8, 4.0), (7, 3.0), (9, 5.0)):
+            bed.execute(f"insert into `{device}` using meters tags ({device}) values ({T0 + int(amps)}, {amps})")
+        for device in (7, 8, 9):
+            bed.execute(f"insert into `{device}` values ({T0 + 120_000}, 0)")
+        bed.run()
+        assert session.execute("SELECT site, amps FROM load_of_sites ORDER BY 1").fetchall() == [
+            ("north", 2.0), ("south", 4.0)]
 
 
 @pytest.mark.parametrize(("statement", "error", "words"), [
