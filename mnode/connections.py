@@ -165,9 +165,9 @@ class Connections:
         """Notes how a test or, with `user`, a use of a connection went, unless its options have changed since."""
         self._note(connection.name, connection.version, user, "" if problem is None else problem_text(problem))
 
-    def note_contact(self, user: str, name: str, contact: Contact) -> None:
+    def note_contact(self, user: str, contact: Contact) -> None:
         """Notes how the tasks of a stream or an ingest fare, unless the connection's options have changed since."""
-        self._note(name, contact.version, user, contact.problem)
+        self._note(contact.connection, contact.version, user, contact.problem)
 
     def _note(self, name: str, version: int, user: str, problem: str) -> None:
         known = self._catalog.connection(name)
@@ -230,10 +230,23 @@ def _worst(fares: Sequence[Health]) -> Health:
                default=Health())
 
 
-def worst_contact(statuses: Iterable[TaskStatus]) -> Contact | None:
-    """Returns how a stream or an ingest fares with its connection: what keeps one of its tasks from it, if any."""
-    contacts = [status.contact for status in statuses if status.contact is not None]
-    return max(contacts, key=lambda contact: bool(contact.problem), default=None)
+def tell_contacts(
+    statuses: Iterable[TaskStatus], told: dict[str, Contact], tell: Callable[[Contact], None]
+) -> None:
+    """Tells how a stream or an ingest fares with each of its connections, where that isn't what was `told` last.
+
+    That is what keeps one of its tasks from it, if any.
+    """
+    worst: dict[str, Contact] = {}
+    for status in statuses:
+        contact = status.contact
+        if contact is not None and (contact.connection not in worst
+                                    or (contact.problem and not worst[contact.connection].problem)):
+            worst[contact.connection] = contact
+    for name, contact in worst.items():
+        if told.get(name) != contact:
+            told[name] = contact
+            tell(contact)
 
 
 def problem_text(problem: PenstockError) -> str:

@@ -26,7 +26,7 @@ from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
-from penstock.mnode.connections import worst_contact
+from penstock.mnode.connections import tell_contacts
 from penstock.mnode.executor_keeper import ExecutorKeeper, Scale
 from penstock.mnode.groups import GroupMachine, GroupSettings, GroupState, StreamState
 from penstock.mnode.memory_watch import Holding, MemoryWatch, Place
@@ -169,9 +169,9 @@ class RunningStream:
     aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
     state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
     `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is reached by,
-    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; `note_contact` hears
-    how its tasks fare there, each time that this has changed. `lookup_connection` and `note_lookup` are of the server
-    that its rows look up in.
+    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; so does
+    `lookup_connection`, for what its rows look up in. `note_contact` hears how its tasks fare there, each time that
+    this has changed.
     """
 
     stream_id: int
@@ -194,9 +194,8 @@ class RunningStream:
     company: Company = Company.ANY
     snode_ids: tuple[int, ...] = ()
     connection: Callable[[], OpenedConnection | None] = lambda: None
-    note_contact: Callable[[Contact], None] = lambda contact: None
     lookup_connection: Callable[[], OpenedConnection | None] = lambda: None
-    note_lookup: Callable[[Contact], None] = lambda contact: None
+    note_contact: Callable[[Contact], None] = lambda contact: None
 
     @property
     def connected(self) -> bool:
@@ -270,9 +269,8 @@ class _Entry:
     pause_reason: str = ""
     #: when it was resumed last: its target outside has the whole time again
     resumed_ms: int = 0
-    #: what was said last of how it fares outside, and with the server that its rows look up in
-    contact: Contact | None = None
-    lookup: Contact | None = None
+    #: what was said last of how it fares outside, by connection
+    contacts: dict[str, Contact] = field(default_factory=dict)
     #: RESUME IGNORE UNTREATED came while no attempt ran: the next one skips what it hasn't read
     skip_pending: bool = False
     deployment: Deployment | None = None
@@ -948,15 +946,7 @@ class StreamController:
         if not entry.stream.connected:
             return
         statuses = self._monitor.statuses_of(entry.stream.stream_id)
-        looking = [] if isinstance(plan, IngestPlan) else [one for one in statuses if one.task.level == "source"]
-        contact = worst_contact(looking)
-        if contact is not None and contact != entry.lookup:
-            entry.lookup = contact
-            entry.stream.note_lookup(contact)
-        contact = worst_contact([status for status in statuses if status not in looking])
-        if contact is not None and contact != entry.contact:
-            entry.contact = contact
-            entry.stream.note_contact(contact)
+        tell_contacts(statuses, entry.contacts, entry.stream.note_contact)
         outside = None if isinstance(plan, IngestPlan) else plan.sink.outside
         away = next((status for status in statuses if status.trouble_since_ms is not None), None)
         if outside is None or away is None or away.trouble_since_ms is None:

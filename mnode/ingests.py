@@ -315,7 +315,7 @@ class Ingests:
             queues=queue_counts(task_edges(plan, ingest.id, len(vgroup_ids)), nodes),
             checkpoint_interval_s=self._config.ingest_checkpoint_interval,
             connection=lambda: self._connections.open_for(user, plan.connection),
-            note_contact=lambda contact: self._connections.note_contact(user, plan.connection, contact),
+            note_contact=lambda contact: self._connections.note_contact(user, contact),
         ))
 
     def _next_attempt(self, ingest_id: int) -> int:

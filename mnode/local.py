@@ -13,7 +13,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import CheckpointDamagedError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
-from penstock.mnode.connections import worst_contact
+from penstock.mnode.connections import tell_contacts
 from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport, newest_or_recovered
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
@@ -50,7 +50,7 @@ class _Entry:
     failure: str = ""
     damaged: dict[int, str] = field(default_factory=dict)
     acknowledged: list[TaskCheckpoint] = field(default_factory=list)
-    contact: Contact | None = None
+    contacts: dict[str, Contact] = field(default_factory=dict)
 
 
 class LocalController:
@@ -148,10 +148,7 @@ class LocalController:
                 progressed |= self._step(entry)
         for entry in self._entries.values():
             if entry.stream.connected and entry.running is not None:
-                contact = worst_contact(entry.running.statuses())
-                if contact is not None and contact != entry.contact:
-                    entry.contact = contact
-                    entry.stream.note_contact(contact)
+                tell_contacts(entry.running.statuses(), entry.contacts, entry.stream.note_contact)
 
     def checkpoint(self) -> None:
         """Takes a checkpoint of every stream, in the middle of its work, and commits it."""

@@ -56,15 +56,15 @@ _QUEUE_GAUGES = (
     ("penstock_task_queue_peak_bytes", "The most that ever was in the queue.", "peak"),
 )
 _INGEST_COUNTERS = (
-    ("penstock_ingest_messages", "Messages that rows were made of, or that were left out.", "messages", 1),
-    ("penstock_ingest_refused_messages", "Messages that can't be used, and were left out.", "errors", 1),
-    ("penstock_ingest_bytes", "Bytes of the messages.", "bytes", 1),
-    ("penstock_ingest_rows", "Rows made of messages.", "rows", 1),
-    ("penstock_ingest_unknown_field_rows", "Rows with fields that no column takes.", "unknown_fields", 1),
-    ("penstock_ingest_restarts", "Attempts after the first since the engine started.", "restarts", 1),
+    ("penstock_ingest_messages", "Messages that rows were made of, or that were left out.", "messages"),
+    ("penstock_ingest_refused_messages", "Messages that can't be used, and were left out.", "errors"),
+    ("penstock_ingest_bytes", "Bytes of the messages.", "bytes"),
+    ("penstock_ingest_rows", "Rows made of messages.", "rows"),
+    ("penstock_ingest_unknown_field_rows", "Rows with fields that no column takes.", "unknown_fields"),
+    ("penstock_ingest_restarts", "Attempts after the first since the engine started.", "restarts"),
 )
 _INGEST_GAUGES = (
-    ("penstock_ingest_lag_messages", "Messages that Kafka still has for the ingest.", "lag", 1),
+    ("penstock_ingest_lag_messages", "Messages that Kafka still has for the ingest.", "lag"),
 )
 _LEFT_OUT = (("late", "late_rows"), ("future", "future_rows"), ("error", "error_rows"))
 
@@ -104,18 +104,15 @@ def families(overview: Overview) -> Iterator[Metric]:
                  _VNODE, [
         ((stream["stream_name"], str(mark["node_id"])), _number(mark["event_time_watermark"], 1000))
         for stream in streams for mark in stream["watermarks"]])
-
-
     yield from _of_ingests(overview["ingests"])
 
 
 def _of_ingests(ingests: list[Row]) -> Iterator[Metric]:
     yield _gauge("penstock_ingest_state", "1 for the state that the ingest is in.", (*_INGEST, "state"),
                  [((ingest["ingest_name"], ingest["state"]), 1) for ingest in ingests])
-    for name, text, column, divisor in _INGEST_GAUGES:
-        yield _gauge(name, text, _INGEST, [((i["ingest_name"],), _number(i[column], divisor)) for i in ingests])
-    for name, text, column, divisor in _INGEST_COUNTERS:
-        yield _counter(name, text, _INGEST, [((i["ingest_name"],), _number(i[column], divisor)) for i in ingests])
+    for makes, kinds in ((_gauge, _INGEST_GAUGES), (_counter, _INGEST_COUNTERS)):
+        for name, text, column in kinds:
+            yield makes(name, text, _INGEST, [((i["ingest_name"],), _number(i[column], 1)) for i in ingests])
 
 
 def _of_checkpoints(streams: list[Row]) -> Iterator[Metric]:

@@ -42,6 +42,7 @@ from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
 from penstock.mnode.lookup import TABLE_MISSING, find_table, require_database
 from penstock.mnode.monitor import TaskReport
+from penstock.mnode.outside_tables import outside_table
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
@@ -300,8 +301,8 @@ class Streams:
         if looked_up is not None and looked_up.connection is None:
             return replace(record, other_uid=looked_up.table_uid,
                            other_columns=tuple(column.physical for column in looked_up.columns))
-        if looked_up is not None and looked_up.connection is not None and record.outside_table is None:
-            known = self._catalog.outside_table(looked_up.connection, looked_up.table)
+        if looked_up is not None and looked_up.connection is not None:
+            known = outside_table(looked_up.connection, looked_up.table, looked_up.described)
             return replace(record, outside_table=codec.table_to_json(known, ()))
         if plan.join is None:
             return record
@@ -892,11 +893,8 @@ class Streams:
             company=plan.company,
             snode_ids=nodes.snode_ids,
             connection=lambda: None if outside is None else self._connections.open_for(user, outside.connection),
-            note_contact=lambda contact: None if outside is None else self._connections.note_contact(
-                user, outside.connection, contact),
             lookup_connection=lambda: None if looked_up is None else self._connections.open_for(user, looked_up),
-            note_lookup=lambda contact: None if looked_up is None else self._connections.note_contact(
-                user, looked_up, contact),
+            note_contact=lambda contact: self._connections.note_contact(user, contact),
         ))
 
     def controller(self) -> Controller:

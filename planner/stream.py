@@ -59,14 +59,14 @@ class LookupPlan:
     a server outside.
 
     Source tasks keep a copy of its `columns` as the relation LOOKUP of their SQL: `name` there, `physical` in the
-    table. Timestamps are of `precision`.
+    table. `described` are all columns of a table outside when the stream was planned: they are to be remembered.
     """
 
     table: str
     table_uid: int
     connection: str | None
     columns: tuple[SourceColumn, ...]
-    precision: Precision
+    described: tuple[Column, ...] = ()
 
     @property
     def text(self) -> str:

@@ -107,7 +107,7 @@ class Lookup:
         return LookupPlan(
             table=f"the tags of {table.name}" if table.kind == "tags" else table.name, table_uid=table.uid,
             connection=table.database if table.kind == "outside" else None, columns=tuple(self.used.values()),
-            precision=self.precision)
+            described=table.columns if table.kind == "outside" else ())
 
     def node(self, input: PlanNode) -> PlanNode:
         """Returns the lookup for EXPLAIN."""

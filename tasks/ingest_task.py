@@ -167,12 +167,12 @@ class IngestTask(BaseTask):
             contact=self._contact())
 
     def _contact(self) -> Contact | None:
-        version, state = self._deployment.connection.version, self._tracker.current
+        connection, state = self._deployment.connection, self._tracker.current
         if state.name == "RETRYING":
-            return Contact(version, state.reason)
+            return Contact(connection.name, connection.version, state.reason)
         if self._paused or self._consumer is None or not self._consumer.reached():
             return None
-        return Contact(version)
+        return Contact(connection.name, connection.version)
 
     def close(self) -> None:
         if self._consumer is not None:

@@ -91,7 +91,7 @@ class Lookup:
         """How it fares with its connection; None without one, or before it was used."""
         if self._plan.connection is None or (self._copy is None and self.trouble is None):
             return None
-        return Contact(self._version, "" if self.trouble is None else str(self.trouble))
+        return Contact(self._plan.connection, self._version, "" if self.trouble is None else str(self.trouble))
 
     @property
     def memory_bytes(self) -> int:

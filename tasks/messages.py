@@ -353,6 +353,7 @@ class Contact:
     `problem`: what keeps it from reading or writing there; empty once it has been there.
     """
 
+    connection: str
     version: int
     problem: str = ""
 

@@ -201,7 +201,7 @@ class SinkTask(ComputingTask):
     def _contact(self, trouble: Trouble | None) -> Contact | None:
         if self._connection is None or (trouble is None and self._rows_out <= self._delivered_before):
             return None
-        return Contact(self._connection.version, "" if trouble is None else str(trouble))
+        return Contact(self._connection.name, self._connection.version, "" if trouble is None else str(trouble))
 
     def close(self) -> None:
         for way_out in (self._outside, self._notifier):
