@@ -9,15 +9,12 @@ from dataclasses import dataclass, field, replace
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError
-from penstock.common.suggestions import did_you_mean
+from penstock.common.errors import InvalidStreamError
 from penstock.planner.binder import (
-    AMBIGUOUS_COLUMN,
-    INVALID_COLUMN,
     TBNAME,
-    UNKNOWN_TABLE,
     Builder,
     Relation,
+    find_column,
     qualifier_of,
     resolve_table,
     scan_table,
@@ -29,7 +26,6 @@ from penstock.planner.scalar_sql import quote_name
 from penstock.planner.stream import LOOKUP, LookupPlan, SourceColumn
 from penstock.sql.schema import Column, Table
 from penstock.sql.statements import Select, Source, SubquerySource, TableSource
-from penstock.sql.types import Kind, Precision
 
 
 @dataclass(slots=True)
@@ -37,17 +33,17 @@ class Lookup:
     """What a stream looks up in while it is planned.
 
     `own`: the table whose rows look up, as the query has it; its columns go first. `name` and `own_name` are what the
-    query calls both. `on`: the condition, None if WHERE has it. `outer`: rows that find nothing stay, with NULLs.
+    query calls both; `both` has the columns of both. `on`: the condition, None if WHERE has it. `outer`: rows that find
+    nothing stay, with NULLs.
     """
 
     own: Source
-    own_table: Table
     own_name: str
     table: Table
     name: str
     on: exp.Expression | None
     outer: bool
-    precision: Precision
+    both: Relation
     builder: Builder
     used: dict[str, SourceColumn] = field(default_factory=dict)
     condition: str = "true"
@@ -57,28 +53,14 @@ class Lookup:
 
         Raises NotFoundError for unknown tables and columns, InvalidStatementError for names that both tables have.
         """
-        at = self.builder.position(node)
-        if qualifier not in (None, self.name, self.own_name):
-            raise NotFoundError(f"there is no table {qualifier} in FROM", code=UNKNOWN_TABLE, position=at,
-                                hint=did_you_mean(qualifier or "", (self.own_name, self.name)))
-        found = self.table.column(name) if qualifier != self.own_name else None
-        own = self.own_table.column(name) if qualifier != self.name else None
-        if found is not None and own is not None:
-            raise InvalidStatementError(f"column {name} is ambiguous", code=AMBIGUOUS_COLUMN, position=at,
-                                        hint=f"write {self.own_name}.{name} or {self.name}.{name}")
-        if found is None and own is None:
-            known = (*(self.own_table.columns if qualifier != self.name else ()),
-                     *(self.own_table.tags if qualifier != self.name else ()),
-                     *(self.table.columns if qualifier != self.own_name else ()))
-            shown = f"{qualifier}.{name}" if qualifier else name
-            raise NotFoundError(f"column {shown} does not exist", code=INVALID_COLUMN, position=at,
-                                hint=did_you_mean(name, (column.name for column in known)))
-        if found is None:
+        found = find_column(self.both, name, qualifier, node, self.builder)
+        if found.qualifier != self.name:
             return None
-        type_ = replace(found.type, precision=self.precision) if found.type.kind is Kind.TIMESTAMP else found.type
+        column = self.table.column(name)
+        assert column is not None
         inner = f"#{self.name}.{name}"
-        self.used[name] = SourceColumn(inner, found.physical, type_)
-        return SqlExpr(quote_name(inner), type_)
+        self.used[name] = SourceColumn(inner, column.physical, found.type)
+        return SqlExpr(quote_name(inner), found.type)
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
         """Returns what a name such as tbname means in the table that is looked up in, None if it isn't asked of that.
@@ -147,8 +129,9 @@ def lookup_of(join: Join) -> Lookup:
     found = join.sides.relation(join.looked_up)
     own = join.sides.left if join.looked_up == "r" else join.sides.right
     assert found.table is not None
-    assert own.table is not None
+    # Names such as tbname are no columns: `pseudo` knows them.
+    columns = tuple(column for column in join.sides.inside.columns if column.role != "tbname")
     return Lookup(
-        own=join.source.left if join.looked_up == "r" else join.source.right, own_table=own.table,
-        own_name=own.qualifiers[0], table=found.table, name=found.qualifiers[0], on=join.source.on,
-        outer=join.source.kind != "inner", precision=own.precision, builder=join.builder)
+        own=join.source.left if join.looked_up == "r" else join.source.right, own_name=own.qualifiers[0],
+        table=found.table, name=found.qualifiers[0], on=join.source.on, outer=join.source.kind != "inner",
+        both=replace(join.sides.inside, columns=columns), builder=join.builder)
