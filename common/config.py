@@ -93,6 +93,10 @@ class Config:
     tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
     tls_key: str = field(metadata=_key("server", "text", or_empty=True))
 
+    query_memory: str = field(metadata=_key("queries", "memory"))
+    query_threads: int = field(metadata=_key("queries", "integer", 1, 1024, or_zero=True))
+    spill_max: int = field(metadata=_key("queries", "size", MIB, PIB))
+
     wal_segment_size: int = field(metadata=_key("wal", "size", 64 * KIB, 4 * GIB))
     wal_poll_interval: float = field(metadata=_key("wal", "duration", 0.0001, 1))
     wal_pin_max: int = field(metadata=_key("wal", "size", MIB, PIB))
@@ -143,6 +147,7 @@ class Config:
     stall_timeout: float = field(metadata=_key("workers", "duration", 1, DAY))
     worker_start_timeout: float = field(metadata=_key("workers", "duration", 1, HOUR))
     memory_limit: str = field(metadata=_key("workers", "memory"))
+    compute_memory: int = field(metadata=_key("workers", "size", 64 * MIB, 16 * TIB))
     restart_delay_min: float = field(metadata=_key("workers", "duration", 0.01, HOUR))
     restart_delay_max: float = field(metadata=_key("workers", "duration", 0.01, DAY))
 

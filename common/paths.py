@@ -19,6 +19,7 @@ class DataPaths:
       views.sql, views.duckdb           views for any DuckDB, kept current by the engine
       vnode/<vgroup id>/wal/            WAL segments and END (acknowledged end)
       vnode/<vgroup id>/store/          MANIFEST and parts/<table uid>/*.parquet
+      spill/                            what DuckDB can't keep in memory; emptied when the engine starts
       scratch/                          copies under way; removed when the engine starts
       streams/<stream id>/checkpoints/  commit records, one file per checkpoint
       streams/<stream id>/state/<task>/ LMDB of one task
@@ -53,7 +54,7 @@ class DataPaths:
     @property
     def needed(self) -> tuple[Path, ...]:
         """What an engine reads and writes in here, without what it makes anew."""
-        return self.lock, self.format, self.catalog, self.children_lists, self.root / "vnode", self.root / "streams"
+        return self.lock, self.format, self.catalog, self.children_lists, self.vnodes, self.root / "streams"
 
     @property
     def children_lists(self) -> Path:
@@ -67,8 +68,12 @@ class DataPaths:
         stem, _, suffix = name.partition(".")
         return int(stem) if suffix == "parquet" and stem.isdigit() else None
 
+    @property
+    def vnodes(self) -> Path:
+        return self.root / "vnode"
+
     def vnode(self, vgroup_id: int) -> Path:
-        return self.root / "vnode" / str(vgroup_id)
+        return self.vnodes / str(vgroup_id)
 
     def wal(self, vgroup_id: int) -> Path:
         return self.vnode(vgroup_id) / "wal"
@@ -78,6 +83,10 @@ class DataPaths:
 
     def parts(self, vgroup_id: int, table_uid: int) -> Path:
         return self.store(vgroup_id) / "parts" / str(table_uid)
+
+    @property
+    def spill(self) -> Path:
+        return self.root / "spill"
 
     @property
     def scratch(self) -> Path:

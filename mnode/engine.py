@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -57,7 +58,7 @@ from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
 from penstock.mnode.session import Result, SessionState, text_result
-from penstock.mnode.settings import functions_directory
+from penstock.mnode.settings import functions_directory, query_bounds
 from penstock.mnode.show import Shower
 from penstock.mnode.splitting import Splitting
 from penstock.mnode.storage import Storage
@@ -189,6 +190,8 @@ class Engine:
             undo.callback(self._lock.release)
             check_access(self.paths.needed)
             ensure_format(self.fs, self.paths)
+            # What DuckDB has left there when the process was killed. Nothing else is kept in it.
+            shutil.rmtree(self.paths.spill, ignore_errors=True)
             self._log_handler = configure_file_logging(config, path)
             undo.callback(stop_logging, self._log_handler)
             self.catalog = Catalog(self.paths.catalog)
@@ -259,7 +262,9 @@ class Engine:
         self._functions = Functions(catalog, clock, directory)
         self._users = Users(catalog, clock, secrets.token_bytes)
         self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime)
-        self._queries = Queries(catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), directory)
+        self._queries = Queries(
+            catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), directory, self.paths,
+            query_bounds(self.config, self.paths, available_bytes()))
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
         self._inserts = Inserts(catalog, storage, self._children, clock, self._queries.run,

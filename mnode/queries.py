@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
-import duckdb
 import pyarrow as pa
 import pyarrow.csv as csv
 
 from penstock.common.clock import Clock
+from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import AlreadyExistsError, StorageError
+from penstock.common.paths import DataPaths
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.query import OpenQuery, run_query
 from penstock.mnode.scan import Scans
@@ -23,12 +25,15 @@ from penstock.sql.statements import Query
 class Queries:
     """Executes queries; safe for many threads."""
 
-    def __init__(self, catalog: Catalog, scans: Scans, functions_directory: Path) -> None:
-        """`functions_directory` is where users' functions are."""
+    def __init__(
+        self, catalog: Catalog, scans: Scans, functions_directory: Path, paths: DataPaths, bounds: DuckdbBounds
+    ) -> None:
+        """`functions_directory` is where users' functions are, `paths` the data directory."""
         self._catalog = catalog
         self._functions_directory = functions_directory
         self._scans = scans
-        self._connection = duckdb.connect(":memory:")
+        self._open_duckdb = partial(closed_duckdb, bounds, (paths.vnodes,))
+        self._connection = self._open_duckdb()
 
     def close(self) -> None:
         """Gives DuckDB's memory back."""
@@ -48,11 +53,12 @@ class Queries:
         return Result(plan.columns, table, table.num_rows)
 
     def _rows(self, plan: BatchPlan) -> pa.Table:
-        return run_query(plan, self._scans, self._connection, self._functions_directory)
+        return run_query(plan, self._scans, self._connection, self._functions_directory, self._open_duckdb)
 
     def open(self, query: Query, session: Session) -> OpenQuery:
         """Returns a query that is about to run, to take its rows batch by batch, and to be closed."""
-        return OpenQuery(self.plan(query, session), self._scans, self._connection, self._functions_directory)
+        return OpenQuery(
+            self.plan(query, session), self._scans, self._connection, self._functions_directory, self._open_duckdb)
 
     def explain(self, query: Query, session: Session, clock: Clock, *, analyze: bool) -> Result:
         """Returns the plan as a text tree; `analyze` also runs the query and adds rows and time."""

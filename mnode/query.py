@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,9 @@ from penstock.common.errors import CancelledError, InternalError, InvalidValueEr
 from penstock.planner.plan import BatchPlan, ResultColumn, Scan
 from penstock.sql.types import Kind
 from penstock.tasks.user_functions import UserFunctions
+
+OpenDuckdb = Callable[[], duckdb.DuckDBPyConnection]
+"""Opens a DuckDB of one's own."""
 
 
 class ScannedRows(Protocol):
@@ -43,10 +46,10 @@ class ScanProvider(Protocol):
 
 def run_query(
     plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection,
-    functions_directory: Path = Path("udf"),
+    functions_directory: Path = Path("udf"), open_duckdb: OpenDuckdb = duckdb.connect,
 ) -> pa.Table:
     """Runs a plan and returns its rows; see `OpenQuery`."""
-    with OpenQuery(plan, provider, connection, functions_directory) as query:
+    with OpenQuery(plan, provider, connection, functions_directory, open_duckdb) as query:
         return query.table()
 
 
@@ -57,10 +60,11 @@ class OpenQuery:
     """
 
     def __init__(
-        self, plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection, functions_directory: Path
+        self, plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection, functions_directory: Path,
+        open_duckdb: OpenDuckdb = duckdb.connect,
     ) -> None:
         """A plan with users' functions, whose code is in `functions_directory` or on the Python path, gets a DuckDB
-        of its own instead of a cursor of `connection`.
+        of its own, by `open_duckdb`, instead of a cursor of `connection`.
         """
         self.columns = plan.columns
         self._functions: UserFunctions | None = None
@@ -71,7 +75,7 @@ class OpenQuery:
         self._reader: pa.RecordBatchReader | None = None
         if plan.functions:
             self._functions = UserFunctions(plan.functions, functions_directory, SystemClock(), strict=True)
-            self._cursor = duckdb.connect(":memory:")
+            self._cursor = open_duckdb()
             self._functions.register(self._cursor)
         else:
             self._cursor = connection.cursor()

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, cast
 
+from penstock.common.closed_duckdb import DuckdbBounds
 from penstock.common.config import Config
+from penstock.common.memory import limit_bytes
 from penstock.common.paths import DataPaths
 from penstock.planner.stream import OnError, TimeClock
 from penstock.planner.stream_planner import StreamDefaults
@@ -36,7 +38,15 @@ def task_settings(config: Config) -> TaskSettings:
         lookup_freshness_s=config.lookup_freshness,
         state_map_bytes=config.state_map_size,
         state_memory_bytes=config.stream_buffer_size,
+        compute_bytes=config.compute_memory,
+        compute_spill_bytes=config.spill_max,
     )
+
+
+def query_bounds(config: Config, paths: DataPaths, available: int) -> DuckdbBounds:
+    """Returns what queries may take of a machine with so many bytes of memory `available`."""
+    return DuckdbBounds(limit_bytes(config.query_memory, available), config.query_threads, paths.spill,
+                        config.spill_max)
 
 
 def stream_defaults(config: Config) -> StreamDefaults:

@@ -62,7 +62,7 @@ class Storage:
                     with self._lock:
                         self._broken[vgroup_id] = error
         known = {vgroup for database in self._catalog.databases() for vgroup in database.vgroup_ids}
-        root = self._dnode.paths.root / "vnode"
+        root = self._dnode.paths.vnodes
         for directory in root.iterdir() if root.is_dir() else ():
             if directory.name.isdigit() and int(directory.name) not in known:
                 _log.info("vnode %s belongs to no database and is removed", directory.name)

@@ -7,6 +7,7 @@ from functools import cache
 
 import duckdb
 
+from penstock.common.closed_duckdb import SMALL_BYTES, DuckdbBounds, closed_duckdb
 from penstock.common.errors import InvalidStatementError, Position
 
 _lock = threading.Lock()
@@ -30,4 +31,4 @@ def _connection() -> duckdb.DuckDBPyConnection:
     Not one per thread: Python destroys what is local to other threads in the child of a fork, such as the one that
     starts Spark's Java, and a DuckDB that is destroyed there takes the child down.
     """
-    return duckdb.connect(":memory:", config={"threads": 1})
+    return closed_duckdb(DuckdbBounds(SMALL_BYTES))

@@ -27,15 +27,42 @@ def _length(call: Call) -> str:
     return f"(length({call.text(0)}) * 4)" if kind is Kind.NCHAR else f"strlen({call.text(0)})"
 
 
+def _too_long(call: Call) -> str:
+    return f"error({quote_text(f'{call.name}(): the text would be longer than {_LONGEST} bytes')})"
+
+
+def _joined(call: Call, places: list[int]) -> str:
+    """SQL of arguments joined in this order; one may come several times."""
+    length = call.result.length
+    if length is not None and length * (4 if call.result.kind is Kind.NCHAR else 1) <= _LONGEST:
+        return "(" + " || ".join(call.text(place) for place in places) + ")"
+
+    def body(*texts: str) -> str:
+        parts = [texts[place] for place in places]
+        return (f"CASE WHEN {' + '.join(f'strlen({part})' for part in parts)} > {_LONGEST} THEN {_too_long(call)} "
+                f"ELSE {' || '.join(parts)} END")
+
+    return let_all(tuple(call.text(index) for index in range(len(call))), body)
+
+
 def _concat(call: Call) -> str:
-    return "(" + " || ".join(call.text(index) for index in range(len(call))) + ")"
+    return _joined(call, list(range(len(call))))
 
 
 def _concat_ws(call: Call) -> str:
-    parts = [call.text(1)]
-    for index in range(2, len(call)):
-        parts += [call.text(0), call.text(index)]
-    return "(" + " || ".join(parts) + ")"
+    return _joined(call, [1, *(place for index in range(2, len(call)) for place in (0, index))])
+
+
+def _replace(call: Call) -> str:
+    def body(text: str, search: str, replacement: str) -> str:
+        found = f"(strlen({text}) - strlen(replace({text}, {search}, ''))) // greatest(strlen({search}), 1)"
+        # What is short in any case needs no counting.
+        return (f"CASE WHEN strlen({replacement}) > strlen({search}) "
+                f"AND strlen({text}) * strlen({replacement}) > {_LONGEST} * greatest(strlen({search}), 1) "
+                f"AND strlen({text}) + ({found}) * (strlen({replacement}) - strlen({search})) > {_LONGEST} "
+                f"THEN {_too_long(call)} ELSE replace({text}, {search}, {replacement}) END")
+
+    return let_all((call.text(0), call.text(1), call.text(2)), body)
 
 
 def _substr(call: Call) -> str:
@@ -134,7 +161,7 @@ BUILDERS: dict[str, Builder] = {
     "substring_index": _substring_index,
     "concat": _concat,
     "concat_ws": _concat_ws,
-    "replace": lambda call: f"replace({call.text(0)}, {call.text(1)}, {call.text(2)})",
+    "replace": _replace,
     "repeat": _repeat,
     "position": lambda call: f"strpos({call.text(1)}, {call.text(0)})",
     "ascii": _ascii,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import duckdb
 from sqlglot import exp
 
+from penstock.common.closed_duckdb import SMALL_BYTES, DuckdbBounds, closed_duckdb
 from penstock.planner.binder import children_table
 from penstock.planner.expressions import compile_condition
 from penstock.planner.scopes import RowScope, columns_of, conjuncts, unwrapped, vector_calls
@@ -26,7 +27,7 @@ def selected_children(where: exp.Expression | None, table: Table, scope: RowScop
     if not conditions:
         return None
     compiled = " AND ".join(compile_condition(node, scope) for node in conditions)
-    with duckdb.connect(config={"threads": 1}) as connection:
+    with closed_duckdb(DuckdbBounds(SMALL_BYTES)) as connection:
         connection.register("children", children_table(table, scope.builder.catalog))
         try:
             rows = connection.execute(f"SELECT _tuid FROM children WHERE {compiled} ORDER BY _tuid").fetchall()

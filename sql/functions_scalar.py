@@ -134,19 +134,20 @@ STRING = (
         "concat",
         (TEXT, Argument("text", TEXTS, repeats=7)),
         joined_text,
-        "Two to eight texts joined; NULL if one of them is.",
+        "Two to eight texts joined; NULL if one of them is, an error if that is longer than 65517 bytes.",
     ),
     _scalar(
         "concat_ws",
         (_SEPARATOR, TEXT, Argument("text", TEXTS, repeats=7)),
         joined_with_separator,
-        "Two to eight texts joined with a separator between them; NULL if one of them is.",
+        "Two to eight texts joined with a separator between them; NULL if one of them is, an error if that is longer "
+        "than 65517 bytes.",
     ),
     _scalar(
         "replace",
         (TEXT, Argument("search", TEXTS), Argument("replacement", TEXTS)),
         text_of_first,
-        "The text with every occurrence of one text replaced by another.",
+        "The text with every occurrence of one text replaced by another; an error if that is longer than 65517 bytes.",
     ),
     _scalar(
         "repeat",

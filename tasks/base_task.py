@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
+from penstock.common.closed_duckdb import DuckdbBounds
 from penstock.common.errors import PenstockError
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.children import Children
@@ -156,7 +157,8 @@ class ComputingTask(BaseTask):
         # Only source tasks can tell which row a function failed for.
         strict = plan.on_error != "null" and task.level == "source"
         self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
-        self._computer = Computer(self._functions)
+        self._computer = Computer(self._functions, DuckdbBounds(
+            settings.compute_bytes, spill=environment.spill, spill_bytes=settings.compute_spill_bytes))
 
     def _release(self) -> None:
         self._computer.close()

@@ -8,6 +8,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds, closed_duckdb
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
 from penstock.planner.stream import Field
 from penstock.sql.types import DataType, Kind
@@ -17,9 +18,9 @@ from penstock.tasks.user_functions import UserFunctions
 class Computer:
     """One in-memory DuckDB. Relations are registered by name; one thread, since workers share the machine."""
 
-    def __init__(self, functions: UserFunctions | None = None) -> None:
+    def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
         """`functions`: the users' functions that the SQL calls."""
-        self._connection = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
+        self._connection = closed_duckdb(bounds)
         if functions is not None:
             functions.register(self._connection)
 

@@ -215,6 +215,9 @@ def _try_lock(descriptor: int) -> bool:
 class DataAccess(Protocol):
     """One attempt's way to what is in the data directory."""
 
+    @property
+    def spill(self) -> Path: ...
+
     def log(self, vgroup_id: int) -> Log: ...
 
     def open_state(self, task: TaskId, map_bytes: int) -> StateStore:
@@ -238,6 +241,10 @@ class FileAccess:
         self._fs = fs
         self._cache = cache
         self._directories = StateDirectories(paths, fs, clock)
+
+    @property
+    def spill(self) -> Path:
+        return self._paths.spill
 
     def log(self, vgroup_id: int) -> Log:
         return LogFiles(self._paths.wal(vgroup_id), self._fs)
@@ -264,7 +271,12 @@ class NetworkAccess:
         self._logs = logs
         self._keeper = keeper
         self._cache = cache
+        self._scratch = scratch
         self._directories = StateDirectories(scratch, fs, clock)
+
+    @property
+    def spill(self) -> Path:
+        return self._scratch.spill
 
     def log(self, vgroup_id: int) -> Log:
         return self._logs.log(vgroup_id)
@@ -322,6 +334,10 @@ class WorkerEnvironment:
         self._acknowledge = acknowledge
         self._wake = wake
         self._writers: list[FlightResultWriter] = []
+
+    @property
+    def spill(self) -> Path:
+        return self._data.spill
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(self._data.log(vgroup_id), after_version + 1)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -106,6 +107,10 @@ class LocalEnvironment:
     acknowledged: Callable[[TaskCheckpoint], None]
     consumers: ConsumerFactory = open_consumer
     state_cache: StateCache = field(default_factory=StateCache)
+
+    @property
+    def spill(self) -> Path:
+        return self.paths.spill
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(LogFiles(self.paths.wal(vgroup_id), self.fs), after_version + 1)

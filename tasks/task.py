@@ -44,6 +44,8 @@ class TaskSettings:
     functions_directory: Path = Path("udf")
     retry_time_s: float = 600.0
     lookup_freshness_s: float = 60.0
+    compute_bytes: int = 1024**3
+    compute_spill_bytes: int = 10 * 1024**3
 
     @property
     def rates(self) -> SetRates:
@@ -172,6 +174,11 @@ class TaskEnvironment(Protocol):
     """A task's way to the world; the runtime implements it for workers, tests and the simulation in memory."""
 
     clock: Clock
+
+    @property
+    def spill(self) -> Path:
+        """A directory for what a task's DuckDB doesn't keep in memory; many share it."""
+        ...
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         """Returns a reader whose next record is `after_version + 1`."""

@@ -15,6 +15,7 @@ from failing_functions import SOUND
 from random_streams import Answer, History, Key, Row, Step, Stream
 from stream_kit import Store, StreamKit
 
+from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds
 from penstock.mnode.query import run_query
 from penstock.planner.plan import Scan
 from penstock.planner.select import plan_query
@@ -34,11 +35,11 @@ class SharedComputer(Computer):
 
     database = duckdb.connect(":memory:", config={"threads": 1, "preserve_insertion_order": True})
 
-    def __init__(self, functions: UserFunctions | None = None) -> None:
+    def __init__(self, functions: UserFunctions | None = None, bounds: DuckdbBounds = UNBOUNDED) -> None:
         if functions is None or not functions._calls:
             self._connection = self.database.cursor()
         else:  # which are one DuckDB's own
-            super().__init__(functions)
+            super().__init__(functions, bounds)
 
 
 def share_computers(patch: Callable[[Any, str, Any], None]) -> None:

@@ -197,6 +197,7 @@ class MemoryEnvironment:
     def __init__(self, kit: StreamKit) -> None:
         self.kit = kit
         self.clock = kit.clock
+        self.spill = kit.root / "spill"
         self._cache = StateCache()
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:

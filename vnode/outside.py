@@ -12,8 +12,10 @@ from pathlib import Path
 import duckdb
 import pyarrow as pa
 
+from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import InvalidValueError, NotFoundError, UnavailableError
 from penstock.common.fs import Fs
+from penstock.common.quantities import MIB, TIB
 from penstock.vnode import manifest as manifests
 from penstock.vnode.memtable import VERSION_COLUMN
 from penstock.vnode.parts import PartCache
@@ -26,7 +28,7 @@ from penstock.wal.record import DeleteRecord, Record, RowsRecord
 _TRIES = 5
 _ROWS = 65_536
 
-_MEMORY = "640MiB"
+_MEMORY_BYTES = 640 * MIB
 """What DuckDB takes for finding the newest of rows that were written again; beyond it, a temporary file."""
 
 
@@ -89,8 +91,8 @@ class OutsideVnode:
 
     def _run(self, relation: Relation, temporary: str) -> Iterator[pa.RecordBatch]:
         # One thread: who reads many vnodes has a task for each.
-        limits = {"threads": 1, "memory_limit": _MEMORY, "temp_directory": temporary}
-        with duckdb.connect(config=limits) as connection:
+        bounds = DuckdbBounds(_MEMORY_BYTES, spill=Path(temporary) / "spill", spill_bytes=TIB)
+        with closed_duckdb(bounds, [self._directory]) as connection:
             for name, table in relation.tables.items():
                 connection.register(name, table)
             try:

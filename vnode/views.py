@@ -83,7 +83,8 @@ def write_views(paths: DataPaths, tables: Iterable[ViewTable], *, fs: Fs | None 
     temporary = paths.root / f"views.{os.getpid()}.tmp.duckdb"
     files.remove(temporary)
     try:
-        connection = duckdb.connect(str(temporary))
+        connection = duckdb.connect(
+            str(temporary), config={"threads": 1, "memory_limit": "256MiB", "temp_directory": ""})
         try:
             connection.execute(text)
         finally:

@@ -503,6 +503,7 @@ class SimEnvironment:
         self._cache = StateCache()
         self._worker = worker
         self._hosted = hosted
+        self.spill = worker.paths.spill
 
     def open_wal(self, vgroup_id: int, after_version: int) -> WalReader:
         return WalReader(LogFiles(self._worker.paths.wal(vgroup_id), self._worker.fs), after_version + 1)

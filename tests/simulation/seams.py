@@ -25,19 +25,6 @@ _ANSWERS_KEPT = 20_000
 _Question = tuple[str, tuple[tuple[str, bytes], ...]]
 
 
-class DuckdbSeam:
-    """Takes the place of the module `duckdb` where tasks and queries connect."""
-
-    def __init__(self, connect: Callable[[], Any]) -> None:
-        self._connect = connect
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(duckdb, name)
-
-    def connect(self, *arguments: Any, **options: Any) -> Any:
-        return self._connect()
-
-
 class RememberingConnection:
     """A connection that asks DuckDB only what it wasn't asked before, of the same tables, in any history.
 
@@ -131,8 +118,8 @@ class LmdbSeam:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(catalog, "lmdb", self)
             patch.setattr(state_store, "lmdb", self)
-            patch.setattr(compute, "duckdb", DuckdbSeam(RememberingConnection))
-            patch.setattr(queries, "duckdb", DuckdbSeam(lambda: shared_duckdb().cursor()))
+            patch.setattr(compute, "closed_duckdb", lambda *bounds: RememberingConnection())
+            patch.setattr(queries, "closed_duckdb", lambda *bounds: shared_duckdb().cursor())
             yield
 
 
