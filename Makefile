@@ -3,7 +3,7 @@ READY := .venv/ready
 BIN := .venv/bin
 # Tests that ask `times` of tests/conftest.py how often they do what they do.
 OFTEN := $(patsubst %,tests/test_%.py,byte_flips dump flight_sql_adbc golden_streams kill_nine power_cuts \
-	random_streams splitting)
+	random_streams splitting two_kills)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo solar test quick check nightly fuzz bench docs sim clean

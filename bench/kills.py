@@ -1,10 +1,10 @@
 """Kills real processes under load, again and again: `python -m bench.kills --kills 300`.
 
-Each round inserts flights, a batch every 100 ms, while the engine (SIGKILL), Spark's Java (SIGKILL) or a Python worker
-that hosts tasks (SIGKILL, or SIGSTOP for 30 s) is hit, at a random moment or when a file shows that something is under
-way: a state being written, a commit record, a Parquet part, a log segment. Then all streams must equal the batch
-answer, and all acknowledged rows be there. Prints per victim how long it took until results flowed again, and until
-all rows were in.
+Each round inserts flights, a batch every 100 ms, while the engine (SIGKILL), Spark's Java (SIGKILL), the daemon that
+forks its Python workers (SIGKILL) or a worker that hosts tasks (SIGKILL, or SIGSTOP for 30 s) is hit, at a random
+moment or when a file shows that something is under way: a state being written, a commit record, a Parquet part, a log
+segment. Then all streams must equal the batch answer, and all acknowledged rows be there. Prints per victim how long it
+took until results flowed again, and until all rows were in.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import psutil
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from engine_process import ENDED  # noqa: E402
+from engine_process import ENDED, daemons_below  # noqa: E402
 from examples.flights.data import batches, load_feeds  # noqa: E402
 from interrupts import interrupt_on_sigterm  # noqa: E402
 from killed_engine import KilledEngine, UnexpectedAnswerError  # noqa: E402
@@ -161,7 +161,7 @@ class Rounds:
 
     def one(self) -> Kill:
         """Kills once; returns when the streams equal the batch answer again. Raises UnexpectedAnswerError if not."""
-        victim = self._chance.choice(["engine", "java", "worker", "worker stopped"])
+        victim = self._chance.choice(["engine", "java", "daemon", "worker", "worker stopped"])
         point = self._chance.choice(["random", *POINTS])
         engine = self.engine
         tasks = engine.tasks()
@@ -198,6 +198,9 @@ class Rounds:
     def _hit(self, victim: str, workers: list[psutil.Process]) -> None:
         if victim == "java":
             self.engine.java().kill()
+            return
+        if victim == "daemon":
+            self._chance.choice(daemons_below(self.engine.process.pid)).kill()
             return
         worker = self._chance.choice(workers)
         if victim == "worker":

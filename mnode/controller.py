@@ -236,6 +236,7 @@ class StreamReport:
     `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoints` are those
     that have no record: the one under way and those abandoned lately, oldest first; `damaged` are the ids of recorded
     ones of which a task found its part damaged, with what it said. `snode_ids`: those that its agg tasks are on.
+    `alike`: how many attempts in a row have failed for the same reason.
     """
 
     stream_id: int
@@ -248,6 +249,7 @@ class StreamReport:
     checkpoints: tuple[CheckpointInfo, ...] = ()
     damaged: Mapping[int, str] = field(default_factory=dict)
     snode_ids: tuple[int, ...] = ()
+    alike: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -849,6 +851,7 @@ class StreamController:
             (*entry.abandoned, *self._under_way(stream.stream_id)),
             dict(entry.damaged),
             entry.stream.snode_ids,
+            stream.alike,
         )
 
     def _under_way(self, stream_id: int) -> list[CheckpointInfo]:
@@ -992,10 +995,6 @@ class StreamController:
     def _handle(self, event: groups.Event) -> None:
         for instruction in self._machine.handle(event, self._clock.monotonic()):
             self._perform(instruction)
-        if isinstance(event, groups.JobEnded):
-            self._workers.pop(event.group, None)
-            self._handles.pop(event.group, None)
-            self._places.pop(event.group, None)
         self._see_whether_gone()
 
     def _perform(self, instruction: groups.Instruction) -> None:
@@ -1006,6 +1005,10 @@ class StreamController:
                 self._send(group, control.Shutdown())
             case groups.CancelGroup(group):
                 self._cancel_group(group)
+            case groups.ForgetGroup(group):
+                self._end_workers(group)
+                self._handles.pop(group, None)
+                self._places.pop(group, None)
             case groups.PrepareStream(stream_id, preparation):
                 entry = self._entries[stream_id]
                 entry.preparation = preparation
@@ -1051,11 +1054,15 @@ class StreamController:
         self._handles[group] = self._runtime.submit_group(spec, workers, description, on_end)
 
     def _cancel_group(self, group: str) -> None:
-        for worker in self._workers.pop(group, {}).values():
-            worker.connection.close()
+        self._end_workers(group)
         handle = self._handles.get(group)
         if handle is not None:
             handle.cancel()
+
+    def _end_workers(self, group: str) -> None:
+        for worker in self._workers.pop(group, {}).values():
+            worker.connection.close()
+            self._helpers.submit(worker.connection.kill)
 
     def _prepare(self, entry: _Entry, preparation: int) -> None:
         """Collects what the next attempt needs; in a helper thread, since files and the catalog may be slow."""

@@ -9,6 +9,7 @@ the job, and each stream of it gets a new attempt in the group's next job.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from penstock.planner.stream import Company
 from penstock.tasks.nodes import Nodes
 
 _STORY_EVENTS_MAX = 20
+_NUMBER = re.compile(r"[0-9]+")
 
 # --- settings, events, instructions ------------------------------------------------------------------------------
 
@@ -165,7 +167,14 @@ class ShutdownGroup:
 
 @dataclass(frozen=True, slots=True)
 class CancelGroup:
-    """Drop the workers' connections and have Spark kill them."""
+    """Drop the workers' connections, and have them killed, by Spark where they are elsewhere."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetGroup:
+    """Drop the connections of workers that are left, and see to it that they end: Spark knows of them no more."""
 
     group: str
 
@@ -229,8 +238,8 @@ class Ignored:
 
 
 Instruction = (
-    SubmitGroup | ShutdownGroup | CancelGroup | PrepareStream | DeployStream | LetStreamRun | HaltStream | StreamDown
-    | StreamRemoved | Ignored
+    SubmitGroup | ShutdownGroup | CancelGroup | ForgetGroup | PrepareStream | DeployStream | LetStreamRun | HaltStream
+    | StreamDown | StreamRemoved | Ignored
 )  # fmt: skip
 
 # --- states ------------------------------------------------------------------------------------------------------
@@ -324,7 +333,10 @@ class Group:
 
 @dataclass(slots=True)
 class Stream:
-    """A stream's place and progress. `attempt` is the attempt that is or was deployed last, 0 before the first."""
+    """A stream's place and progress. `attempt` is the attempt that is or was deployed last, 0 before the first.
+
+    `alike`: how many attempts in a row, the last one included, have failed for the same reason and soon.
+    """
 
     stream_id: int
     group: Group
@@ -334,6 +346,8 @@ class Stream:
     attempt: int = 0
     preparation: int = 0
     failures: int = 0
+    alike: int = 0
+    failed_for: str = ""
     restarts: int = 0
     retry_at: float = 0.0
     remove: bool = False
@@ -499,6 +513,7 @@ class GroupMachine:
             return [Ignored(event, "nobody waits for it")]
         if stream.preparation != event.preparation:
             return [Ignored(event, "a later preparation is under way")]
+        self._note_failure(stream, event.reason, now)
         self._back_off(stream, event.reason, now)
         return [StreamDown(stream.stream_id, event.reason)]
 
@@ -522,6 +537,8 @@ class GroupMachine:
     def _halt(self, stream: Stream, reason: str, now: float) -> list[Instruction]:
         if stream.state is StreamState.RUNNING and now - stream.since > self._settings.restart_delay_max_s:
             stream.failures = 0
+        if not stream.remove:
+            self._note_failure(stream, reason, now)
         self._move_stream(stream, StreamState.STOPPING, reason, now)
         stream.answered.clear()
         return [
@@ -540,6 +557,13 @@ class GroupMachine:
             return self._forget(stream, now)
         self._back_off(stream, stream.reason, now)
         return []
+
+    def _note_failure(self, stream: Stream, reason: str, now: float) -> None:
+        ran = stream.state is StreamState.RUNNING and now - stream.since > self._settings.restart_delay_max_s
+        # Numbers differ from attempt to attempt: of processes, groups, versions.
+        kind = _NUMBER.sub("#", reason)
+        stream.alike = stream.alike + 1 if kind == stream.failed_for and not ran else 1
+        stream.failed_for = kind
 
     def _back_off(self, stream: Stream, reason: str, now: float) -> None:
         stream.failures += 1
@@ -659,9 +683,13 @@ class GroupMachine:
         for stream in self._streams_of(group):
             if stream.state is StreamState.STOPPING and stream.remove:
                 continue
+            if stream.state is not StreamState.STOPPING:  # it has been noted why
+                self._note_failure(stream, reason, now)
             if stream.state in (StreamState.DEPLOYING, StreamState.RUNNING):
                 instructions.append(StreamDown(stream.stream_id, reason))
-            if stream.state is not StreamState.WAITING:
+            if stream.state is StreamState.WAITING:
+                stream.reason = reason
+            else:
                 self._move_stream(stream, StreamState.WAITING, reason, now)
         return instructions
 
@@ -669,7 +697,8 @@ class GroupMachine:
         group = self._group(event.group)
         if group is None or group.state in (GroupState.WAITING, GroupState.GONE):
             return [Ignored(event, "the group has no job")]
-        instructions: list[Instruction] = []
+        # A job that ends because Spark does leaves workers behind, which hold the locks of the next attempt's state.
+        instructions: list[Instruction] = [ForgetGroup(group.name)]
         reason = group.reason
         if group.state is not GroupState.ENDING:
             reason = f"the job of group {group.name} ended: {event.reason or 'all workers left'}"

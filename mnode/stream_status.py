@@ -19,7 +19,8 @@ class StreamInfo:
     `state_limit`: bytes of state beyond which it is paused, 0 for no limit.
     `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line. `placement`: why its worker group
     isn't one for all streams, if it isn't. `target`: where results go outside, empty for a table. `delivery`: what is
-    guaranteed of each result there. `snode_ids`: those that its agg tasks are on.
+    guaranteed of each result there. `snode_ids`: those that its agg tasks are on. `alike`: how many attempts in a row
+    have failed for the same reason.
     """
 
     state: str
@@ -39,6 +40,7 @@ class StreamInfo:
     snode_ids: tuple[int, ...] = ()
     target: str = ""
     delivery: str = ""
+    alike: int = 0
 
 
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]

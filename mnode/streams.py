@@ -778,6 +778,7 @@ class Streams:
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
                            restarts=state.restarts, worker_group=state.group, snode_ids=state.snode_ids,
+                           alike=state.alike,
                            placement=self._placement(stream, state.snode_ids))
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)

@@ -29,6 +29,10 @@ class WorkerLine(Protocol):
 
     def close(self) -> None: ...
 
+    def kill(self) -> None:
+        """Ends the worker's process if it is on this machine and still the worker's; takes milliseconds."""
+        ...
+
 
 class Door(Protocol):
     """Where workers come in."""

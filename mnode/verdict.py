@@ -17,6 +17,8 @@ Kind = Literal[
     "down", "silent", "outside", "stalled", "state", "sink", "source", "function", "vnode", "skew", "busy", "idle",
     "healthy"]
 
+_SAME_AGAIN = 3
+"""Attempts that fail for the same reason, from which on it is no passing one."""
 _STATE_FULL = 0.9
 """Share of its bound from which on state counts as exhausted."""
 _BLOCKED_ENOUGH = 0.2
@@ -74,7 +76,7 @@ def judged(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Str
 def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict:
     """Returns what holds a stream up. `reports`: those of its tasks, in whichever order."""
     if info.state != "RUNNING" or info.reason:
-        return Verdict("down", f"{info.state}: {info.reason}" if info.reason else info.state)
+        return Verdict("down", _down(info))
     silent = next((report for report in reports if report.silent_s is not None), None)
     if silent is not None:
         return Verdict("silent", f"{names(silent.status.task)}: {silent.status.reason}", silent.status.task)
@@ -97,6 +99,15 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Ve
     if end is not None:
         return _bottleneck(end, reports, names)
     return _at_ease(reports, names)
+
+
+def _down(info: StreamInfo) -> str:
+    text = f"{info.state}: {info.reason}" if info.reason else info.state
+    if info.state != "RESTARTING" or info.alike < _SAME_AGAIN:
+        return text
+    return (f"{text}; {info.alike} attempts in a row have failed for this reason, so it won't pass by itself: do what "
+            "it asks for, and the stream goes on; if it asks for nothing, the log has the whole error, and a restart "
+            "of the engine ends all processes that may be in the way")
 
 
 def _near_state_limit(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict | None:

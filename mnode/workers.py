@@ -7,8 +7,9 @@ from collections import deque
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
-from penstock.common.errors import PenstockError, UnavailableError
+from penstock.common.errors import InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
+from penstock.common.processes import kill_holder
 from penstock.tasks.control import (
     ControlConnection,
     ControlListener,
@@ -25,12 +26,14 @@ class WorkerConnection:
     """A worker that has said Hello. `send` queues: a worker that doesn't read holds up nobody but itself."""
 
     def __init__(self, hello: Hello, connection: ControlConnection) -> None:
+        """Raises UnavailableError if the worker is gone."""
         self.group = hello.group
         self.index = hello.index
         self.pid = hello.pid
         self.exchange_address = hello.exchange_address
         self.here = hello.here
         self._connection = connection
+        self._ends = connection.ends()
         self._outbox: deque[MnodeMessage] = deque()
         self._flag = threading.Event()
         self._closed = False
@@ -48,6 +51,15 @@ class WorkerConnection:
         self._closed = True
         self._flag.set()
         self._connection.close()
+
+    def kill(self) -> None:
+        """Kills the worker's process if it still holds its end of the connection, and is on this machine.
+
+        A process that is stopped, or stuck, or that Spark has lost doesn't end by itself, and would keep the state's
+        locks. What it has left, Spark may use for something else.
+        """
+        if self.here and kill_holder(self.pid, *self._ends):
+            _log.info("process %d of worker %s/%d was still there and is killed", self.pid, self.group, self.index)
 
     def _send_all(self) -> None:
         while not self._closed:
@@ -101,15 +113,13 @@ class WorkerDoor:
         try:
             connection = authenticate(raw, self._secret)
             hello = connection.receive()
+            if not isinstance(hello, Hello):
+                raise InternalError(f"it said {type(hello).__name__} instead of Hello")
+            worker = WorkerConnection(hello, connection)
         except PenstockError as error:
             _log.warning("a caller was sent away: %s", error)
             raw.close()
             return
-        if not isinstance(hello, Hello):
-            _log.warning("a caller was sent away: it said %s instead of Hello", type(hello).__name__)
-            connection.close()
-            return
-        worker = WorkerConnection(hello, connection)
         self._on_hello(worker)
         try:
             while True:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from penstock.common.errors import UnavailableError
+from penstock.common.processes import Address
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -205,9 +206,15 @@ class ControlConnection:
     @property
     def own_host(self) -> str:
         """The address of this machine that the other end sees."""
-        with self._socket() as borrowed:
-            host: str = borrowed.getsockname()[0]
-        return host
+        return self.ends()[0][0]
+
+    def ends(self) -> tuple[Address, Address]:
+        """Returns the addresses of this end and of the other; raises UnavailableError if the other end is gone."""
+        try:
+            with self._socket() as borrowed:
+                return borrowed.getsockname()[:2], borrowed.getpeername()[:2]
+        except OSError as error:
+            raise UnavailableError(f"the control connection is closed: {error}") from error
 
     def _socket(self) -> socket.socket:
         """Returns the connection's socket, with a file descriptor that may be closed."""

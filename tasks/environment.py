@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import platform
 import shutil
 import threading
 from collections.abc import Callable, Iterable
@@ -42,6 +43,7 @@ from penstock.wal.reader import WalReader
 LOCK_NAME = "OWNER"
 _LOCK_RETRY_S = 0.02
 _LOCK_TIMEOUT_S = 15.0
+_HOLDER_BYTES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +175,19 @@ class StateDirectories:
         if directory in self._locks:
             return directory
         self._fs.make_dirs(directory)
-        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(directory / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         deadline = self._clock.monotonic() + _LOCK_TIMEOUT_S
         while not _try_lock(descriptor):
             if self._closing.is_set() or self._clock.monotonic() >= deadline:
+                holder = _read_holder(descriptor)
                 os.close(descriptor)
                 raise UnavailableError(
-                    f"the state of {task} in {directory} is still held by another process",
-                    hint="an earlier worker of the stream hasn't ended yet",
+                    f"the state of {task} in {directory} is still held by {holder}",
+                    hint="an earlier worker of the stream hasn't ended yet; if it stays, end that process",
                 )
             self._clock.wait(self._closing, _LOCK_RETRY_S)
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {platform.node()}".encode(), 0)
         self._locks[directory] = descriptor
         return directory
 
@@ -202,6 +207,12 @@ class StateDirectories:
         while self._locks:
             _, descriptor = self._locks.popitem()
             os.close(descriptor)
+
+
+def _read_holder(descriptor: int) -> str:
+    """Returns what the holder of a lock has written of itself."""
+    text = os.pread(descriptor, _HOLDER_BYTES, 0).decode(errors="replace")
+    return text if text.startswith("process ") and text.isprintable() else "another process"
 
 
 def _try_lock(descriptor: int) -> bool:

@@ -20,6 +20,7 @@ from penstock.common.errors import CheckpointDamagedError, InternalError, Unavai
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import about, configure_stderr_logging, logger, speak_about, stop_logging
 from penstock.common.paths import DataPaths
+from penstock.common.processes import end_with_parent
 from penstock.tasks import control
 from penstock.tasks.control import (
     Acknowledged,
@@ -333,6 +334,7 @@ def run_worker(spec: WorkerSpec, index: int, scratch: Path) -> None:
     checkpoint. So the process ends at once instead of waiting for threads that wait for others.
     """
     handler = configure_stderr_logging(spec.log_level, spec.log_format)
+    end_with_parent()
     # Before there are threads: each has a priority of its own, which it takes from the one that starts it.
     os.nice(spec.nice)
     try:

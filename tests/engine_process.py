@@ -72,9 +72,12 @@ class EngineProcess:
 
 def workers_below(pid: int) -> list[psutil.Process]:
     """Returns the Python workers of the Spark of the engine in a process: children of the daemon."""
-    tree = psutil.Process(pid).children(recursive=True)
-    daemons = {process.pid for process in tree if _is_daemon(process)}
-    return [process for process in tree if process.ppid() in daemons]
+    return [worker for daemon in daemons_below(pid) for worker in daemon.children()]
+
+
+def daemons_below(pid: int) -> list[psutil.Process]:
+    """Returns the processes from which the Spark of the engine in a process forks workers."""
+    return [process for process in psutil.Process(pid).children(recursive=True) if _is_daemon(process)]
 
 
 def _is_daemon(process: psutil.Process) -> bool:

@@ -1,10 +1,10 @@
 """The process that test_kill_nine.py kills: an engine that replays flights and checks itself, as told on stdin.
 
-Commands, one per line: `insert N [MS]` inserts the next N batches, MS ms apart, and prints `acked I` after each;
-`check [S]` waits until the streams equal the batch answer and prints `equal`, or `differs ...` after S (90) seconds;
-`tasks` waits until all streams run and prints `tasks {"attempts": {stream: attempt}, "pids": [...]}`; `exit` closes
-the engine. Prints `ready` first. With a third argument `watch` it also prints `flow {stream: attempt}` when an attempt
-has written results.
+Commands, one per line: `insert N [MS]` inserts the next N batches, MS ms apart, and prints `acked I` after each; `check
+[S]` waits until the streams equal the batch answer and prints `equal`, or `differs ...` after S (90) seconds; `tasks`
+waits until all streams run, or are paused, and prints `tasks {"attempts": {stream: attempt}, "pids": [...]}`; `pause`
+and `resume` do so with all streams and print `paused` and `resumed`; `exit` closes the engine. Prints `ready` first.
+With a third argument `watch` it also prints `flow {stream: attempt}` when an attempt has written results.
 """
 
 from __future__ import annotations
@@ -62,6 +62,10 @@ def main() -> None:
                 say("inserted")
             elif command == "tasks":
                 say(f"tasks {json.dumps(_tasks(cursor))}")
+            elif command in ("pause", "resume"):
+                for (name,) in _rows(cursor, "SELECT stream_name FROM information_schema.ins_streams"):
+                    cursor.execute(f"{command} STREAM {name}")
+                say(f"{command}d")
             elif command == "check":
                 say(_verdict(cursor, float(count or PATIENCE_S)))
             elif command == "exit":
@@ -90,8 +94,8 @@ def say(text: str) -> None:
 
 
 def _tasks(cursor: Any) -> dict[str, Any]:
-    """Returns the attempts of the streams that run, and the processes of the workers that host any."""
-    running = "SELECT stream_name, attempt FROM information_schema.ins_streams WHERE state = 'RUNNING'"
+    """Returns the attempts of the streams, all of which run or rest, and the processes of the workers that host any."""
+    running = "SELECT stream_name, attempt FROM information_schema.ins_streams WHERE state IN ('RUNNING', 'PAUSED')"
     clock = SystemClock()
     while len(attempts := dict(_rows(cursor, running))) < len(STREAMS):
         clock.wait(threading.Event(), 0.05)

@@ -15,6 +15,7 @@ from penstock.mnode.groups import (
     CancelGroup,
     CloseAll,
     DeployStream,
+    ForgetGroup,
     GroupMachine,
     GroupSettings,
     GroupState,
@@ -196,7 +197,7 @@ def test_a_lost_worker_costs_the_group_and_all_its_streams_come_back(machine: Gr
     lost = machine.handle(WorkerLost("db-1.1", 1, "connection closed"), 5.0)
     assert lost == [StreamDown(1, reason), StreamDown(2, reason), CancelGroup("db-1.1")]
     assert isinstance(machine.handle(WorkerLost("db-1.1", 0, "connection closed"), 5.0)[0], Ignored)
-    assert machine.handle(JobEnded("db-1.1", "job aborted"), 6.0) == []
+    assert machine.handle(JobEnded("db-1.1", "job aborted"), 6.0) == [ForgetGroup("db-1.1")]
     assert machine.handle(Tick(), 7.0) == [SubmitGroup("db-1.2", "db", VNODES)]
     assert isinstance(machine.handle(WorkerJoined("db-1.1", 0), 7.0)[0], Ignored)
     assert join(machine, "db-1.2", 8.0) == [PrepareStream(1, 2), PrepareStream(2, 2)]
@@ -208,6 +209,7 @@ def test_a_job_that_ends_by_itself_counts_as_a_failure(machine: GroupMachine) ->
     """If Spark gives the job up without a word from the workers, the group comes back as well."""
     running(machine, 1)
     assert machine.handle(JobEnded("db-1.1", "executor lost"), 5.0) == [
+        ForgetGroup("db-1.1"),
         StreamDown(1, "the job of group db-1.1 ended: executor lost")
     ]
     assert machine.handle(Tick(), 6.0) == [SubmitGroup("db-1.2", "db", VNODES)]
@@ -234,7 +236,7 @@ def test_an_empty_group_is_given_back_after_a_while(machine: GroupMachine) -> No
     assert machine.handle(Tick(), 70.0) == []
     assert machine.handle(Tick(), 71.0) == [ShutdownGroup("db-1.1")]
     assert isinstance(machine.handle(WorkerLost("db-1.1", 0, "left"), 71.5)[0], Ignored)
-    assert machine.handle(JobEnded("db-1.1", None), 72.0) == []
+    assert machine.handle(JobEnded("db-1.1", None), 72.0) == [ForgetGroup("db-1.1")]
     assert machine.groups == ()
 
 
@@ -244,7 +246,7 @@ def test_workers_that_do_not_leave_are_cut_off(machine: GroupMachine) -> None:
     assert machine.handle(CloseAll(), 5.0) == [StreamDown(1, "the engine closes"), ShutdownGroup("db-1.1")]
     assert machine.handle(Tick(), 15.0) == [CancelGroup("db-1.1")]
     assert machine.handle(Tick(), 16.0) == []
-    assert machine.handle(JobEnded("db-1.1", "cancelled"), 17.0) == [StreamRemoved(1)]
+    assert machine.handle(JobEnded("db-1.1", "cancelled"), 17.0) == [ForgetGroup("db-1.1"), StreamRemoved(1)]
     assert machine.groups == ()
 
 
@@ -258,6 +260,22 @@ def test_a_worker_that_does_not_stop_a_stream_loses_the_group(machine: GroupMach
     assert "workers [1] have not stopped" in machine.groups[0].reason
     assert StreamRemoved(1) in machine.handle(JobEnded("db-1.1", None), 16.0)
     assert state_of(machine, 2).state is StreamState.WAITING
+
+
+def test_attempts_that_fail_for_the_same_reason_are_counted(machine: GroupMachine) -> None:
+    """Whatever numbers it has; another reason, or an attempt that runs for long, begins anew."""
+    running(machine, 1)
+    now = 2.0
+    for attempt, (reason, ran_s, alike) in enumerate(
+            [("held by 7", 1, 1), ("held by 8", 1, 2), ("held by 9", 1, 3), ("bad row", 1, 1), ("bad row", 31, 1)], 1):
+        now += ran_s
+        machine.handle(StreamFailed(1, attempt, reason), now)
+        assert state_of(machine, 1).alike == alike
+        for index in (0, 1):
+            machine.handle(StreamStopped(1, attempt, index), now)
+        now += 30
+        assert machine.handle(Tick(), now) == [PrepareStream(1, attempt + 1)]
+        deploy(machine, 1, attempt + 1, attempt + 1, now)
 
 
 def test_a_preparation_that_fails_is_tried_again(machine: GroupMachine) -> None:
@@ -282,7 +300,8 @@ def test_a_group_waits_until_there_are_slots_for_it(machine: GroupMachine) -> No
     assert machine.next_deadline() is None
     assert machine.handle(Tick(), 500.0) == []
     machine.handle(WorkerLost("db-1.1", 0, "killed"), 500.0)
-    assert machine.handle(JobEnded("db-1.1", "killed"), 501.0) == [SubmitGroup("other-2.1", "other", Nodes((7, 8)))]
+    assert machine.handle(JobEnded("db-1.1", "killed"), 501.0) == [
+        ForgetGroup("db-1.1"), SubmitGroup("other-2.1", "other", Nodes((7, 8)))]
     assert not waiting.lacks_slots
     assert machine.handle(Tick(), 510.0) == []
     assert state_of(machine, 1).group.lacks_slots
@@ -302,7 +321,8 @@ def test_an_idle_group_gives_its_slots_to_one_that_waits(machine: GroupMachine) 
             machine.handle(StreamStopped(stream_id, 1, index), 3.0)
     assert machine.handle(AddStream(3, "c", VNODES), 4.0) == [ShutdownGroup("a-1.1")]
     assert machine.handle(AddStream(4, "c", VNODES), 4.0) == []
-    assert machine.handle(JobEnded("a-1.1", None), 5.0) == [SubmitGroup("c-3.1", "c", VNODES)]
+    assert machine.handle(JobEnded("a-1.1", None), 5.0) == [
+        ForgetGroup("a-1.1"), SubmitGroup("c-3.1", "c", VNODES)]
 
 
 def test_a_group_that_becomes_idle_gives_its_slots_away_at_once(machine: GroupMachine) -> None:
@@ -313,7 +333,8 @@ def test_a_group_that_becomes_idle_gives_its_slots_away_at_once(machine: GroupMa
     machine.handle(AddStream(3, "c", VNODES), 0.0)
     assert machine.handle(RemoveStream(2), 1.0) == [StreamRemoved(2)]
     assert join(machine, "b-2.1", 2.0) == [ShutdownGroup("b-2.1")]
-    assert machine.handle(JobEnded("b-2.1", None), 3.0) == [SubmitGroup("c-3.1", "c", VNODES)]
+    assert machine.handle(JobEnded("b-2.1", None), 3.0) == [
+        ForgetGroup("b-2.1"), SubmitGroup("c-3.1", "c", VNODES)]
     machine.handle(AddStream(4, "d", VNODES), 4.0)
     machine.handle(RemoveStream(1), 5.0)
     machine.handle(StreamStopped(1, 1, 0), 5.0)
@@ -377,6 +398,7 @@ class GroupHistories(RuleBasedStateMachine):
         self.now = 0.0
         self.attempt = 0
         self.jobs: set[str] = set()
+        self.known: set[str] = set()
         self.pending: list[groups.Event] = []
         self.up: set[int] = set()
         self.company: dict[int, Company] = {}
@@ -392,11 +414,14 @@ class GroupHistories(RuleBasedStateMachine):
             case SubmitGroup(group, _, nodes, _):
                 assert group not in self.jobs
                 self.jobs.add(group)
+                self.known.add(group)
                 self.workers[group] = nodes.workers
                 self.pending += [WorkerJoined(group, index) for index in range(nodes.workers)]
             case ShutdownGroup(group) | CancelGroup(group):
                 assert group in self.jobs
                 self.pending.append(JobEnded(group, None))
+            case ForgetGroup(group):
+                self.known.remove(group)
             case PrepareStream(stream_id, preparation):
                 self.attempt += 1
                 self.pending.append(StreamPrepared(stream_id, preparation, self.attempt))
@@ -472,6 +497,8 @@ class GroupHistories(RuleBasedStateMachine):
         self.machine.validate()
         running = {s.stream_id for s in self.machine.streams if s.state is StreamState.RUNNING}
         assert running == self.up
+        assert self.jobs <= self.known <= self.jobs | {
+            event.group for event in self.pending if isinstance(event, JobEnded)}
         assert all(self.company[stream.stream_id] is stream.group.company for stream in self.machine.streams)
         assert all(self.nodes[stream.stream_id] == stream.group.nodes for stream in self.machine.streams)
 

@@ -130,6 +130,15 @@ def test_a_stream_near_its_state_limit_is_told_with_the_task_that_has_most() -> 
     assert verdict(RUNNING, reports, NAMES).kind != "state"
 
 
+def test_a_stream_that_fails_again_and_again_is_told_what_to_do() -> None:
+    """A reason that doesn't pass by itself needs somebody; one that was there twice may pass yet."""
+    held = StreamInfo("RESTARTING", "the state is held by process 12", alike=2)
+    assert verdict(held, [], NAMES).text == "RESTARTING: the state is held by process 12"
+    text = verdict(replace(held, alike=3), [], NAMES).text
+    assert text.startswith("RESTARTING: the state is held by process 12; 3 attempts in a row have failed")
+    assert "restart of the engine" in text
+
+
 def test_an_idle_source_is_no_bottleneck() -> None:
     """Everything is read and nothing comes; as soon as rows come the stream is healthy."""
     assert told(report("source", state="IDLE", busy=0.0), report("sink", state="IDLE", busy=0.0)).kind == "idle"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from collections import deque
@@ -21,7 +22,7 @@ from penstock.mnode.service import DnodeService
 from penstock.tasks import control
 from penstock.tasks.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopStream
 from penstock.tasks.copied_state import CheckpointOf
-from penstock.tasks.environment import DnodeClient, RowsRequest, StateDirectories
+from penstock.tasks.environment import LOCK_NAME, DnodeClient, RowsRequest, StateDirectories
 from penstock.tasks.messages import ResultChild, ResultWrite, TaskId
 from penstock.tasks.notifier import WalNotifier
 from penstock.tasks.result_writer import FlightResultWriter
@@ -304,7 +305,10 @@ def test_a_state_folder_belongs_to_one_owner_at_a_time(tmp_path: Path) -> None:
     assert directory == paths.state(5, "5-sink-1")
     assert first.open(SINK) == directory
     second = StateDirectories(paths, OsFs(), ManualClock())
-    with pytest.raises(UnavailableError, match="still held"):
+    with pytest.raises(UnavailableError, match=f"still held by process {os.getpid()} on "):
+        second.open(SINK)
+    (directory / LOCK_NAME).write_bytes(b"\x1b[2J" * 1000)
+    with pytest.raises(UnavailableError, match="still held by another process"):
         second.open(SINK)
     first.close()
     assert second.open(SINK) == directory

@@ -117,6 +117,9 @@ class Line:
         self.closed = True
         self._cluster.cut_off(self._worker)
 
+    def kill(self) -> None:
+        self._cluster.world.kill(self._worker.process, "the engine killed it")
+
     def _carry(self, message: object, way: int, process: str, action: Callable[[], None]) -> None:
         faults, chance = self._cluster.faults, self._cluster.world.chance
         if chance.random() < faults.lost and isinstance(message, MAY_BE_LOST):
@@ -152,7 +155,7 @@ class SimGroup:
     def __init__(self, cluster: Cluster, host: EngineProcess, spec: WorkerSpec, workers: int,
                  on_end: Callable[[str | None], None]) -> None:
         self._cluster = cluster
-        self._host = host
+        self.host = host
         self._on_end = on_end
         self._ended = False
         self.workers: list[SimWorker] = []
@@ -162,7 +165,7 @@ class SimGroup:
         if self._ended:
             return
         for index in range(workers):
-            self.workers.append(self._cluster.start_worker(self._host, self, spec, index))
+            self.workers.append(self._cluster.start_worker(self.host, self, spec, index))
 
     def cancel(self) -> None:
         self.end("cancelled")
@@ -173,10 +176,15 @@ class SimGroup:
     def end(self, reason: str | None) -> None:
         """Tells the mnode, once, that the job is over. Python workers may live on for a while."""
         if not self._ended:
-            self._ended = True
             for worker in self.workers:
                 self._cluster.cut_off(worker)
-            self._cluster.world.soon(self._host.process, lambda: self._on_end(reason), 0.2)
+            self.lose(reason)
+
+    def lose(self, reason: str | None) -> None:
+        """Tells the mnode, once, that the job is over, but nobody that is part of it: Spark is gone."""
+        if not self._ended:
+            self._ended = True
+            self._cluster.world.soon(self.host.process, lambda: self._on_end(reason), 0.2)
 
 
 class EngineProcess:

@@ -18,7 +18,7 @@ from penstock.common.config import load_config
 from penstock.common.errors import CorruptionError, InternalError, PenstockError, StorageError, UnavailableError
 from penstock.mnode.controller import ControllerSettings
 from penstock.tasks.messages import TaskState
-from simulation.cluster import Cluster, EngineProcess, NetworkFaults
+from simulation.cluster import Cluster, EngineProcess, NetworkFaults, SimGroup
 from simulation.disk import PowerLost, ProcessDied
 from simulation.oracle import EXCHANGED, KINDS, WINDOW, Key, Model, Row, StreamKind, batch_answer, shown
 from simulation.world import SimulationError, World
@@ -27,6 +27,7 @@ T0 = 1_700_000_000_000
 TABLES = 5
 _EVENTS_MAX = 60_000
 _PATIENCE_S = 240.0
+_ENDED_WITHIN_S = 1.0  # after Spark's end, whatever state a worker is in
 _REST_S = 1.6  # longer than idleTimeout: a vnode without rows holds time back until it counts as idle
 _STATES = frozenset(TaskState.__args__)  # type: ignore[attr-defined]
 
@@ -52,6 +53,7 @@ class Profile:
     clock_jumps: int
     network: NetworkFaults
     zombie_s: float
+    spark_kills: int
     snodes: int = 0
 
     def with_snodes(self, snodes: int) -> Profile:
@@ -114,6 +116,7 @@ def draw_profile(world: World) -> Profile:
             lost=0.01 if chance.random() < 0.3 else 0.0, twice=0.02 if chance.random() < 0.3 else 0.0,
             delay_s=chance.choice([0.002, 0.02, 0.3])),
         zombie_s=chance.choice([0.05, 1.0, 4.0]),
+        spark_kills=some(2),
     )
 
 
@@ -413,7 +416,7 @@ class Run:
             (profile.engine_kills, self._kill_engine), (profile.worker_kills, self._kill_worker),
             (profile.worker_stops, self._stop_worker), (profile.power_cuts, self._plan_power_cut),
             (profile.disk_faults, self._plan_disk_fault), (profile.commit_faults, self._plan_commit_fault),
-            (profile.clock_jumps, self._jump),
+            (profile.clock_jumps, self._jump), (profile.spark_kills, self._kill_spark),
         ]
         for count, action in plans:
             for _ in range(count):
@@ -435,6 +438,21 @@ class Run:
         if workers:
             self._count("worker killed")
             self.world.kill(self.world.chance.choice(workers).process, "kill -9")
+
+    def _kill_spark(self) -> None:
+        """Its daemon first, then the Java process: nobody is left who ends the workers."""
+        self._count("Spark killed")
+        host = self.cluster.host
+        lost = [group for group in self.cluster.groups if group.host is host]
+        for group in lost:
+            group.lose("Spark is gone")
+        if host is not None:
+            self.world.later(_ENDED_WITHIN_S, host.process, lambda: self._all_ended(lost))
+
+    def _all_ended(self, lost: list[SimGroup]) -> None:
+        left = [worker.process for group in lost for worker in group.workers if self.world.alive(worker.process)]
+        if left:
+            raise SimulationError(f"nobody has ended the workers that Spark has lost: {left}")
 
     def _stop_worker(self) -> None:
         workers = self.cluster.living_workers()
