@@ -47,8 +47,10 @@ def closed_duckdb(bounds: DuckdbBounds, readable: Sequence[Path] = ()) -> duckdb
     if bounds.spill is not None:
         # DuckDB makes the last part of the path only.
         bounds.spill.parent.mkdir(parents=True, exist_ok=True)
-        config["max_temp_directory_size"] = f"{bounds.spill_bytes}B"
     connection = duckdb.connect(":memory:", config=config)
+    if bounds.spill is not None:
+        # Among the options of `connect` DuckDB shows it, and doesn't heed it.
+        connection.execute(f"SET max_temp_directory_size = '{bounds.spill_bytes}B'")
     if readable:
         connection.execute("SET allowed_directories = ?", [[str(path.absolute()) for path in readable]])
     connection.execute("SET enable_external_access = false; SET lock_configuration = true")
