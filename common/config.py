@@ -90,6 +90,11 @@ class Config:
     http_port: int = field(metadata=_key("server", "integer", 1, 65_535, or_zero=True))
     request_size_max: int = field(metadata=_key("server", "size", KIB, GIB))
     token_lifetime: float = field(metadata=_key("server", "duration", MINUTE, 365 * DAY))
+    connections_max: int = field(metadata=_key("server", "integer", 4, 100_000))
+    connections_per_address_max: int = field(metadata=_key("server", "integer", 2, 100_000))
+    strangers_max: int = field(metadata=_key("server", "integer", 2, 100_000))
+    login_timeout: float = field(metadata=_key("server", "duration", 0.1, HOUR))
+    body_rate_min: int = field(metadata=_key("server", "size", 1, GIB))
     tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
     tls_key: str = field(metadata=_key("server", "text", or_empty=True))
 
@@ -338,6 +343,8 @@ class _Loader:
 
 #: (smaller, larger, factor, reason): smaller * factor <= larger.
 RELATIONS: tuple[tuple[str, str, int, str], ...] = (
+    ("strangers_max", "connections_max", 1, "who has logged in needs room, too"),
+    ("connections_per_address_max", "connections_max", 1, "one address must not have more than all"),
     ("block_bytes_max", "stream_queue_size", 1, "a block must fit into a queue"),
     ("heartbeat_interval", "heartbeat_timeout", 3, "one late heartbeat must not cost a worker its place"),
     ("restart_delay_min", "restart_delay_max", 1, "the wait between restarts grows from one to the other"),

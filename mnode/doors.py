@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 
+from penstock.common.admission import ConnectionBounds
 from penstock.common.config import Config
 from penstock.common.errors import UnauthenticatedError
-from penstock.mnode.http_door import Answer, HttpDoor, Page, Place, Request
+from penstock.mnode.http_door import Answer, HttpBounds, HttpDoor, Page, Place, Request
 from penstock.mnode.logins import Logins, UsersView, tls_for_clients
 from penstock.mnode.overview import Overview
 from penstock.mnode.rest import CHALLENGE, Rest
@@ -38,10 +39,12 @@ def open_doors(
     if not wanted:
         return []
     tls = tls_for_clients(config, users)
+    bounds = HttpBounds(ConnectionBounds.of_clients(config), config.body_rate_min)
     doors: list[HttpDoor] = []
     try:
         for port, places in wanted:
-            doors.append(HttpDoor(config.host, port, places, tls=tls, any_name=lambda: bool(users.users())))
+            doors.append(HttpDoor(config.host, port, places, bounds=bounds, tls=tls,
+                                  any_name=lambda: bool(users.users())))
     except BaseException:
         for door in doors:
             door.close()
@@ -65,6 +68,7 @@ class _ForUsers:
             self.logins.authorize(request.headers.get("authorization"))
         except UnauthenticatedError as error:
             return Answer(HTTPStatus.UNAUTHORIZED, f"{error}\n".encode(), headers=CHALLENGE)
+        request.logged_in()
         return self.page.answer(request)
 
 

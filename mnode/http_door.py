@@ -6,6 +6,7 @@ that they call this machine.
 
 from __future__ import annotations
 
+import io
 import ipaddress
 import socket
 import ssl
@@ -19,15 +20,19 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote
 
+from penstock.common.admission import Admission, ConnectionBounds, PortCounts
+from penstock.common.clock import SystemClock
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import logger
 from penstock.common.tls import Tls
 from penstock.mnode.http_body import RequestError, read_body
+from penstock.mnode.http_deadlines import TimedReader
 
 _log = logger(__name__)
-_TIMEOUT_S = 75.0
-_CONNECTIONS_MAX = 512
-_LINGER_S, _LINGER_READS, _LINGER_BYTES = 1.0, 256, 64 * 1024
+_monotonic = SystemClock.monotonic
+_IDLE_S = 75.0
+_WRITE_S = 75.0
+_LINGER_S, _LINGER_BYTES = 1.0, 64 * 1024
 _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
@@ -40,7 +45,8 @@ _HEADERS = {
 class Request:
     """What was asked. `path` and the values of `query` are decoded; names of `headers` are in lower case.
 
-    `read_body` returns the body, unpacked, of at most as many bytes as it is told. Raises RequestError.
+    `read_body` returns the body, unpacked, of at most as many bytes as it is told. Raises RequestError. `address` is
+    where it comes from; `logged_in` is called once whoever asks has proved who it is.
     """
 
     method: str
@@ -48,6 +54,8 @@ class Request:
     query: Mapping[str, str]
     headers: Mapping[str, str]
     read_body: Callable[[int], bytes]
+    address: str = ""
+    logged_in: Callable[[], None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +92,21 @@ class Page:
             raise RequestError(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 
 
+@dataclass(frozen=True, slots=True)
+class HttpBounds:
+    """How long and how often clients may keep a port busy.
+
+    A TLS handshake, and the header of a request, may take as long as a login (`connections.login_timeout_s`); so may a
+    body, and a second more for each `body_rate` bytes of it.
+    """
+
+    connections: ConnectionBounds
+    body_rate: int
+
+
+USUAL_BOUNDS = HttpBounds(ConnectionBounds(strangers=256, login_timeout_s=10.0, per_address=512, total=1024), 16 * 1024)
+
+
 class HttpDoor:
     """Serves `places` by their paths until `close`; a path that ends in a slash stands for all below it too."""
 
@@ -93,6 +116,7 @@ class HttpDoor:
         port: int,
         places: Mapping[str, Place],
         *,
+        bounds: HttpBounds = USUAL_BOUNDS,
         tls: Tls | None = None,
         any_name: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -103,7 +127,7 @@ class HttpDoor:
         """
         context = None if tls is None else tls.context()
         try:
-            self._server = _Server((host, port), _handler(places, host, any_name), context)
+            self._server = _Server((host, port), _handler(places, host, any_name, bounds), context, bounds)
         except OSError as error:
             raise UnavailableError(f"port {port} of {host} can't be opened: {error.strerror}",
                                    hint="another engine or program has it; choose another one") from error
@@ -115,6 +139,10 @@ class HttpDoor:
     def port(self) -> int:
         return int(self._server.server_address[1])
 
+    def counts(self) -> PortCounts:
+        """Returns how many are connected, and how many were sent away."""
+        return self._server.admission.counts()
+
     def close(self) -> None:
         """Takes no more requests; who is being answered is cut off when the process ends."""
         self._server.shutdown()
@@ -124,18 +152,20 @@ class HttpDoor:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread per connection, up to a bound; beyond it connections are closed without an answer."""
+    """A thread per connection. Who is one too many is cut off, whatever it waits for."""
 
     daemon_threads = True
     block_on_close = False
     request_queue_size = 256
 
     def __init__(
-        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], context: ssl.SSLContext | None,
+        bounds: HttpBounds,
     ) -> None:
         self._context = context
         self._lock = threading.Lock()
-        self._open: set[socket.socket] = set()
+        self._open: dict[int, socket.socket] = {}
+        self.admission: Admission[int] = Admission(bounds.connections)
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -149,15 +179,27 @@ class _Server(ThreadingHTTPServer):
 
     def verify_request(self, request: Any, client_address: Any) -> bool:
         with self._lock:
-            if len(self._open) < _CONNECTIONS_MAX:
-                self._open.add(request)
-                return True
-        _log.warning("a connection was refused: there are %d already", _CONNECTIONS_MAX)
-        return False
+            self._open[id(request)] = request
+        self.admission.opened(id(request), client_address[0], _monotonic())
+        self.service_actions()
+        with self._lock:
+            return id(request) in self._open
+
+    def service_actions(self) -> None:
+        """Cuts off who must go; called after each connection, and every now and then."""
+        now = _monotonic()
+        for key in self.admission.over(now):
+            with self._lock:
+                connection = self._open.pop(key, None)
+                if connection is not None:
+                    _shut(connection, socket.SHUT_RDWR)
+        if (text := self.admission.report(now)) is not None:
+            _log.warning("connections to port %d were closed: %s", self.server_address[1], text)
 
     def shutdown_request(self, request: Any) -> None:
+        self.admission.closed(id(request))
         with self._lock:
-            self._open.discard(request)
+            self._open.pop(id(request), None)
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
@@ -169,21 +211,35 @@ class _Server(ThreadingHTTPServer):
     def hang_up(self) -> None:
         """Lets connections end with the answer that they wait for."""
         with self._lock:
-            for connection in self._open:
+            for connection in self._open.values():
                 _shut(connection, socket.SHUT_RD)
 
 
 def _handler(
-    places: Mapping[str, Place], host: str, any_name: Callable[[], bool]
+    places: Mapping[str, Place], host: str, any_name: Callable[[], bool], bounds: HttpBounds
 ) -> type[BaseHTTPRequestHandler]:
+    login_s = bounds.connections.login_timeout_s
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         error_message_format, error_content_type = "%(message)s\n", "text/plain"
         disable_nagle_algorithm = True
-        timeout = _TIMEOUT_S
         server_version, sys_version = "penstock", ""
         _waits_for_go = False
         _unread = False
+
+        def setup(self) -> None:
+            super().setup()
+            self.connection.settimeout(login_s)
+            if isinstance(self.connection, ssl.SSLSocket):
+                self.connection.do_handshake()
+            self._timed = TimedReader(self.connection, _monotonic)
+            self.rfile.close()
+            self.rfile = io.BufferedReader(self._timed)
+
+        def handle_one_request(self) -> None:
+            self._timed.await_request(_IDLE_S, login_s)
+            super().handle_one_request()
 
         def do_GET(self) -> None:
             headers = _by_name(self.headers)
@@ -224,11 +280,15 @@ def _handler(
                               headers={"Allow": ", ".join(place.methods)})
             return place.answer(Request(
                 self.command, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers,
-                lambda size_max: self._read_body(headers, size_max)))
+                lambda size_max: self._read_body(headers, size_max), self.client_address[0], self._note_login))
+
+        def _note_login(self) -> None:
+            self.server.admission.logged_in(id(self.request))  # type: ignore[attr-defined]
 
         def _read_body(self, headers: Mapping[str, str], size_max: int) -> bytes:
             if self._waits_for_go:
                 super().handle_expect_100()
+            self._timed.await_body(login_s, bounds.body_rate)
             try:
                 body = read_body(self.rfile, headers, size_max)
             except OSError as error:
@@ -237,6 +297,7 @@ def _handler(
             return body
 
         def _send(self, answer: Answer) -> None:
+            self.connection.settimeout(_WRITE_S)  # for each piece
             content = answer.content
             if not isinstance(content, bytes) and self.request_version == "HTTP/1.0":
                 content = b"".join(content)  # HTTP/1.0 knows no pieces
@@ -264,9 +325,10 @@ def _handler(
         def _linger(self) -> None:
             """Takes in a little of what wasn't read: if it were there at the end, the client might lose the answer."""
             _shut(self.connection, socket.SHUT_WR)
-            self.connection.settimeout(_LINGER_S)
+            until = _monotonic() + _LINGER_S
             try:
-                for _ in range(_LINGER_READS):
+                while (left_s := until - _monotonic()) > 0:
+                    self.connection.settimeout(left_s)
                     if not self.connection.recv(_LINGER_BYTES):
                         return
             except OSError as error:

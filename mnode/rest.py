@@ -148,10 +148,12 @@ class Rest:
         if scheme.lower() != "basic":
             raise UnauthenticatedError("user and password are needed", hint="send Authorization: Basic")
         token = self._logins.login(*read_basic(credentials.strip()))
+        request.logged_in()
         return _document_answer(HTTPStatus.OK, {"code": 0, "token": token.text, "lifetime_s": token.lifetime_s})
 
     def _session(self, request: Request, database: str | None) -> SessionState:
         identity = self._logins.authorize(request.headers.get("authorization"))
+        request.logged_in()
         return SessionState(self._time_zone, database, identity)
 
 

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from penstock import __version__
+from penstock.common.admission import ConnectionBounds
 from penstock.common.config import Config
 from penstock.common.errors import StorageError
 from penstock.mnode.logins import tls_for_clients
@@ -58,7 +59,8 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
     sessions = Sessions(connect, engine.clock, config.token_lifetime)
     return FlightSqlServer(
         FlightSql(engine), engine.logins, sessions, config.host, config.flight_port,
-        Bounds(config.flight_message_max, config.flight_calls_max), tls.pem() if tls is not None else None)
+        Bounds(config.flight_message_max, config.flight_calls_max, ConnectionBounds.of_clients(config)),
+        engine.clock, tls.pem() if tls is not None else None)
 
 
 def _catch_signals() -> int:

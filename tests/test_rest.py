@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import gzip
 import http.client
 import json
@@ -24,9 +25,9 @@ from embedded import Embedded
 from outside_servers import free_port
 from waiting import wait_until
 
+from penstock.common.admission import ConnectionBounds
 from penstock.common.errors import ConfigError
-from penstock.mnode import http_door
-from penstock.mnode.http_door import HttpDoor
+from penstock.mnode.http_door import HttpBounds, HttpDoor
 from penstock.mnode.rest import Rest
 
 SIZE_MAX = 100_000
@@ -305,29 +306,82 @@ def test_many_connections_at_once(client: Client) -> None:
     assert client.sql("SELECT count(*) FROM d.meters").body["data"] == [[400]]
 
 
-def test_who_comes_late_or_too_much_is_sent_away(db: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A body that doesn't come gives 408; beyond the bound connections are closed, until another one ends."""
-    monkeypatch.setattr(http_door, "_TIMEOUT_S", 0.5)
+def bounds(strangers: int = 10, login_timeout_s: float = 60.0, total: int = 100, rate: int = 1 << 20) -> HttpBounds:
+    return HttpBounds(ConnectionBounds(strangers, login_timeout_s, total, total), rate)
+
+
+def test_a_body_must_come_at_a_rate(db: Embedded) -> None:
+    """A body that comes byte by byte gives 408, however short the pauses are."""
     places = Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places()
-    slow = HttpDoor("127.0.0.1", 0, places)
+    slow = HttpDoor("127.0.0.1", 0, places, bounds=bounds(login_timeout_s=0.5))
     with socket.create_connection(("127.0.0.1", slow.port), timeout=30) as connection:
-        connection.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 8\r\n\r\nSEL")
-        assert connection.recv(65536).split()[1] == b"408"
+        connection.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n")
+        assert dripped(connection, b"S").split()[1] == b"408"
     slow.close()
-    monkeypatch.setattr(http_door, "_TIMEOUT_S", 60.0)
-    monkeypatch.setattr(http_door, "_CONNECTIONS_MAX", 2)
-    door = HttpDoor("127.0.0.1", 0, places)
-    ping = b"GET /ping HTTP/1.1\r\nHost: localhost\r\n\r\n"
+
+
+def test_a_header_must_come_in_time(db: Embedded) -> None:
+    """Time runs for the whole header, before a login and after it."""
+    door = HttpDoor("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places(),
+                    bounds=bounds(login_timeout_s=0.5))
+    with socket.create_connection(("127.0.0.1", door.port), timeout=30) as connection:
+        assert dripped(connection, b"G") == b""
+    with socket.create_connection(("127.0.0.1", door.port), timeout=30) as connection:
+        log_in(connection)
+        connection.sendall(b"GET /ping HTTP/1.1\r\n")
+        assert dripped(connection, b"X") == b""
+    door.close()
+
+
+def log_in(connection: socket.socket) -> None:
+    """Executes a statement, which makes the client known: without users anybody may."""
+    connection.sendall(b"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: 14\r\n\r\nSHOW DATABASES")
+    answer = connection.recv(65536)
+    while not answer.endswith(b"0\r\n\r\n"):
+        answer += connection.recv(65536)
+    assert answer.split()[1] == b"200"
+
+
+def dripped(connection: socket.socket, byte: bytes) -> bytes:
+    """Sends a byte again and again until there is an answer, and returns it."""
+    connection.settimeout(0.02)
+    for _ in range(1000):
+        try:
+            connection.sendall(byte)
+            return connection.recv(65536)
+        except TimeoutError:
+            continue
+        except ConnectionError:
+            return b""
+    raise AssertionError("it listens for ever")
+
+
+def test_half_sent_headers_refuse_nobody(db: Embedded) -> None:
+    """Whoever holds connections open loses the oldest of them to those who log in at once."""
+    door = HttpDoor("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places())
+    half_sent = [socket.create_connection(("127.0.0.1", door.port), timeout=30) for _ in range(600)]
+    for connection in half_sent:
+        with contextlib.suppress(ConnectionError):  # it was sent away
+            connection.sendall(b"GET /")
+    assert not closed_at_once(door.port)
+    wait_until(lambda: door.counts().connections <= 256)
+    assert door.counts().refused["strangers"] >= 600 - 256
+    for connection in half_sent:
+        connection.close()
+    door.close()
+
+
+def test_who_has_logged_in_stays_when_there_are_too_many(db: Embedded) -> None:
+    """Beyond the bound new connections are closed, until another one ends."""
+    door = HttpDoor("127.0.0.1", 0, Rest(db.engine, db.engine.logins, "UTC", SIZE_MAX).places(),
+                    bounds=bounds(total=2, strangers=2))
     with socket.create_connection(("127.0.0.1", door.port), timeout=30) as first:
-        first.sendall(ping)
-        assert first.recv(65536).split()[1] == b"204"
+        log_in(first)
         with socket.create_connection(("127.0.0.1", door.port), timeout=30) as second:
-            second.sendall(ping)
-            assert second.recv(65536).split()[1] == b"204"
+            log_in(second)
             assert closed_at_once(door.port)
-        first.sendall(ping)
-        assert first.recv(65536).split()[1] == b"204"
         wait_until(lambda: not closed_at_once(door.port))
+        log_in(first)
     door.close()
 
 

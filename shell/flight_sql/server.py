@@ -1,6 +1,7 @@
 """Flight over gRPC: who calls, what the calls carry, how errors, bounds and calls that nobody waits for are handled.
 
-gRPC itself refuses messages above the bound before they are in memory, and calls above the number of threads.
+gRPC itself refuses messages above the bound before they are in memory, and calls above the number of threads. Of
+connections it only bounds the number in all, roughly; a guard looks after the rest.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from typing import Any, NoReturn
 
 import grpc
 
+from penstock.common.admission import ConnectionBounds
+from penstock.common.clock import Clock
 from penstock.common.errors import CancelledError, InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
+from penstock.common.port_guard import PortGuard
 from penstock.mnode.logins import Logins, read_basic
 from penstock.mnode.roles import Identity
 from penstock.shell.flight_sql import messages
@@ -27,14 +31,17 @@ _log = logger(__name__)
 _AUTHORIZATION = "authorization"
 _CLOSE_GRACE_S = 2.0
 _KEEPALIVE_MS = 60_000
+_BURST = 2
+"""How many times the connections that are allowed gRPC takes, so that there is room between two looks of the guard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What clients may do at most: bytes of one message to the server, and calls at once."""
+    """What clients may do at most: bytes of one message to the server, calls at once, connections."""
 
     message_bytes: int
     calls: int
+    connections: ConnectionBounds
 
 
 class FlightSqlServer:
@@ -42,7 +49,7 @@ class FlightSqlServer:
 
     def __init__(
         self, flight_sql: FlightSql, logins: Logins, sessions: Sessions, host: str, port: int, bounds: Bounds,
-        certificate: tuple[bytes, bytes] | None = None,
+        clock: Clock, certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
         """A `port` of 0 is any free one. `certificate`: PEM chain and key; without it there is no TLS.
 
@@ -54,9 +61,13 @@ class FlightSqlServer:
             options=[("grpc.max_receive_message_length", bounds.message_bytes), ("grpc.max_send_message_length", -1),
                      # Two servers must not share a port without knowing of each other.
                      ("grpc.so_reuseport", 0),
+                     ("grpc.max_allowed_incoming_connections", _BURST * (bounds.connections.total or 0)),
+                     # For what comes before HTTP/2, that of TLS included.
+                     ("grpc.server_handshake_timeout_ms", round(1000 * bounds.connections.login_timeout_s)),
                      # The calls of clients whose machine is gone must not last.
                      ("grpc.keepalive_time_ms", _KEEPALIVE_MS), ("grpc.keepalive_timeout_ms", _KEEPALIVE_MS)])
-        self._server.add_generic_rpc_handlers((_Calls(flight_sql, logins, sessions).handlers(),))
+        calls = _Calls(flight_sql, logins, sessions)
+        self._server.add_generic_rpc_handlers((calls.handlers(),))
         try:
             if certificate is None:
                 self.port = self._server.add_insecure_port(address(host, port))
@@ -67,6 +78,7 @@ class FlightSqlServer:
         except RuntimeError as error:
             raise UnavailableError(f"port {port} of {host} can't be opened",
                                    hint="another engine or program has it; choose another flightPort") from error
+        self.guard = calls.guard = PortGuard("Flight SQL", self.port, bounds.connections, clock)
         self._server.start()
 
     def close(self) -> None:
@@ -74,6 +86,7 @@ class FlightSqlServer:
         stopped = self._server.stop(_CLOSE_GRACE_S)
         self._sessions.close()
         stopped.wait()
+        self.guard.close()
 
 
 class _Calls:
@@ -83,6 +96,7 @@ class _Calls:
         self._flight_sql = flight_sql
         self._logins = logins
         self._sessions = sessions
+        self.guard: PortGuard
 
     def handlers(self) -> Any:
         """Returns the methods as gRPC wants them."""
@@ -100,6 +114,7 @@ class _Calls:
         header = _header(context)
         user, password = read_basic(header.partition(" ")[2]) if header else ("", "")
         token = self._logins.login(user, password)
+        self.guard.logged_in(context.peer())
         context.send_initial_metadata([(_AUTHORIZATION, f"Bearer {token.text}")])
         yield make("HandshakeResponse").SerializeToString()
 
@@ -151,6 +166,7 @@ class _Calls:
         """
         header = _header(context)
         identity = self._logins.authorize(header)
+        self.guard.logged_in(context.peer())
         scheme, _, token = (header or "").partition(" ")
         return token if scheme.lower() == "bearer" else f"{context.peer()} {identity.name}", identity
 
