@@ -6,7 +6,6 @@ window that is computed later (after PAUSE, or a restart) gives what it would ha
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,8 +22,10 @@ from penstock.tasks.compute import GROUP, result_schema
 from penstock.tasks.fill import GapRows, filled_rows, gap_schema
 from penstock.tasks.judging import source_rows
 from penstock.tasks.messages import TaskId, TaskStatus
+from penstock.tasks.old_pickles import is_pickle
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.stored_values import damaged, pack_batch, unpack, unpack_batch
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.wal.record import DeleteRecord, MetaRecord, Record
 
@@ -212,20 +213,24 @@ class ForceSourceTask(BaseSourceTask):
     def _absent(self, groups: Sequence[tuple[int, tuple[Any, ...]]], start: int) -> pa.RecordBatch:
         fill = self._plan.fill
         assert fill is not None
-        columns = [pa.array(values, field.type) for values, field in zip(
-            zip(*((0, gid, *known) for gid, known in groups), strict=True), self._schema, strict=True)]
-        pool = pa.RecordBatch.from_arrays(columns, schema=self._schema)
+        pool = self._pool(groups)
         count = len(groups)
         row, none, at = np.arange(count), np.full(count, -1), np.full(count, start)
         gaps = GapRows(np.zeros(count, np.uint8), at, at, at, row, row, none)
         return filled_rows(fill, gap_schema(fill, self._plan.keys, self._schema), self._schema, self._computer, gaps,
                            pool)
 
+    def _pool(self, groups: Sequence[tuple[int, tuple[Any, ...]]]) -> pa.RecordBatch:
+        """Returns groups with their newest results as results."""
+        columns = [pa.array(values, field.type) for values, field in zip(
+            zip(*((0, gid, *known) for gid, known in groups), strict=True), self._schema, strict=True)]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
     # -- checkpoints -----------------------------------------------------------------------------------------
 
     def _state(self) -> Mapping[str, Any]:
         if self._groups:
-            self._store.put_many([(_GROUPS_KEY, pickle.dumps(self._groups, protocol=5))])
+            self._store.put_many([(_GROUPS_KEY, pack_batch(self._pool(list(self._groups.items()))))])
         if self._kept is not None:
             self._store.put_many([(_ROWS_KEY, _to_ipc(self._kept))])
         return {"version": self._version, "next": self._next}
@@ -234,10 +239,22 @@ class ForceSourceTask(BaseSourceTask):
         self._version, self._next = meta["version"], meta["next"]
         groups, rows = self._store.get_many([_GROUPS_KEY, _ROWS_KEY])
         if groups is not None:
-            self._groups = pickle.loads(groups)
+            self._groups = self._unpacked(groups)
         if rows is not None:
-            with pa.ipc.open_stream(rows) as reader:
-                self._kept = reader.read_all()
+            try:
+                with pa.ipc.open_stream(rows) as reader:
+                    self._kept = reader.read_all()
+                self._kept.validate(full=True)
+            except (pa.ArrowException, OSError) as error:
+                raise damaged("the newest rows of a task", str(error)) from error
+
+    def _unpacked(self, stored: bytes) -> dict[int, tuple[Any, ...]]:
+        what = "the groups of a task"
+        if is_pickle(stored):
+            return dict(unpack(stored, what))
+        batch = unpack_batch(stored, self._schema, what)
+        values = list(zip(*(column.to_pylist() for column in batch.columns[2:]), strict=True))
+        return dict(zip(batch.column(1).to_pylist(), values or [()] * batch.num_rows, strict=True))
 
 
 def _to_ipc(table: pa.Table) -> bytes:

@@ -29,6 +29,15 @@ MANY_ARGUMENTS = 64
 
 _PREFIX = "penstock_udf_"
 _import_lock = RLock()
+_STATE_VALUES = frozenset({
+    *(f"builtins.{name}" for name in ("set", "frozenset", "bytearray", "complex", "range", "slice", "object")),
+    *(f"collections.{name}" for name in ("Counter", "OrderedDict", "defaultdict", "deque")),
+    *(f"builtins.{name}" for name in ("int", "float", "list", "dict", "str", "tuple", "bytes", "bool")),
+    *(f"datetime.{name}" for name in ("date", "datetime", "time", "timedelta", "timezone")),
+    "array._array_reconstructor", "decimal.Decimal", "fractions.Fraction", "uuid.UUID", "numpy.dtype", "numpy.ndarray",
+    "numpy._core.numeric._frombuffer", "numpy._core.multiarray._reconstruct", "numpy._core.multiarray.scalar",
+})
+"""What any state may name: plain values, and what makes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +52,8 @@ class LoadedAggregate:
     """An aggregate's code, from an object of the user's class.
 
     `init()` gives an empty state, `accumulate(state, *arrays)` adds rows to it, `merge(state, state)` unites two,
-    `finish(state)` gives the value. States are values that can be pickled.
+    `finish(state)` gives the value. States are values that can be pickled. `own`: the packages whose classes a state
+    may have besides plain values: the function's, and those of the state that `init()` returns.
     """
 
     init: Callable[[], Any]
@@ -51,6 +61,7 @@ class LoadedAggregate:
     merge: Callable[[Any, Any], Any]
     finish: Callable[[Any], Any]
     package: str
+    own: frozenset[str]
 
     def dumps(self, state: Any) -> bytes:
         """Returns a state as bytes. Raises what pickle raises."""
@@ -58,19 +69,49 @@ class LoadedAggregate:
 
     def loads(self, data: bytes) -> Any:
         """Returns the state that `dumps` was given, by this or an earlier version of the function."""
-        return _StateReader(data, self.package).load()
+        return _StateReader(data, self.package, self.own).load()
 
 
 class _StateReader(pickle.Unpickler):
-    """Finds a state's own classes in the module of the function's current version."""
+    """Makes states of values and of the function's own classes; states come from checkpoints, which may be forged.
 
-    def __init__(self, data: bytes, package: str) -> None:
+    Own classes are found in the module of the function's current version. No function can be called by name.
+    """
+
+    def __init__(self, data: bytes, package: str, own: frozenset[str]) -> None:
         super().__init__(BytesIO(data))
         self._package = package
+        self._own = own
 
     def find_class(self, module: str, name: str) -> Any:
+        if _is_plain(module, name):
+            return super().find_class(module, name)
         first, dot, rest = module.partition(".")
-        return super().find_class(self._package + dot + rest if first.startswith(_PREFIX) else module, name)
+        if first.startswith(_PREFIX):
+            first, module = self._package, self._package + dot + rest
+        if first not in self._own or "." in name:
+            raise pickle.UnpicklingError(f"a state contains {module}.{name}, which is no class of the function's own")
+        found = super().find_class(module, name)
+        if not isinstance(found, type) or found.__module__ != module:
+            raise pickle.UnpicklingError(f"a state contains {module}.{name}, which is no class of the function's own")
+        return found
+
+
+class _ClassRecorder(pickle.Unpickler):
+    """Notes the packages of what a state that was just made consists of, besides plain values."""
+
+    def __init__(self, data: bytes) -> None:
+        super().__init__(BytesIO(data))
+        self.packages: set[str] = set()
+
+    def find_class(self, module: str, name: str) -> Any:
+        if not _is_plain(module, name):
+            self.packages.add(module.partition(".")[0])
+        return super().find_class(module, name)
+
+
+def _is_plain(module: str, name: str) -> bool:
+    return f"{module}.{name}".replace("numpy.core.", "numpy._core.") in _STATE_VALUES
 
 
 def load(function: UserFunction, directory: Path) -> LoadedFunction | LoadedAggregate:
@@ -186,10 +227,21 @@ def _aggregate(function: UserFunction, found: object, package: str) -> LoadedAgg
         if signature is not None and not _binds(signature, count):
             raise _wrong(function, f"{name}{signature} doesn't take {_arguments(count)}")
     _check_takes(function, members["accumulate"], 1)
-    loaded = LoadedAggregate(**members, package=package)
+    own = frozenset({package, found.__module__.partition(".")[0], *_packages_in(members["init"])})
+    loaded = LoadedAggregate(**members, package=package, own=own)
     if function.uid == 0:
         _check_state(function, loaded)
     return loaded
+
+
+def _packages_in(init: Callable[[], Any]) -> frozenset[str]:
+    """Returns the packages whose classes an empty state has; none if there is none that can be pickled."""
+    try:
+        recorder = _ClassRecorder(pickle.dumps(init(), protocol=5))
+        recorder.load()
+    except Exception:  # noqa: BLE001
+        return frozenset()  # the user's code may raise anything, and does so again where it is told
+    return frozenset(recorder.packages)
 
 
 def _check_takes(function: UserFunction, target: Callable[..., Any], own: int) -> None:

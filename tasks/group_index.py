@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 import struct
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,9 +15,13 @@ from penstock.planner.stream import Field
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.compute import GROUP, fields_schema
 from penstock.tasks.numbering import Ids, Numbering
+from penstock.tasks.stored_values import damaged, pack_batch, unpack, unpack_batch
 
 GROUP_PREFIX = b"g"
 _GROUP_KEY = struct.Struct(">Q")
+_BATCH_KEY = struct.Struct(">QB")
+_GROUPS_PER_BATCH = 4_096
+_WHAT = "the groups of a task"
 _BYTES_PER_GROUP = 96
 """Its id, its number, and the tuple of its keys, about."""
 
@@ -32,6 +35,7 @@ class GroupIndex:
         self._keys: list[tuple[Any, ...]] = []
         self._columns: list[pa.Array] | None = None
         self._unsaved = 0  # groups from this number on
+        self._outdated: list[bytes] = []  # keys of the store whose values are to be written anew
         self._key_bytes = 0
 
     def __len__(self) -> int:
@@ -89,19 +93,48 @@ class GroupIndex:
         chosen = pa.array(numbers)
         return [column.take(chosen) for column in self._columns]
 
-    def unsaved(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields what a store must hold besides what it was given before."""
+    def unsaved(self) -> Iterator[tuple[bytes, bytes | None]]:
+        """Yields what a store must hold besides what it was given before; None: no more."""
         first, self._unsaved = self._unsaved, len(self._keys)
-        for number in range(first, self._unsaved):
-            value = pickle.dumps((number, self._keys[number]), protocol=5)
-            yield GROUP_PREFIX + _GROUP_KEY.pack(self.id(number)), value
+        for key in self._outdated:
+            yield key, None
+        self._outdated = []
+        for begin in range(first, self._unsaved, _GROUPS_PER_BATCH):
+            end = min(begin + _GROUPS_PER_BATCH, self._unsaved)
+            columns = zip(*self._keys[begin:end], strict=True) if self.key_fields else ()
+            arrays = [pa.array(self._numbering.ids[begin:end]),
+                      *(pa.array(values, field.type) for values, field in zip(columns, self.key_fields, strict=True))]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=self._stored_schema)
+            yield GROUP_PREFIX + _BATCH_KEY.pack(begin, 0), pack_batch(batch)
 
     def restore(self, stored: Sequence[tuple[bytes, bytes]]) -> None:
-        """Takes over all groups from a store."""
-        found = [(*pickle.loads(value), _GROUP_KEY.unpack(key[1:])[0]) for key, value in stored]
-        found.sort(key=lambda group: group[0])
-        self._add(np.array([gid for _, _, gid in found], np.uint64), [keys for _, keys, _ in found])
-        self._unsaved = len(self._keys)
+        """Takes over all groups from a store. Raises CorruptionError."""
+        of_format_1: list[tuple[int, tuple[Any, ...], int]] = []
+        for key, value in stored:  # in the order of their numbers
+            if len(key) == 1 + _GROUP_KEY.size:
+                match unpack(value, _WHAT):
+                    case (int(number), tuple(keys)) if len(keys) == len(self.key_fields):
+                        pass
+                    case _:
+                        raise damaged(_WHAT, "a group has other keys than those of the stream")
+                of_format_1.append((number, keys, _GROUP_KEY.unpack(key[1:])[0]))
+                self._outdated.append(key)
+        of_format_1.sort(key=lambda group: group[0])
+        self._add(np.array([gid for _, _, gid in of_format_1], np.uint64), [keys for _, keys, _ in of_format_1])
+        for key, value in stored:
+            if len(key) == 1 + _BATCH_KEY.size:
+                first, _ = _BATCH_KEY.unpack(key[1:])
+                batch = unpack_batch(value, self._stored_schema, _WHAT)
+                if first != len(self._keys):
+                    raise damaged(_WHAT, f"number {len(self._keys)} is missing")
+                keys_of = zip(*(column.to_pylist() for column in batch.columns[1:]), strict=True)
+                self._add(batch.column(0).to_numpy(), list(keys_of) if self.key_fields else [()] * batch.num_rows)
+        # Those of format 1 are written once more, as values of today.
+        self._unsaved = 0 if of_format_1 else len(self._keys)
+
+    @property
+    def _stored_schema(self) -> pa.Schema:
+        return pa.schema([GROUP, *self.key_fields])
 
     def _add(self, gids: Ids, keys: Sequence[tuple[Any, ...]]) -> None:
         self._numbering.add(gids)

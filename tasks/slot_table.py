@@ -6,21 +6,25 @@ are kept by `tasks.window_table`.
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.planner.stream import AggPlan, Field
 from penstock.tasks.accumulators import Slots, Values, columns_for, merges_of
+from penstock.tasks.compute import ROWS
 from penstock.tasks.group_index import GroupIndex
+from penstock.tasks.old_pickles import is_pickle
 from penstock.tasks.state_store import StateStore
+from penstock.tasks.stored_values import damaged, pack_batch, unpack, unpack_batch
 from penstock.tasks.user_functions import UserFunctions
 
 _FIRST_CAPACITY = 1024
+_WHAT = "a window of a task"
 
 
 class SlotTable:
@@ -145,9 +149,10 @@ class SlotTable:
 
     def _encode(self, slots: Slots) -> Iterable[bytes]:
         if self._codec is None:
-            for slot in slots.tolist():
-                values = [(column.data[slot], bool(column.valid[slot])) for column in self._columns]
-                yield pickle.dumps((int(self._rows[slot]), values), protocol=5)
+            arrays = [pa.array(self._rows[slots]), *(column.take(slots).arrow() for column in self._columns)]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=stored_schema([ROWS], self._columns))
+            for n in range(len(slots)):
+                yield pack_batch(batch.slice(n, 1))
             return
         records = np.zeros(len(slots), self._codec)
         records["rows"] = self._rows[slots]
@@ -161,21 +166,37 @@ class SlotTable:
     def _decode(self, slot: int, value: bytes) -> None:
         self._told[slot] = True  # before it was stored
         if self._codec is None:
-            rows, content = pickle.loads(value)
-            self._rows[slot] = rows
-            for column, (data, valid) in zip(self._columns, content, strict=True):
-                one = np.empty(1, column.dtype)
-                one[0] = data
-                column.fill(np.array([slot]), one, np.array([valid]))
+            self._decode_objects(np.array([slot]), value)
             return
+        if len(value) != self._codec.itemsize:
+            raise damaged(_WHAT, f"it has {len(value)} bytes instead of {self._codec.itemsize}")
         record = np.frombuffer(value, self._codec)[0]
         self._rows[slot] = record["rows"]
         for n, column in enumerate(self._columns):
             column.data[slot], column.valid[slot] = record[f"v{n}"], record[f"n{n}"]
 
+    def _decode_objects(self, slot: Slots, value: bytes) -> None:
+        if is_pickle(value):
+            rows, content = unpack(value, _WHAT)
+            found = [Values.of(pa.array([data if valid else None], column.type))
+                     for column, (data, valid) in zip(self._columns, content, strict=True)]
+        else:
+            batch = unpack_batch(value, stored_schema([ROWS], self._columns), _WHAT)
+            if batch.num_rows != 1:
+                raise damaged(_WHAT, f"it has {batch.num_rows} rows")
+            rows, *found = batch.column(0)[0].as_py(), *map(Values.of, batch.columns[1:])
+        self._rows[slot] = rows
+        for column, values in zip(self._columns, found, strict=True):
+            column.set(slot, values, slice(None))
+
+
+def stored_schema(first: Sequence[pa.Field], columns: Sequence[Values]) -> pa.Schema:
+    """Returns the schema of stored slots with values of no fixed width: some fields, and one per column."""
+    return pa.schema([*first, *(pa.field(f"v{n}", column.type) for n, column in enumerate(columns))])
+
 
 def codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
-    """Returns the dtype of a stored slot if all its values have a fixed width, else None (then it is pickled)."""
+    """Returns the dtype of a stored slot if all its values have a fixed width, else None (then it is a batch)."""
     if any(column.dtype == np.dtype(object) for column in columns):
         return None
     fields: list[tuple[str, Any]] = [("rows", np.int64)]

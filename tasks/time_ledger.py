@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pickle
 from collections import deque
 from collections.abc import Iterable, Sequence
+from dataclasses import astuple
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from penstock.planner.stream import StreamPlan
 from penstock.tasks.judging import NEVER, Judged, record_of
 from penstock.tasks.messages import Lateness, LeftOutRow, Reason
 from penstock.tasks.state_store import StateStore
+from penstock.tasks.stored_values import damaged, pack, unpack
 
 SAMPLE_ROWS = 1_000
 _SAMPLE_KEY = b"left out"
@@ -85,7 +86,7 @@ class TimeLedger:
     def save(self, store: StateStore) -> dict[str, Any]:
         """Hands the sample to the store; returns the counts."""
         if self._sample:
-            store.put_many([(_SAMPLE_KEY, pickle.dumps(self.sample, protocol=5))])
+            store.put_many([(_SAMPLE_KEY, pack([astuple(row) for row in self.sample]))])
         return self.counts()
 
     def counts(self) -> dict[str, Any]:
@@ -101,7 +102,11 @@ class TimeLedger:
             self._buckets[bucket] = count
         (sample,) = store.get_many([_SAMPLE_KEY])
         if sample is not None:
-            self._sample.extend(pickle.loads(sample))
+            what = "the rows that a task left out last"
+            try:
+                self._sample.extend(LeftOutRow(*fields) for fields in unpack(sample, what))
+            except TypeError as error:
+                raise damaged(what, str(error)) from error
             self._changed = True
 
 

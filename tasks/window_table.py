@@ -7,7 +7,6 @@ holds it in chunks of neighbouring groups. Knows nothing of queues, triggers or 
 
 from __future__ import annotations
 
-import pickle
 import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,8 +23,11 @@ from penstock.planner.windows import Grid, end_of, grid_of
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine, merges_of
 from penstock.tasks.compute import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
+from penstock.tasks.old_pickles import is_pickle
 from penstock.tasks.slot_index import SlotIndex
+from penstock.tasks.slot_table import stored_schema
 from penstock.tasks.state_store import StateStore
+from penstock.tasks.stored_values import damaged, pack_batch, unpack, unpack_batch
 from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.window_state import WindowState
 from penstock.vnode.keys import run_starts
@@ -39,6 +41,8 @@ _FIRST_CAPACITY = 1024
 _CHUNK_GROUPS = 4_096
 _NUMBERED_SPAN = 4
 _WRITTEN_CELLS = 1 << 20
+_GROUP_NUMBER = pa.field("group", pa.int64())
+_WHAT = "windows of a task"
 
 Times = npt.NDArray[np.int64]
 
@@ -481,11 +485,11 @@ class WindowTable:
     ) -> Iterator[bytes | None]:
         """Yields the (groups, slots) from each first to each end as bytes, None for nothing."""
         if self._codec is None:
+            arrays = [pa.array(groups), pa.array(self._rows[slots]),
+                      *(column.take(slots).arrow() for column in self._columns)]
+            batch = pa.RecordBatch.from_arrays(arrays, schema=stored_schema([_GROUP_NUMBER, ROWS], self._columns))
             for first, end in zip(firsts, ends, strict=True):
-                taken = slots[first:end]
-                columns = [(column.data[taken], column.valid[taken]) for column in self._columns]
-                chunk = (groups[first:end], self._rows[taken], columns)
-                yield pickle.dumps(chunk, protocol=5) if end > first else None
+                yield pack_batch(batch.slice(first, end - first)) if end > first else None
             return
         records = np.empty(len(slots), self._codec)
         records["group"] = groups
@@ -499,21 +503,38 @@ class WindowTable:
 
     def _load(self, line: int, input: int, value: bytes) -> None:
         if self._codec is None:
-            groups, rows, columns = pickle.loads(value)
+            groups, rows, columns = self._objects_of(value)
+        elif len(value) % self._codec.itemsize:
+            raise damaged(_WHAT, f"{len(value)} bytes are no multiple of {self._codec.itemsize}")
         else:
             records = np.frombuffer(value, self._codec)
             groups, rows = records["group"].astype(np.int64), records["rows"]
             columns = [(records[f"v{n}"], records[f"n{n}"]) for n in range(len(self._columns))]
+        # They are written ascending, each once.
+        if len(groups) and not (groups[0] >= 0 and (np.diff(groups) > 0).all() and groups[-1] < len(self.groups)):
+            raise damaged(_WHAT, "it has groups that the task doesn't know")
         slots = self._take(len(groups))
         self._index[input].put(np.full(len(groups), line), groups, slots)
         self._rows[slots] = rows
         for column, (data, valid) in zip(self._columns, columns, strict=True):
             column.fill(slots, data, valid)
 
+    def _objects_of(self, value: bytes) -> tuple[Slots, npt.NDArray[np.int64], list[tuple[Any, Any]]]:
+        """Returns the groups, the rows, and per column values and which are valid, of a stored batch."""
+        if is_pickle(value):
+            groups, rows, columns = unpack(value, _WHAT)
+            arrays = [pa.array(groups, pa.int64()), pa.array(rows, pa.int64()),
+                      *(pa.array(data, column.type, mask=~valid)
+                        for column, (data, valid) in zip(self._columns, columns, strict=True))]
+        else:
+            arrays = unpack_batch(value, stored_schema([_GROUP_NUMBER, ROWS], self._columns), _WHAT).columns
+        found = [Values.of(array) for array in arrays]
+        return found[0].data, found[1].data, [(values.data, values.valid) for values in found[2:]]
+
 
 def _codec_of(columns: Sequence[Values]) -> np.dtype[Any] | None:
     """Returns the dtype of a stored (group, window) if all its values have a fixed width, else None (then chunks are
-    pickled)."""
+    batches)."""
     if any(column.dtype == np.dtype(object) for column in columns):
         return None
     fields: list[tuple[str, Any]] = [("group", np.int64), ("rows", np.int64)]

@@ -8,7 +8,6 @@ row is no change: the agg task merges segments that are close.
 
 from __future__ import annotations
 
-import pickle
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -38,6 +37,7 @@ from penstock.tasks.segments import (
     flags,
 )
 from penstock.tasks.state_store import StateStore
+from penstock.tasks.stored_values import damaged, pack, unpack
 from penstock.wal.record import DeleteRecord
 
 ROW_COLUMN = "#row"
@@ -184,21 +184,21 @@ class Windower:
         """Hands what changed since the last call to the store."""
         for gid in self._changed:
             carry = self._carries.get(gid)
-            value = None if carry is None else pickle.dumps(carry, protocol=5)
+            value = None if carry is None else _packed(carry)
             self._store.put_many([(_GROUP_KEY.pack(_CARRY, gid), value)])
         self._changed = set()
         if self._oldest is not None:
-            self._store.put_many([(_OLDEST, pickle.dumps(self._oldest))])
+            self._store.put_many([(_OLDEST, pack(self._oldest))])
 
     def restore(self) -> None:
         """Takes over what the store holds."""
         for key, value in self._store.items():
             if key.startswith(_CARRY):
-                self._carries[_GROUP_KEY.unpack(key)[1]] = pickle.loads(value)
+                self._carries[_GROUP_KEY.unpack(key)[1]] = _carry(value)
             elif key.startswith(_EXPIRED):
                 self._any_expired = True
             elif key == _OLDEST:
-                self._oldest = pickle.loads(value)
+                self._oldest = int(unpack(value, "the oldest time of a task"))
 
     # -- which rows --------------------------------------------------------------------------------------------
 
@@ -556,3 +556,19 @@ def _row_key(tuid: int, ts: int) -> bytes:
 def _after(prefix: bytes) -> bytes:
     """Returns the least key that is greater than all that start with `prefix`."""
     return prefix[:-1] + bytes([prefix[-1] + 1])
+
+
+def _packed(carry: Carry) -> bytes:
+    return pack([carry.last, carry.start, carry.state, carry.rows, list(carry.starts.items()), carry.floor])
+
+
+def _carry(stored: bytes) -> Carry:
+    """Raises CorruptionError if it isn't what `_packed` made, or the version before."""
+    what = "where a group of a task stands"
+    try:
+        last, start, state, rows, starts, floor = unpack(stored, what)
+        if not all(isinstance(number, int) for number in (last, rows, floor)):
+            raise damaged(what, "it has no time")
+        return Carry(last, start, state, rows, dict(starts), floor)
+    except (TypeError, ValueError) as error:
+        raise damaged(what, str(error)) from error
