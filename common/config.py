@@ -142,6 +142,7 @@ class Config:
     checkpoint_timeout: float = field(metadata=_key("checkpoints", "duration", 1, DAY))
     checkpoints_kept: int = field(metadata=_key("checkpoints", "integer", 1, 100))
     checkpoint_backup_dir: str = field(metadata=_key("checkpoints", "text", or_empty=True))
+    checkpoint_backup_key: str = field(metadata=_key("checkpoints", "text", or_empty=True))
     checkpoint_backup_interval: float = field(metadata=_key("checkpoints", "duration", 0, DAY))
 
     streams_per_worker: int = field(metadata=_key("workers", "integer", 1, 60))

@@ -229,7 +229,7 @@ def opened(
     missing: list[str] = []
     for name, value in connection.options:
         if rules[name].secret:
-            secret, problem = _read_secret(value, environ, read_text)
+            secret, problem = read_secret(value, environ, read_text)
             if problem is not None:
                 missing.append(f"{name}: {problem}")
             values[name] = secret
@@ -262,10 +262,13 @@ def _problem(rule: OptionRule, value: str) -> str | None:
     return None
 
 
-def _read_secret(
+def read_secret(
     reference: str, environ: Mapping[str, str], read_text: Callable[[str], str]
 ) -> tuple[str, str | None]:
-    """Returns the secret, and what is wrong with its reference."""
+    """Returns the secret that `env:NAME` or `file:/path` refers to, and what is wrong with that.
+
+    `read_text` returns the text of a file, or raises OSError or UnicodeDecodeError.
+    """
     scheme, _, place = reference.partition(":")
     if scheme == "env":
         secret = environ.get(place, "")

@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+
+
+def is_inner(path: str) -> bool:
+    """Tells whether a relative path from a file that may be forged names something below where it is used."""
+    parts = path.split("/")
+    return path == str(PurePosixPath(path)) and path.isprintable() and "\\" not in path and not (
+        {"", ".", ".."} & set(parts))
 
 
 @dataclass(frozen=True, slots=True)

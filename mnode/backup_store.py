@@ -7,7 +7,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Protocol
 
-from penstock.common.errors import ConfigError
+from penstock.common.errors import ConfigError, CorruptionError
 
 
 class BackupStore(Protocol):
@@ -19,7 +19,13 @@ class BackupStore(Protocol):
 
     def write(self, name: str, data: bytes) -> None: ...
 
-    def read(self, name: str) -> bytes: ...
+    def read(self, name: str, most: int) -> bytes:
+        """Returns a file's bytes. CorruptionError if there are more than `most`."""
+        ...
+
+    def size(self, name: str) -> int:
+        """Returns the bytes of a file."""
+        ...
 
     def names(self, directory: str) -> list[str]:
         """Returns the names in a directory, without their path; none if it is missing."""
@@ -64,8 +70,12 @@ class DirectoryStore:
         target.write_bytes(data)
         _sync(target)
 
-    def read(self, name: str) -> bytes:
-        return (self._root / name).read_bytes()
+    def read(self, name: str, most: int) -> bytes:
+        with (self._root / name).open("rb") as file:
+            return _bounded(file.read(most + 1), name, most)
+
+    def size(self, name: str) -> int:
+        return (self._root / name).stat().st_size
 
     def names(self, directory: str) -> list[str]:
         path = self._root / directory
@@ -92,9 +102,12 @@ class UrlStore:
         self._filesystem.makedirs(self._parent(name), exist_ok=True)
         self._filesystem.pipe_file(self._path(name), data)
 
-    def read(self, name: str) -> bytes:
-        data: bytes = self._filesystem.cat_file(self._path(name))
-        return data
+    def read(self, name: str, most: int) -> bytes:
+        data: bytes = self._filesystem.cat_file(self._path(name), start=0, end=min(most + 1, self.size(name)))
+        return _bounded(data, name, most)
+
+    def size(self, name: str) -> int:
+        return int(self._filesystem.size(self._path(name)))
 
     def names(self, directory: str) -> list[str]:
         path = self._path(directory)
@@ -114,6 +127,12 @@ class UrlStore:
 
     def _parent(self, name: str) -> str:
         return self._path(name).rpartition("/")[0]
+
+
+def _bounded(data: bytes, name: str, most: int) -> bytes:
+    if len(data) > most:
+        raise CorruptionError(f"backup {name} is longer than {most} bytes")
+    return data
 
 
 def _sync(path: Path) -> None:

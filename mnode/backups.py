@@ -9,23 +9,27 @@ what is damaged in one place spoils one of them. No stream ever waits for a copy
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
+import re
 import shutil
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import google_crc32c
 
 from penstock.common.clock import Clock
-from penstock.common.errors import CorruptionError, PenstockError
+from penstock.common.connection import read_secret
+from penstock.common.errors import ConfigError, CorruptionError, PenstockError, StorageError
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.common.sealed import seal, unseal
 from penstock.mnode.backup_store import BackupStore
 from penstock.mnode.records import CommitRecord, CommitRecords
+from penstock.tasks.messages import TaskId
 from penstock.tasks.state_copy import copy_states
 
 FORMAT_VERSION = 2
@@ -34,6 +38,10 @@ COPIES_KEPT = 2
 PIECE_BYTES = 1024 * 1024
 _SHELVES = 2
 _MANIFEST = "MANIFEST"
+_MANIFEST_BYTES_MAX = 64 * 1024 * 1024
+_SIGNED = b"hmac-sha256:"
+_KEY_CHARACTERS_MIN = 16
+_PIECE = re.compile(r"[0-9a-f]{64}")
 
 _log = logger(__name__)
 
@@ -57,6 +65,21 @@ class _File:
     checksum: int | None = None
 
 
+def backup_key(reference: str, environ: Mapping[str, str], read_text: Callable[[str], str]) -> bytes | None:
+    """Returns the key that a value of checkpointBackupKey refers to, or None if there is none. Raises ConfigError."""
+    if not reference:
+        return None
+    if not reference.startswith(("env:", "file:")):
+        raise ConfigError("checkpointBackupKey is a secret, which isn't written into the configuration",
+                          hint="write env:NAME or file:/path")
+    secret, problem = read_secret(reference, environ, read_text)
+    if problem is None and len(secret) < _KEY_CHARACTERS_MIN:
+        problem = f"it has fewer than {_KEY_CHARACTERS_MIN} characters"
+    if problem is not None:
+        raise ConfigError(f"checkpointBackupKey: {problem}", hint="openssl rand -hex 32 makes a good key")
+    return secret.encode()
+
+
 @dataclass(frozen=True, slots=True)
 class _Manifest:
     record: CommitRecord
@@ -67,23 +90,57 @@ class _Manifest:
     def pieces(self) -> frozenset[str]:
         return frozenset(piece for file in self.files for piece in file.pieces)
 
-    def encode(self) -> bytes:
-        return seal(json.dumps({
+    def encode(self, key: bytes | None) -> bytes:
+        """Returns the manifest as text, behind an HMAC of it if there is a key."""
+        text = seal(json.dumps({
             "format": FORMAT_VERSION, "record": self.record.encode().decode(), "shelf": self.shelf,
             "files": [[file.task, file.size, list(file.pieces)] for file in self.files],
         }, sort_keys=True).encode())
+        return text if key is None else b"%s%s\n%s" % (_SIGNED, _mac(key, text), text)
 
     @classmethod
-    def decode(cls, data: bytes, origin: str) -> _Manifest:
-        """Raises CorruptionError if it isn't exactly as written."""
-        body = json.loads(unseal(data, f"{origin}: the manifest"))
-        if not 1 <= body["format"] <= FORMAT_VERSION:
-            raise CorruptionError(f"{origin}: format {body['format']} of backups is unknown")
-        if body["format"] == 1:
-            files = tuple(_File(task, size, checksum=crc) for task, size, crc in body["files"])
-        else:
-            files = tuple(_File(task, size, tuple(pieces)) for task, size, pieces in body["files"])
-        return cls(CommitRecord.decode(body["record"].encode(), origin), body.get("shelf", 0), files)
+    def decode(cls, data: bytes, key: bytes | None, stream_id: int, checkpoint_id: int) -> _Manifest:
+        """Raises CorruptionError if it isn't exactly as written, with that key, for that checkpoint.
+
+        What it names is checked: tasks of the stream, each once, and as many pieces as their sizes say.
+        """
+        origin = f"backup {stream_id:x}/{checkpoint_id}"
+        mac, _, text = data.partition(b"\n") if data.startswith(_SIGNED) else (b"", b"", data)
+        if key is not None and not hmac.compare_digest(mac, _SIGNED + _mac(key, text)):
+            raise CorruptionError(f"{origin}: the manifest isn't authenticated by checkpointBackupKey")
+        body = json.loads(unseal(text, f"{origin}: the manifest"))
+        try:
+            if not 1 <= body["format"] <= FORMAT_VERSION:
+                raise CorruptionError(f"{origin}: format {body['format']} of backups is unknown")
+            if body["format"] == 1:
+                files = tuple(_File(task, size, checksum=crc) for task, size, crc in body["files"])
+            else:
+                files = tuple(_File(task, size, tuple(pieces)) for task, size, pieces in body["files"])
+            manifest = cls(CommitRecord.decode(body["record"].encode(), origin), body.get("shelf", 0), files)
+            manifest._check(stream_id, checkpoint_id)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise CorruptionError(f"{origin}: the manifest says what none does: {error}") from error
+        return manifest
+
+    def _check(self, stream_id: int, checkpoint_id: int) -> None:
+        """Raises ValueError for names and numbers that no manifest of the checkpoint has."""
+        if (self.record.stream_id, self.record.checkpoint_id) != (stream_id, checkpoint_id):
+            raise ValueError("it is of another checkpoint")
+        if self.shelf not in range(_SHELVES):
+            raise ValueError(f"it names the shelf {self.shelf!r:.50}")
+        tasks = [file.task for file in self.files]
+        for task in tasks:
+            if str(TaskId.parse(task)) != task or TaskId.parse(task).stream_id != stream_id or tasks.count(task) > 1:
+                raise ValueError(f"it names the task {task[:100]!r}")
+        if sorted(tasks) != sorted(part.task for part in self.record.tasks):
+            raise ValueError("it has other tasks than its checkpoint")
+        for file in self.files:
+            if type(file.size) is not int or file.size < 0 or (
+                    file.checksum is None and len(file.pieces) != -(-file.size // PIECE_BYTES)):
+                raise ValueError(f"it has another size of {file.task} than its pieces")
+            wrong = next((piece for piece in file.pieces if not _PIECE.fullmatch(piece)), None)
+            if wrong is not None:
+                raise ValueError(f"it names the piece {wrong[:100]!r}")
 
 
 class Backups:
@@ -97,11 +154,14 @@ class Backups:
         records: CommitRecords,
         clock: Clock,
         tell: Callable[[int, str], None],
+        key: bytes | None = None,
     ) -> None:
         """`store` None: nothing is copied. `interval_s`: from one copy of a stream to the next, at least.
 
-        `tell(stream id, text)` takes what people should hear of.
+        `tell(stream id, text)` takes what people should hear of. `key`: copies whose manifests it doesn't authenticate
+        count for nothing; None: whoever can write into the store is trusted.
         """
+        self._key = key
         self._store = store
         self._interval_s = interval_s
         self._paths = paths
@@ -251,7 +311,7 @@ class Backups:
                         there.add(piece)
                     pieces.append(piece)
                 files.append(_File(part.task, (target / "data.mdb").stat().st_size, tuple(pieces)))
-        store.write(f"{name}/{_MANIFEST}", _Manifest(record, shelf, tuple(files)).encode())
+        store.write(f"{name}/{_MANIFEST}", _Manifest(record, shelf, tuple(files)).encode(self._key))
 
     def _manifests(self, store: BackupStore, stream_id: int) -> list[_Manifest]:
         """Returns those of a stream's copies that can be read, newest first."""
@@ -259,10 +319,14 @@ class Backups:
         for checkpoint_id in self._copies(store, stream_id):
             name = f"{stream_id:x}/{checkpoint_id}"
             try:
-                found.append(_Manifest.decode(store.read(f"{name}/{_MANIFEST}"), f"backup {name}"))
+                found.append(self._manifest(store, stream_id, checkpoint_id))
             except (CorruptionError, FileNotFoundError) as error:
                 _log.info("backup %s is not complete: %s", name, error)
         return found
+
+    def _manifest(self, store: BackupStore, stream_id: int, checkpoint_id: int) -> _Manifest:
+        data = store.read(f"{stream_id:x}/{checkpoint_id}/{_MANIFEST}", _MANIFEST_BYTES_MAX)
+        return _Manifest.decode(data, self._key, stream_id, checkpoint_id)
 
     def _copies(self, store: BackupStore, stream_id: int) -> list[int]:
         return sorted((int(name) for name in store.names(f"{stream_id:x}") if name.isdigit()), reverse=True)
@@ -296,11 +360,14 @@ class Backups:
         self._paths.scratch.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="restore-", dir=self._paths.scratch) as temporary:
             try:
-                manifest = _Manifest.decode(store.read(f"{name}/{_MANIFEST}"), f"backup {name}")
+                manifest = self._manifest(store, stream_id, checkpoint_id)
                 if not manifest.record.is_over(vgroup_ids):
                     self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is from before vgroups were split "
                                           "and is passed over")
                     return False
+                size, free = sum(file.size for file in manifest.files), shutil.disk_usage(temporary).free
+                if size > free:
+                    raise StorageError(f"backup {name} has {size} bytes, of which {free} fit here", hint="make room")
                 for file in manifest.files:
                     local = Path(temporary) / file.task / "data.mdb"
                     local.parent.mkdir()
@@ -327,6 +394,8 @@ def _shelf(stream_id: int, shelf: int) -> str:
 def _fetch(store: BackupStore, name: str, stream_id: int, manifest: _Manifest, file: _File, local: Path) -> bool:
     """Copies a task's state from a backup to `local`; returns whether it is what was copied there."""
     if file.checksum is not None:
+        if store.size(f"{name}/{file.task}.mdb") != file.size:
+            return False
         store.get(f"{name}/{file.task}.mdb", local)
         checksum = 0
         for data in _pieces(local):
@@ -334,11 +403,15 @@ def _fetch(store: BackupStore, name: str, stream_id: int, manifest: _Manifest, f
         return (local.stat().st_size, checksum) == (file.size, file.checksum)
     with local.open("wb") as target:
         for piece in file.pieces:
-            data = store.read(f"{_shelf(stream_id, manifest.shelf)}/{piece}")
+            data = store.read(f"{_shelf(stream_id, manifest.shelf)}/{piece}", PIECE_BYTES)
             if hashlib.sha256(data).hexdigest() != piece:
                 return False
             target.write(data)
         return target.tell() == file.size
+
+
+def _mac(key: bytes, text: bytes) -> bytes:
+    return hmac.new(key, text, "sha256").hexdigest().encode()
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

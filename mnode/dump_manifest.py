@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 from penstock.common.connection import ConnectionKind, Options
 from penstock.common.errors import CorruptionError, NotFoundError
+from penstock.common.paths import is_inner
 
 FORMAT_VERSION = 1
 MANIFEST = "manifest.json"
@@ -187,7 +189,20 @@ class DumpManifest:
             DumpStream(**{**value, "target": _pair(value["target"])}) for value in body["streams"])
         body["left_out"] = tuple(body["left_out"])
         body["users"] = tuple(DumpUser(**value) for value in body["users"])
-        return cls(**body)
+        manifest = cls(**body)
+        _check_files(manifest, origin)
+        return manifest
+
+
+def _check_files(manifest: DumpManifest, origin: str) -> None:
+    """Raises CorruptionError unless all files are in the dump, each once, and code among the functions."""
+    times = Counter(file.path for file in manifest.files())
+    code = [function.code.path for function in manifest.functions if function.code is not None]
+    wrong = next((path for path, count in times.items() if count > 1 or not is_inner(path)), None) or next(
+        (path for path in code if not path.startswith("functions/")), None)
+    if wrong is not None:
+        raise CorruptionError(f"{origin} names the file {wrong[:200]!r}, which no dump has",
+                              hint="it isn't what Penstock wrote: don't restore it")
 
 
 def read_manifest(directory: Path) -> DumpManifest:

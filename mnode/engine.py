@@ -24,7 +24,7 @@ from penstock.common.memory import available_bytes, measure_tree
 from penstock.common.paths import DataPaths
 from penstock.mnode.activity import Activity
 from penstock.mnode.backup_store import open_backup_store
-from penstock.mnode.backups import Backups
+from penstock.mnode.backups import Backups, backup_key
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.children import Children
 from penstock.mnode.connections import Connections
@@ -237,7 +237,8 @@ class Engine:
         location = self.config.checkpoint_backup_dir
         self.backups = Backups(
             open_backup_store(location) if location else None, self.config.checkpoint_backup_interval, self.paths,
-            self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text))
+            self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text),
+            backup_key(self.config.checkpoint_backup_key, os.environ, _read_text))
         self._logs = Logs(storage, self.paths, self.fs)
         self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)
         self.connections = Connections(catalog, clock, os.environ, _read_text, probe)

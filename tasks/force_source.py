@@ -245,7 +245,7 @@ class ForceSourceTask(BaseSourceTask):
                 with pa.ipc.open_stream(rows) as reader:
                     self._kept = reader.read_all()
                 self._kept.validate(full=True)
-            except (pa.ArrowException, OSError) as error:
+            except (pa.ArrowException, OSError, EOFError) as error:
                 raise damaged("the newest rows of a task", str(error)) from error
 
     def _unpacked(self, stored: bytes) -> dict[int, tuple[Any, ...]]:

@@ -35,8 +35,9 @@ from penstock.common.errors import (
 from penstock.common.fs import shortage
 from penstock.tasks.state_cache import StateCache
 
-FORMAT_VERSION = 2
-"""2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked."""
+FORMAT_VERSION = 3
+"""2 added the checksum of a delta; stores of format 1 are read, their deltas go unchecked. 3 has values of
+`tasks.stored_values` where pickles were, which are read."""
 _PENDING_SEARCHED = 1024
 _LAYERS_MAX = 512
 _BASE = b"base"

@@ -28,7 +28,7 @@ def unpack_batch(data: bytes, schema: pa.Schema, what: str) -> pa.RecordBatch:
     try:
         batch = pa.ipc.read_record_batch(pa.py_buffer(data), schema)
         batch.validate(full=True)
-    except (pa.ArrowException, OSError, ValueError) as error:
+    except (pa.ArrowException, OSError, EOFError, ValueError) as error:
         raise damaged(what, str(error)) from error
     return batch
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +148,76 @@ def test_copies_that_are_not_whole_count_for_nothing(tmp_path: Path, damage: str
             data[len(data) // 2] ^= 1
             state.write_bytes(data)
     assert_restored(tmp_path, backup, 2)
+
+
+FORGERIES: dict[str, Callable[[dict[str, Any]], None]] = {
+    "a task outside": lambda body: body["files"][0].__setitem__(0, "../../../outside"),
+    "an absolute task": lambda body: body["files"][0].__setitem__(0, "/tmp/outside"),
+    "a task twice": lambda body: body["files"].append(body["files"][0]),
+    "a task of another stream": lambda body: body["files"][0].__setitem__(0, "1-agg-0"),
+    "a piece outside": lambda body: body["files"][0][2].__setitem__(0, "../../../secret"),
+    "another shelf": lambda body: body.__setitem__("shelf", "../.."),
+    "a giant": lambda body: body["files"][0].__setitem__(1, 1 << 60),
+    "no list": lambda body: body.__setitem__("files", 7),
+    "no name": lambda body: body["files"][0].__setitem__(0, None),
+}
+
+
+@pytest.mark.parametrize("forgery", FORGERIES)
+def test_what_a_forged_manifest_names_is_not_touched(tmp_path: Path, forgery: str) -> None:
+    """Names and sizes are checked before anything is opened; the copy is passed over, the one before it is taken."""
+    backup = tmp_path / "backup"
+    with make(tmp_path / "data", backup) as bed:
+        for second in (1, 2):
+            insert(bed, second)
+            bed.execute("CHECKPOINT STREAM s")
+    path = next(backup.glob("*/2/MANIFEST"))
+    body = json.loads(unseal(path.read_bytes(), "the copy"))
+    FORGERIES[forgery](body)
+    path.write_bytes(seal(json.dumps(body).encode()))
+    before = {path for path in tmp_path.rglob("*") if tmp_path / "data" not in path.parents}
+    assert_restored(tmp_path, backup, 1)
+    assert {path for path in tmp_path.rglob("*") if tmp_path / "data" not in path.parents} == before
+
+
+def test_a_copy_without_the_key_counts_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With checkpointBackupKey who can write the place but doesn't know the key can't make or change a copy."""
+    monkeypatch.setenv("BACKUP_KEY", "k" * 32)
+    backup, key = tmp_path / "backup", {"checkpointBackupKey": "env:BACKUP_KEY"}
+    with make(tmp_path / "data", backup, **key) as bed:
+        for second in (1, 2):
+            insert(bed, second)
+            bed.execute("CHECKPOINT STREAM s")
+        insert(bed, 13)
+    authentic = next(backup.glob("*/2/MANIFEST")).read_bytes()
+    shutil.rmtree(tmp_path / "data" / "streams")
+    _, _, text = authentic.partition(b"\n")
+    changed = seal(unseal(text, "the copy").replace(b'"shelf": 1', b'"shelf": 0'))
+    assert changed != text
+    for number, forged in enumerate((text, authentic.replace(text, changed), b"hmac-sha256:\n" + text)):
+        shutil.copytree(tmp_path / "data", tmp_path / str(number))
+        place = shutil.copytree(backup, tmp_path / f"forged {number}")
+        next(place.glob("*/2/MANIFEST")).write_bytes(forged)
+        with open_bed(tmp_path / str(number), place, **key) as bed:
+            bed.run()
+            assert "isn't authenticated by checkpointBackupKey" in events(bed)[0]
+            assert events(bed)[-1] == "its state is taken from the backup of checkpoint 1"
+            assert is_right(bed)
+    with open_bed(tmp_path / "data", backup, **key) as bed:
+        bed.run()
+        assert events(bed) == ["its state is taken from the backup of checkpoint 2"]
+        assert is_right(bed)
+
+
+@pytest.mark.parametrize(("reference", "message"), [
+    ("sesame-open-thou-and-let-me-in", "isn't written into the configuration"), ("env:MISSING", "MISSING is not set"),
+    ("file:/nowhere/key", "/nowhere/key cannot be read"), ("env:SHORT", "fewer than 16 characters"),
+])
+def test_a_key_that_cannot_be_had_is_told_at_start(reference: str, message: str) -> None:
+    """The key is named, not written; the text doesn't quote it."""
+    with pytest.raises(ConfigError, match=message) as caught:
+        backups.backup_key(reference, {"SHORT": "short"}, lambda path: Path(path).read_text())
+    assert "sesame" not in str(caught.value)
 
 
 def test_a_state_without_any_intact_checkpoint_is_taken_from_the_backup(tmp_path: Path) -> None:

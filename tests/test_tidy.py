@@ -132,6 +132,29 @@ def called_name(call: ast.Call) -> str:
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
+#: What can run code that is read, and the files that may have it, with what keeps it from doing so.
+RUNS_WHAT_IT_READS: dict[str, tuple[str, ...]] = {
+    # Messages between processes that have proved to know the secret, of few packages' classes; states of users'
+    # aggregates, with their own classes only.
+    "pickle": ("tasks/wire.py", "tasks/function_loader.py"),
+    "marshal": (), "shelve": (), "dill": (), "joblib": (), "cloudpickle": (),
+}
+
+
+@pytest.mark.parametrize("path", PARTS, ids=name_of)
+def test_what_is_read_is_data(path: Path) -> None:
+    """Nothing that is read from disk, bucket or network can run: no pickle, no evaluated text."""
+    for module, line in imported_modules(path):
+        allowed = RUNS_WHAT_IT_READS.get(module.split(".")[-1]) or RUNS_WHAT_IT_READS.get(module.split(".")[0])
+        if allowed is not None or {*module.split(".")} & RUNS_WHAT_IT_READS.keys():
+            assert name_of(path) in (allowed or ()), f"{name_of(path)}:{line}: {module} may run what it reads"
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in ("eval", "exec"), f"{name_of(path)}:{node.lineno}: evaluates text"
+        if isinstance(node, ast.Call) and any(keyword.arg == "allow_pickle" for keyword in node.keywords):
+            raise AssertionError(f"{name_of(path)}:{node.lineno}: NumPy reads pickles there")
+
+
 @pytest.mark.parametrize("path", sources("tests"), ids=name_of)
 def test_every_test_says_what_it_expects(path: Path) -> None:
     """Each test has a sentence."""
