@@ -31,6 +31,7 @@ class RunningStatement:
     started_at: float
     text: str
     progress: str = ""
+    user: str = ""
 
 
 class Activity:
@@ -58,12 +59,13 @@ class Activity:
             self._connections.pop(connection_id, None)
 
     @contextmanager
-    def statement(self, connection_id: int, text: str) -> Iterator[None]:
+    def statement(self, connection_id: int, text: str, user: str) -> Iterator[None]:
         """Lists a statement while it runs."""
         now = self._clock.now_ms()
         with self._lock:
             number = next(self._numbers)
-            self._running[number] = RunningStatement(number, connection_id, now, self._clock.monotonic(), text)
+            self._running[number] = RunningStatement(
+                number, connection_id, now, self._clock.monotonic(), text, user=user)
             known = self._connections.get(connection_id)
             if known is not None:
                 self._connections[connection_id] = replace(known, last_access_ms=now)

@@ -30,8 +30,8 @@ from penstock.common.passwords import PasswordHash
 from penstock.common.placement import Cut, owner, place
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
+from penstock.sql.rights import GrantObject, Right, Role
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Table, TagValue, UserFunction
-from penstock.sql.statements import Role
 
 FORMAT_VERSION = 1
 FIRST_UID = 1000
@@ -153,6 +153,7 @@ class UserRecord:
     role: Role
     password: PasswordHash
     created_ms: int
+    granted: tuple[Right, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,7 +518,9 @@ class Catalog:
                 write.delete(_TABLES, codec.key(uid))
                 for child in self._children.get(uid, ()):
                     write.delete(_CHILDREN, codec.key(uid, child))
+            users = self._take_grants(write, lambda on: on.kind == "table" and on.database == name)
             write.commit()
+            self._users.update(users)
             del self._databases[name]
             del self._namespaces[name]
             for uid in uids:
@@ -592,7 +595,9 @@ class Catalog:
             if table is None:
                 raise NotFoundError("the table does not exist", code=0x2603)
             self._delete_table(write, table)
+            users = self._take_grants(write, _is_on(table))
             write.commit()
+            self._users.update(users)
             self._forget_named(table)
             return table
 
@@ -702,9 +707,12 @@ class Catalog:
             record = self._require_stream(stream_id)
             table = None if table_uid is None else self._tables[table_uid]
             write.delete(_STREAMS, codec.key(stream_id))
+            users: dict[str, UserRecord] = {}
             if table is not None:
                 self._delete_table(write, table)
+                users = self._take_grants(write, _is_on(table))
             write.commit()
+            self._users.update(users)
             if table is not None:
                 self._forget_named(table)
             return self._streams.pop(record.id)
@@ -825,7 +833,7 @@ class Catalog:
     # --- users -------------------------------------------------------------------------------------------------
 
     def put_user(self, user: UserRecord) -> None:
-        """Stores a new user, or a known one with another password or role."""
+        """Stores a new user, or a known one with another password, role or grants."""
         with self._transaction() as write:
             write.put(_USERS, user.name.encode(), codec.dataclass_to_json(user))
             write.commit()
@@ -850,10 +858,25 @@ class Catalog:
     def drop_connection(self, name: str) -> None:
         with self._transaction() as write:
             write.delete(_CONNECTIONS, name.encode())
+            users = self._take_grants(write, lambda on: on.kind == "connection" and on.name == name)
             write.commit()
+            self._users.update(users)
             del self._connections[name]
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _take_grants(self, write: _Write, gone: Callable[[GrantObject], bool]) -> dict[str, UserRecord]:
+        """Takes grants on what is dropped from all users, as part of a transaction; returns the users that change.
+
+        Who makes something of the same name later must not find that others have rights on it.
+        """
+        changed = {}
+        for user in self._users.values():
+            kept = tuple(right for right in user.granted if not gone(right.on))
+            if kept != user.granted:
+                changed[user.name] = replace(user, granted=kept)
+                write.put(_USERS, user.name.encode(), codec.dataclass_to_json(changed[user.name]))
+        return changed
 
     def _update_stream(self, stream_id: int, **changes: Any) -> StreamRecord:
         with self._transaction() as write:
@@ -1022,9 +1045,17 @@ def _ingest(value: dict[str, Any]) -> IngestRecord:
     return IngestRecord(**value)
 
 
+def _is_on(table: Table) -> Callable[[GrantObject], bool]:
+    """Returns the test whether a grant is on this table; one that no name leads to yet has none."""
+    on = GrantObject("table", table.name, table.database)
+    return lambda other: table.replaces is None and other == on
+
+
 def _user(value: dict[str, Any]) -> UserRecord:
-    """Returns a user from its entry."""
+    """Returns a user from its entry, also from one of an older version."""
     value["password"] = PasswordHash(**value["password"])
+    value["granted"] = tuple(
+        Right(right["privilege"], GrantObject(**right["on"])) for right in value.get("granted", ()))
     return UserRecord(**value)
 
 

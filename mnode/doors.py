@@ -18,16 +18,20 @@ from penstock.mnode.http_door import Answer, HttpBounds, HttpDoor, Page, Place, 
 from penstock.mnode.logins import Logins, UsersView, tls_for_clients
 from penstock.mnode.overview import Overview
 from penstock.mnode.rest import CHALLENGE, Rest
+from penstock.mnode.roles import Identity
 
 _PAGE = Path(__file__).with_name("ui.html")
 OVERVIEW_PATH = "/api/overview"
 
+PageFor = Callable[[Identity], Page]
+"""A page as somebody sees it."""
+
 
 def open_doors(
-    config: Config, look: Callable[[], Overview], rest: Rest, logins: Logins, users: UsersView
+    config: Config, look: Callable[[Identity], Overview], rest: Rest, logins: Logins, users: UsersView
 ) -> list[HttpDoor]:
     """Opens the ports that are configured. Raises UnavailableError and ConfigError; then none stays open."""
-    pages: dict[int, dict[str, Page]] = {}
+    pages: dict[int, dict[str, PageFor]] = {}
     if config.metrics_port:
         pages.setdefault(config.metrics_port, {}).update(_metrics(look))
     if config.ui_port:
@@ -54,35 +58,32 @@ def open_doors(
 
 @dataclass(frozen=True, slots=True)
 class _ForUsers:
-    """A page that every user may look at, and nobody else."""
+    """A page that every user may look at, and nobody else; it shows what that one may see."""
 
-    page: Page
+    page: PageFor
     logins: Logins
-
-    @property
-    def methods(self) -> tuple[str, ...]:
-        return self.page.methods
+    methods: tuple[str, ...] = ("GET",)
 
     def answer(self, request: Request) -> Answer:
         try:
-            self.logins.authorize(request.headers.get("authorization"))
+            identity = self.logins.authorize(request.headers.get("authorization"))
         except UnauthenticatedError as error:
             return Answer(HTTPStatus.UNAUTHORIZED, f"{error}\n".encode(), headers=CHALLENGE)
         request.logged_in()
-        return self.page.answer(request)
+        return self.page(identity).answer(request)
 
 
-def ui_pages(look: Callable[[], Overview]) -> dict[str, Page]:
+def ui_pages(look: Callable[[Identity], Overview]) -> dict[str, PageFor]:
     """Returns the page, what it reads, and the metrics."""
     return {
-        "/": Page("text/html; charset=utf-8", _PAGE.read_bytes),
-        OVERVIEW_PATH: Page("application/json", lambda: json.dumps(look()).encode()),
+        "/": lambda _: Page("text/html; charset=utf-8", _PAGE.read_bytes),
+        OVERVIEW_PATH: lambda who: Page("application/json", lambda: json.dumps(look(who)).encode()),
         **_metrics(look),
     }
 
 
-def _metrics(look: Callable[[], Overview]) -> dict[str, Page]:
+def _metrics(look: Callable[[Identity], Overview]) -> dict[str, PageFor]:
     # Only who wants metrics pays for the library.
     from penstock.mnode.metrics import CONTENT_TYPE, exposition
 
-    return {"/metrics": Page(CONTENT_TYPE, lambda: exposition(look))}
+    return {"/metrics": lambda who: Page(CONTENT_TYPE, lambda: exposition(lambda: look(who)))}

@@ -31,7 +31,7 @@ from penstock.common.errors import (
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.catalog import CatalogFile, ConnectionRecord, IngestRecord, StreamRecord
+from penstock.mnode.catalog import CatalogFile, ConnectionRecord, IngestRecord, StreamRecord, UserRecord
 from penstock.mnode.catalog_codec import function_to_json
 from penstock.mnode.dump_manifest import (
     MANIFEST,
@@ -47,7 +47,7 @@ from penstock.mnode.dump_manifest import (
 )
 from penstock.mnode.outside import TBNAME, Bounds, OutsideTable
 from penstock.mnode.scan import tag_array
-from penstock.mnode.show import create_statement, database_options
+from penstock.mnode.show import create_statement, database_options, grant_statement
 from penstock.mnode.streams import NO_TARGET
 from penstock.sql.cuts import Cut, cut_text
 from penstock.sql.literals import parse_timestamp
@@ -151,7 +151,7 @@ class Dump:
                 [database for database in every if not wanted or database.name in wanted], tables,
                 [stream for stream in catalog.streams() if stream.replaces is None], catalog.ingests(),
                 catalog.functions(), catalog.connections(),
-                [DumpUser(user.name, user.role) for user in catalog.users()])
+                [_user(user) for user in catalog.users()])
 
     def _make_target(self) -> None:
         try:
@@ -342,6 +342,10 @@ def _stream(stream: StreamRecord, tables: dict[int, Table]) -> DumpStream:
         stream.name, stream.text, stream.database, stream.time_zone, stream.created_ms,
         None if target is None else (target.database, target.name), stream.created_target, stream.wanted,
         stream.wanted_reason, stream.defaults)
+
+
+def _user(user: UserRecord) -> DumpUser:
+    return DumpUser(user.name, user.role, tuple(grant_statement(user.name, right) for right in user.granted))
 
 
 def _connection(record: ConnectionRecord) -> DumpConnection:

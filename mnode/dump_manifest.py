@@ -117,10 +117,11 @@ class DumpFunction:
 
 @dataclass(frozen=True, slots=True)
 class DumpUser:
-    """A user without the password."""
+    """A user without the password. `granted`: the GRANT statements that give what was granted."""
 
     name: str
     role: str
+    granted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +189,8 @@ class DumpManifest:
         body["streams"] = tuple(
             DumpStream(**{**value, "target": _pair(value["target"])}) for value in body["streams"])
         body["left_out"] = tuple(body["left_out"])
-        body["users"] = tuple(DumpUser(**value) for value in body["users"])
+        body["users"] = tuple(
+            DumpUser(**{**value, "granted": tuple(value.get("granted", ()))}) for value in body["users"])
         manifest = cls(**body)
         _check_files(manifest, origin)
         return manifest

@@ -7,7 +7,7 @@ import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -53,7 +53,7 @@ from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
 from penstock.mnode.rest import Rest
 from penstock.mnode.results import ResultStore
-from penstock.mnode.roles import require, require_role
+from penstock.mnode.roles import OWNER, Identity, Need, insert_needs, lines_needs, require, require_needs
 from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
@@ -71,7 +71,7 @@ from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
 from penstock.planner.plan import ResultColumn
-from penstock.sql.parser import parse_one
+from penstock.sql.parser import parse_one, parse_table_name
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
     AlterConnection,
@@ -104,6 +104,7 @@ from penstock.sql.statements import (
     DryRunStream,
     Explain,
     FlushDatabase,
+    Grant,
     Insert,
     NoteTime,
     PauseIngest,
@@ -113,6 +114,7 @@ from penstock.sql.statements import (
     ReplayDlq,
     ResumeIngest,
     ResumeStream,
+    Revoke,
     Select,
     SetOperation,
     Show,
@@ -290,22 +292,22 @@ class Engine:
     def execute_parsed(self, statement: Statement, text: str, state: SessionState) -> Result:
         """Does what `execute` does, with a statement that has been read from `text` already."""
         self._check_open()
-        require(state.identity, statement)
-        with self.activity.statement(state.connection_id, without_password(statement, text)):
+        require(state.identity, statement, state.database, self.catalog)
+        with self._listed(state, without_password(statement, text)):
             return self._execute(statement, text, state)
 
     def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
         """Returns what columns the rows of a query would have, without running it. Raises PenstockErrors."""
         self._check_open()
-        require(state.identity, query)
+        require(state.identity, query, state.database, self.catalog)
         return self._queries.plan(query, state.freeze(self.clock.now_ms())).columns
 
     @contextmanager
     def open_query(self, query: Query, text: str, state: SessionState) -> Iterator[OpenQuery]:
         """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block."""
         self._check_open()
-        require(state.identity, query)
-        with (self.activity.statement(state.connection_id, text),
+        require(state.identity, query, state.database, self.catalog)
+        with (self._listed(state, text),
               self._queries.open(query, state.freeze(self.clock.now_ms())) as opened):
             yield opened
 
@@ -415,6 +417,10 @@ class Engine:
                 return self._users.alter(statement)
             case DropUser():
                 return self._users.drop(statement)
+            case Grant():
+                return self._users.grant(statement, session)
+            case Revoke():
+                return self._users.revoke(statement, session)
             case CreateConnection():
                 return self.connections.create(statement)
             case AlterConnection():
@@ -435,19 +441,21 @@ class Engine:
             self.storage.vnode(vgroup_id).write_time_mark(statement.writer or session.user, ts_ms)
         return Result()
 
+    def check_insert(self, table: str, state: SessionState) -> None:
+        """Raises PermissionDeniedError if a session must not insert rows into a table, before it sends any."""
+        self._check_open()
+        self._require(state.identity, insert_needs(parse_table_name(table), state.database, self.catalog), "INSERT")
+
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
         """Inserts an Arrow table into a table; see `Cursor.insert_arrow`. Errors count rows from `first_row`."""
-        self._check_open()
-        require_role(state.identity, "write", "INSERT")
-        with self.activity.statement(
-                state.connection_id, f"INSERT INTO {table} (an Arrow table)"), self._gate.passing():
+        self.check_insert(table, state)
+        with self._listed(state, f"INSERT INTO {table} (an Arrow table)"), self._gate.passing():
             return self._inserts.insert_arrow(table, rows, state.freeze(self.clock.now_ms()), first_row)
 
     def insert_csv(self, table: str, names: Sequence[str] | None, block: CsvBlock, state: SessionState) -> Result:
         """Inserts a piece of a CSV file into a table; `names` are its columns (None: those of the table)."""
-        self._check_open()
-        require_role(state.identity, "write", "INSERT")
-        with self.activity.statement(state.connection_id, f"INSERT INTO {table} ({block.name})"), self._gate.passing():
+        self.check_insert(table, state)
+        with self._listed(state, f"INSERT INTO {table} ({block.name})"), self._gate.passing():
             return self._inserts.insert_csv(table, names, block, state.freeze(self.clock.now_ms()))
 
     def ingest_lines(
@@ -455,15 +463,15 @@ class Engine:
     ) -> int:
         """Writes lines of InfluxDB's line protocol; see `Connection.ingest_lines`."""
         self._check_open()
-        require_role(state.identity, "write", "line protocol")
-        with self.activity.statement(
-                state.connection_id, f"line protocol into {database} ({len(data)} bytes)"), self._gate.passing():
+        self._require(state.identity, lines_needs(database), "line protocol")
+        with self._listed(state, f"line protocol into {database} ({len(data)} bytes)"), self._gate.passing():
             return self._schemaless.ingest_lines(data, database, precision, first_line)
 
-    def overview(self) -> Overview:
-        """Returns everything that is known of the streams."""
-        return overview(
-            lambda name: self.system_tables.read(INFORMATION_SCHEMA, name), self.clock.now_ms(), __version__)
+    def overview(self, identity: Identity = OWNER) -> Overview:
+        """Returns everything of the streams that somebody may see."""
+        reader = SessionState(self.config.timezone, identity=identity).freeze(self.clock.now_ms())
+        return overview(lambda name: self.system_tables.read(INFORMATION_SCHEMA, name, reader=reader),
+                        self.clock.now_ms(), __version__)
 
     @property
     def streams(self) -> Streams:
@@ -507,6 +515,14 @@ class Engine:
         self._lock.release()
 
     # --- inside ------------------------------------------------------------------------------------------------
+
+    def _require(self, identity: Identity, wanted: Iterator[Need], what: str) -> None:
+        if identity.role != "admin":
+            require_needs(identity, wanted, what)
+
+    def _listed(self, state: SessionState, text: str) -> AbstractContextManager[None]:
+        """Lists what a session executes while it runs."""
+        return self.activity.statement(state.connection_id, text, state.identity.name)
 
     def _explain(self, statement: Explain, session: Session) -> Result:
         if isinstance(statement.statement, CreateStream):

@@ -114,7 +114,7 @@ class Logins:
         user = self._users.user(grant.user)
         if user is None or user.password != grant.password:
             raise UnauthenticatedError("this token is not valid any more", hint="log in again")
-        return Identity(user.name, user.role)
+        return _identity(user)
 
     def check(self, user: str, password: str) -> Identity:
         """Returns who has this user and password. Raises UnauthenticatedError."""
@@ -123,14 +123,14 @@ class Logins:
         record = self._users.user(user)
         digest = hmac.digest(self._key, password.encode(), "sha256")
         if record is not None and self._was_right(record, digest):
-            return Identity(record.name, record.role)
+            return _identity(record)
         with self._turns:
             fits = (record.password if record is not None else _NOBODY).fits(password)
         if record is None or not fits:
             _refuse(record)
         with self._lock:
             self._recent[record.name] = (record.password, digest)
-        return Identity(record.name, record.role)
+        return _identity(record)
 
     def _was_right(self, record: UserRecord, digest: bytes) -> bool:
         with self._lock:
@@ -177,6 +177,10 @@ def read_basic(credentials: str) -> tuple[str, str]:
     if not colon:
         raise UnauthenticatedError("the Basic authorization is malformed", hint="it is base64 of user:password")
     return user, password
+
+
+def _identity(user: UserRecord) -> Identity:
+    return Identity(user.name, user.role, frozenset(user.granted))
 
 
 def _refuse(record: UserRecord | None) -> NoReturn:

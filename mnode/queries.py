@@ -46,19 +46,21 @@ class Queries:
     def run(self, query: Query, session: Session) -> Result:
         """Returns the rows of a query; with `>> file` they go into a new CSV file instead."""
         plan = self.plan(query, session)
-        table = self._rows(plan)
+        table = self._rows(plan, session)
         if query.into_file is not None:
             _write_csv(table, Path(query.into_file).expanduser())
             return Result(affected=table.num_rows)
         return Result(plan.columns, table, table.num_rows)
 
-    def _rows(self, plan: BatchPlan) -> pa.Table:
-        return run_query(plan, self._scans, self._connection, self._functions_directory, self._open_duckdb)
+    def _rows(self, plan: BatchPlan, session: Session) -> pa.Table:
+        return run_query(
+            plan, self._scans.seen_by(session), self._connection, self._functions_directory, self._open_duckdb)
 
     def open(self, query: Query, session: Session) -> OpenQuery:
         """Returns a query that is about to run, to take its rows batch by batch, and to be closed."""
         return OpenQuery(
-            self.plan(query, session), self._scans, self._connection, self._functions_directory, self._open_duckdb)
+            self.plan(query, session), self._scans.seen_by(session), self._connection, self._functions_directory,
+            self._open_duckdb)
 
     def explain(self, query: Query, session: Session, clock: Clock, *, analyze: bool) -> Result:
         """Returns the plan as a text tree; `analyze` also runs the query and adds rows and time."""
@@ -66,7 +68,7 @@ class Queries:
         lines = render_tree(plan.tree)
         if analyze:
             start = clock.monotonic()
-            rows = self._rows(plan).num_rows
+            rows = self._rows(plan, session).num_rows
             lines.append(f"Result: rows={rows}, time={(clock.monotonic() - start) * 1000:.3f}ms")
         return text_result("Query Plan", lines)
 

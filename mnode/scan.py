@@ -18,7 +18,7 @@ from penstock.mnode.system_tables import SystemTables
 from penstock.planner.plan import Scan
 from penstock.planner.scalar_sql import quote_name
 from penstock.sql.cuts import Cut
-from penstock.sql.schema import ChildTable, Column, Table
+from penstock.sql.schema import ChildTable, Column, Session, Table
 from penstock.sql.types import Kind
 from penstock.vnode.memtable import VERSION_COLUMN
 from penstock.vnode.snapshot import Snapshot, epoch_of
@@ -57,11 +57,20 @@ class Scans:
         self._outside_tables = outside_tables
         self._small_rows = small_rows
 
-    def relation(self, scan: Scan) -> ScanRelation:
-        """Returns the rows of a scan: `_tuid` (only of tables of our own) and `scan.columns`, TIMESTAMP as BIGINT."""
+    def seen_by(self, session: Session) -> _ScansOf:
+        """Returns the scans as a session's user may see them."""
+        return _ScansOf(self, session)
+
+    def relation(self, scan: Scan, reader: Session | None = None) -> ScanRelation:
+        """Returns the rows of a scan: `_tuid` (only of tables of our own) and `scan.columns`, TIMESTAMP as BIGINT.
+
+        `reader` decides which rows system tables have; None sees all. Other tables must not be asked for by who may
+        not read them.
+        """
         table = scan.table
         if table.kind == "system":
-            rows = self._system_tables.read(table.database, table.name, scan.columns or (table.columns[0].name,))
+            rows = self._system_tables.read(
+                table.database, table.name, scan.columns or (table.columns[0].name,), reader)
             return _whole(_epochs(rows))
         if table.kind == "outside":
             wanted = [column for column in table.columns if column.name in scan.columns] or [table.columns[0]]
@@ -160,6 +169,17 @@ class Scans:
         joined = ", ".join(f"c.{quote_name(column)}" for column in arrays if column != "_tuid")
         sql = f"SELECT r.*, {joined} FROM ({rows.sql}) AS r JOIN {name} AS c ON c._tuid = r._tuid"
         return ScanRelation(sql, {**rows.tables, name: pa.table(arrays)}, rows.holds)
+
+
+@dataclass(frozen=True, slots=True)
+class _ScansOf:
+    """The scans of one session."""
+
+    scans: Scans
+    session: Session
+
+    def relation(self, scan: Scan) -> ScanRelation:
+        return self.scans.relation(scan, self.session)
 
 
 def tag_array(tag: Column, values: Sequence[object]) -> pa.Array:

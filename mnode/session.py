@@ -29,7 +29,8 @@ class SessionState:
 
     def freeze(self, now_ms: int) -> Session:
         """Returns the session as one statement sees it."""
-        return Session(self.database, self.time_zone, now_ms, self.identity.name, dict(self.settings))
+        return Session(self.database, self.time_zone, now_ms, self.identity.name, dict(self.settings),
+                       self.identity.rights)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal
 
 import pyarrow.compute as pc
 
@@ -28,6 +29,7 @@ from penstock.sql.cursor import RESERVED
 from penstock.sql.cuts import cut_text
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.parser import parse_one
+from penstock.sql.rights import GrantObject, Right
 from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Session, Table, TagValue
 from penstock.sql.statements import CreateStream, Describe, Name, Show
 from penstock.sql.stream_options import altered, given
@@ -49,6 +51,7 @@ _WHOLE: dict[str, tuple[str, str]] = {
     "mnodes": (INFORMATION_SCHEMA, "ins_mnodes"),
     "cluster": (INFORMATION_SCHEMA, "ins_cluster"),
     "users": (INFORMATION_SCHEMA, "ins_users"),
+    "grants": (INFORMATION_SCHEMA, "ins_user_privileges"),
     "functions": (INFORMATION_SCHEMA, "ins_functions"),
     "variables": (INFORMATION_SCHEMA, "ins_configs"),
     "cluster variables": (INFORMATION_SCHEMA, "ins_configs"),
@@ -82,14 +85,14 @@ class Shower:
         self._storage = storage
         self._tables = tables
         self._special: dict[str, Callable[[Show, Session], Result]] = {
-            "databases": lambda show, _: self._databases(show, (*DATABASES,), users=True),
-            "user databases": lambda show, _: self._databases(show, (), users=True),
-            "system databases": lambda show, _: self._databases(show, (*DATABASES,), users=False),
-            "streams": lambda show, _: self._system("ins_streams", show, _STREAM_LINE),
-            "stream tasks": lambda show, _: self._system("ins_stream_tasks", show, _TASK_LINE),
-            "queues": lambda show, _: self._system("ins_stream_tasks", show, _QUEUE_LINE),
-            "checkpoints": lambda show, _: self._of_stream("ins_stream_checkpoints", show),
-            "savepoints": lambda show, _: self._of_stream("ins_stream_savepoints", show),
+            "databases": lambda show, session: self._databases(show, session, (*DATABASES,), users=True),
+            "user databases": lambda show, session: self._databases(show, session, (), users=True),
+            "system databases": lambda show, session: self._databases(show, session, (*DATABASES,), users=False),
+            "streams": lambda show, session: self._system("ins_streams", show, session, _STREAM_LINE),
+            "stream tasks": lambda show, session: self._system("ins_stream_tasks", show, session, _TASK_LINE),
+            "queues": lambda show, session: self._system("ins_stream_tasks", show, session, _QUEUE_LINE),
+            "checkpoints": lambda show, session: self._of_stream("ins_stream_checkpoints", show, session),
+            "savepoints": lambda show, session: self._of_stream("ins_stream_savepoints", show, session),
             "stables": self._stables,
             "tables": self._table_list,
             "normal tables": self._table_list,
@@ -113,7 +116,7 @@ class Shower:
         whole = _WHOLE.get(statement.what)
         if whole is None:
             raise NotSupportedError(f"SHOW {statement.what.upper()} is not supported: Penstock has none of these")
-        return _like(self._read(*whole), statement.like)
+        return _like(self._read(*whole, session), statement.like)
 
     def describe(self, statement: Describe, session: Session) -> Result:
         """Returns field, type, length, note, and comment, one row per column and tag."""
@@ -127,18 +130,20 @@ class Shower:
 
     # --- lists -------------------------------------------------------------------------------------------------
 
-    def _read(self, database: str, name: str, columns: Sequence[str] | None = None) -> Result:
+    def _read(
+        self, database: str, name: str, session: Session, columns: Sequence[str] | None = None
+    ) -> Result:
         types = dict(SCHEMAS[database][name])
         wanted = list(types) if columns is None else list(columns)
-        table = self._tables.read(database, name, wanted)
+        table = self._tables.read(database, name, wanted, session)
         return Result(tuple(ResultColumn(column, types[column]) for column in wanted), table)
 
-    def _system(self, name: str, show: Show, columns: Sequence[str]) -> Result:
-        return _like(self._read(INFORMATION_SCHEMA, name, columns), show.like)
+    def _system(self, name: str, show: Show, session: Session, columns: Sequence[str]) -> Result:
+        return _like(self._read(INFORMATION_SCHEMA, name, session, columns), show.like)
 
-    def _of_stream(self, name: str, show: Show) -> Result:
+    def _of_stream(self, name: str, show: Show, session: Session) -> Result:
         """Returns the rows of a system table, of one stream if FOR names it."""
-        result = self._read(INFORMATION_SCHEMA, name)
+        result = self._read(INFORMATION_SCHEMA, name, session)
         if show.table is not None:
             wanted = show.table.name
             if self._catalog.stream(wanted) is None:
@@ -148,8 +153,9 @@ class Shower:
             result = Result(result.columns, result.table.filter(pc.equal(result.table.column("stream_name"), wanted)))
         return _like(result, show.like)
 
-    def _databases(self, show: Show, system: tuple[str, ...], *, users: bool) -> Result:
-        names = [*system, *((database.name for database in self._catalog.databases()) if users else ())]
+    def _databases(self, show: Show, session: Session, system: tuple[str, ...], *, users: bool) -> Result:
+        known = (database.name for database in self._catalog.databases()) if users else ()
+        names = [*system, *filter(session.rights.touch_database, known)]
         return _like(rows_result((("name", _TEXT),), [(name,) for name in names]), show.like)
 
     def _database_name(self, show: Show, session: Session) -> str:
@@ -158,11 +164,17 @@ class Shower:
             raise InvalidStatementError("no database is in use", code=NO_DATABASE, hint="USE a database")
         return require_database(name, self._catalog).name
 
+    def _seen(self, database: str, kind: Literal["super", "normal"], session: Session) -> Iterator[Table]:
+        """Yields the tables that somebody has any right on."""
+        for table in self._catalog.tables(database, kind):
+            if session.rights.touch(GrantObject("table", table.name, database)):
+                yield table
+
     def _stables(self, show: Show, session: Session) -> Result:
         database = self._database_name(show, session)
         rows = [(table.name, table.create_time_ms, len(table.columns), len(table.tags),
                  self._catalog.child_count(table.uid), table.comment)
-                for table in self._catalog.tables(database, "super")]
+                for table in self._seen(database, "super", session)]
         return _like(rows_result((("stable_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
                               ("tags", _INTEGER), ("ntables", _LONG), ("table_comment", _TEXT)), rows), show.like)
 
@@ -173,17 +185,17 @@ class Shower:
             rows = [(name, None, len(columns), None, None, "SYSTEM_TABLE")
                     for name, columns in SCHEMAS[database].items()]
         if show.what != "normal tables":
-            for table in self._catalog.tables(database, "super"):
+            for table in self._seen(database, "super", session):
                 rows += [(child.name, child.create_time_ms, len(table.columns), table.name, child.vgroup_id,
                           "CHILD_TABLE") for child in self._catalog.children(table.uid)]
         if show.what != "child tables":
             rows += [(table.name, table.create_time_ms, len(table.columns), None, table.vgroup_id, "NORMAL_TABLE")
-                     for table in self._catalog.tables(database, "normal")]
+                     for table in self._seen(database, "normal", session)]
         return _like(rows_result((("table_name", _TEXT), ("create_time", _TIME), ("columns", _INTEGER),
                               ("stable_name", _TEXT), ("vgroup_id", _INTEGER), ("type", _TEXT)), rows), show.like)
 
     def _vgroups(self, show: Show, session: Session) -> Result:
-        result = self._read(INFORMATION_SCHEMA, "ins_vgroups")
+        result = self._read(INFORMATION_SCHEMA, "ins_vgroups", session)
         database = show.database or session.database
         if database is None:
             return result
@@ -226,7 +238,7 @@ class Shower:
 
     def _indexes(self, show: Show, session: Session) -> Result:
         self._named(show, session)
-        return self._read(INFORMATION_SCHEMA, "ins_indexes")
+        return self._read(INFORMATION_SCHEMA, "ins_indexes", session)
 
     def _distributed(self, show: Show, session: Session) -> Result:
         """Returns how the rows of a table lie in the vnodes; `rows` may count replaced ones too."""
@@ -291,6 +303,15 @@ def create_statement(table: Table) -> str:
     if table.tags:
         statement += f" TAGS ({', '.join(_definition(tag) for tag in table.tags)})"
     return statement + (f" COMMENT {quote_string(table.comment)}" if table.comment else "")
+
+
+def grant_statement(user: str, right: Right) -> str:
+    """Returns the statement that gives a user what was granted."""
+    on = right.on
+    parts = [on.name] if on.kind == "connection" else [on.database, on.name]
+    words = ".".join("*" if part is None else _name(part) for part in parts)
+    return (f"GRANT {right.privilege.upper()} ON {'CONNECTION ' if on.kind == 'connection' else ''}{words} "
+            f"TO {_name(user)}")
 
 
 def _name(name: str) -> str:

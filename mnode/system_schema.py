@@ -71,6 +71,10 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("id", _BIG), ("name", _text(134)), ("uptime", _INT), ("create_time", _TIME), ("version", _WORD),
         ),
         "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME), ("role", _WORD)),
+        "ins_user_privileges": (
+            ("user_name", _WORD), ("privilege", _text(10)), ("db_name", _NAME), ("table_name", _TABLE),
+            ("condition", _LINE), ("notes", _LINE), ("connection", _NAME),
+        ),
         "ins_functions": (
             ("name", _NAME), ("comment", _text(255)), ("aggregate", _INT), ("output_type", _text(31)),
             ("create_time", _TIME), ("code_len", _INT), ("bufsize", _INT), ("func_language", _text(31)),
@@ -165,7 +169,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "perf_queries": (
             ("kill_id", _text(26)), ("conn_id", _BIG), ("create_time", _TIME), ("exec_usec", _BIG),
-            ("sql", _text(1024)), ("progress", _LINE),
+            ("sql", _text(1024)), ("progress", _LINE), ("user", _WORD),
         ),
     },
 }

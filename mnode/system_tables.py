@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, get_args
 
 import pyarrow as pa
 
@@ -31,8 +31,10 @@ from penstock.mnode.settings import BYTES_PER_MEGABYTE, task_settings
 from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsSnapshot
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
+from penstock.mnode.visibility import sight
 from penstock.sql.dialect import quote_string
-from penstock.sql.schema import ChildTable, Database, Table, TagValue
+from penstock.sql.rights import Privilege, Rights
+from penstock.sql.schema import ChildTable, Database, Session, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 from penstock.tasks.messages import TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
@@ -117,6 +119,7 @@ class SystemTables:
             "ins_snodes": self._snodes,
             "ins_cluster": self._cluster,
             "ins_users": self._users,
+            "ins_user_privileges": self._privileges,
             "ins_functions": self._functions,
             "ins_connections": self._outside_rows,
             "ins_ingests": self._ingest_rows,
@@ -135,15 +138,22 @@ class SystemTables:
             "perf_queries": self._queries,
         }
 
-    def read(self, database: str, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def read(
+        self, database: str, name: str, columns: Sequence[str] | None = None, reader: Session | None = None
+    ) -> pa.Table:
         """Returns the rows as they are now; TIMESTAMP columns are Arrow timestamps in ms.
 
-        `columns`: only these, in this order. `NotFoundError` if there is no such table.
+        `columns`: only these, in this order. `reader`: who may see what; None sees everything. `NotFoundError` if
+        there is no such table.
         """
         schema = SCHEMAS.get(database, {}).get(name)
         if schema is None:
             raise NotFoundError(f"table {database}.{name} does not exist", code=TABLE_MISSING)
         rows = list(self._makers[name]())
+        if reader is not None and not reader.rights.is_admin:
+            seen = sight(name, reader, self._catalog)
+            names = [column for column, _ in schema]
+            rows = [row for row in rows if seen(dict(zip(names, row, strict=True)))]
         arrays = {}
         for place, (column, kind) in enumerate(schema):
             if columns is None or column in columns:
@@ -270,6 +280,22 @@ class SystemTables:
         if not self._catalog.users():
             yield (OWNER.name, 1, 1, self._started_ms, OWNER.role)
 
+    def _privileges(self) -> Iterator[Row]:
+        """Yields what users may do by role, then what was granted to them."""
+        for user in self._catalog.users():
+            notes = f"role {user.role}"
+            if user.role == "admin":
+                yield (user.name, "all", "*", "*", None, notes, "*")
+            for privilege in get_args(Privilege):
+                if user.role != "admin" and Rights(user.role).by_role(privilege):
+                    yield (user.name, privilege, "*", "*", None, notes, None)
+            for right in user.granted:
+                on = right.on
+                if on.kind == "connection":
+                    yield (user.name, right.privilege, None, None, None, None, on.name or "*")
+                else:
+                    yield (user.name, right.privilege, on.database or "*", on.name or "*", None, None, None)
+
     def _functions(self) -> Iterator[Row]:
         for function in self._catalog.functions():
             arguments = function.arguments
@@ -310,7 +336,7 @@ class SystemTables:
     def _queries(self) -> Iterator[Row]:
         for statement, microseconds in self._activity.running():
             yield (f"{statement.id:x}", statement.connection_id, statement.started_ms, microseconds,
-                   statement.text[:1024], statement.progress)
+                   statement.text[:1024], statement.progress, statement.user)
 
     # --- streams -----------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ _NAME_QUERIES: tuple[tuple[str, str], ...] = (
     ("table", f"SELECT table_name, db_name FROM information_schema.ins_tables LIMIT {NAMES_MAX}"),
     ("stream", "SELECT stream_name FROM information_schema.ins_streams"),
     ("connection", "SELECT name FROM information_schema.ins_connections"),
+    ("user", "SELECT name FROM information_schema.ins_users"),
     ("column", f"SELECT DISTINCT col_name, db_name FROM information_schema.ins_columns LIMIT {NAMES_MAX}"),
 )
 

@@ -74,3 +74,4 @@ def _summary(report: RestoreReport, manifest: DumpManifest, seconds: float) -> I
     if manifest.users:
         users = ", ".join(f"{user.name} ({user.role})" for user in manifest.users)
         yield f"users are to be created anew, as dumps have no passwords: {users}"
+        yield from (f"then: {grant}" for user in manifest.users for grant in user.granted)

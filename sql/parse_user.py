@@ -1,4 +1,4 @@
-"""Parses CREATE USER, ALTER USER and DROP USER."""
+"""Parses CREATE USER, ALTER USER, DROP USER, GRANT and REVOKE."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import cast, get_args
 
 from penstock.sql.cursor import Cursor
 from penstock.sql.parse_ddl import take_if_exists, take_if_not_exists
-from penstock.sql.statements import AlterUser, CreateUser, DropUser, Role, Statement
+from penstock.sql.rights import GrantObject, Privilege, Role
+from penstock.sql.statements import AlterUser, CreateUser, DropUser, Grant, Revoke, Statement
 
 _ROLES = tuple(role.upper() for role in get_args(Role))
+_PRIVILEGES: tuple[Privilege, ...] = get_args(Privilege)
 
 
 def parse_create_user(cursor: Cursor) -> Statement:
@@ -34,6 +36,54 @@ def parse_drop_user(cursor: Cursor) -> Statement:
     """Parses what follows DROP USER."""
     if_exists = take_if_exists(cursor)
     return DropUser(cursor.name("a user name"), if_exists)
+
+
+def parse_grant(cursor: Cursor) -> Statement:
+    """Parses what follows GRANT: `privileges ON object TO user`."""
+    privileges, on = _parse_privileges(cursor), _parse_object(cursor)
+    cursor.expect("TO")
+    return Grant(privileges, on, cursor.name("a user name"))
+
+
+def parse_revoke(cursor: Cursor) -> Statement:
+    """Parses what follows REVOKE: `privileges ON object FROM user`."""
+    privileges, on = _parse_privileges(cursor), _parse_object(cursor)
+    cursor.expect("FROM")
+    return Revoke(privileges, on, cursor.name("a user name"))
+
+
+def _parse_privileges(cursor: Cursor) -> tuple[Privilege, ...]:
+    """Parses `ALL [PRIVILEGES]`, or READ, WRITE or both of them."""
+    if cursor.take("ALL"):
+        cursor.take("PRIVILEGES")
+        return _PRIVILEGES
+    found = [_parse_privilege(cursor)]
+    while cursor.take_operator(","):
+        found.append(_parse_privilege(cursor))
+    return tuple(privilege for privilege in _PRIVILEGES if privilege in found)
+
+
+def _parse_privilege(cursor: Cursor) -> Privilege:
+    word = cursor.take_any("READ", "WRITE")
+    if word is None:
+        raise cursor.fail("READ, WRITE or ALL is expected")
+    return cast(Privilege, word.lower())
+
+
+def _parse_object(cursor: Cursor) -> GrantObject:
+    """Parses `ON database.*`, `ON [database.]table`, `ON *.*`, `ON CONNECTION name` or `ON CONNECTION *`."""
+    cursor.expect("ON")
+    if cursor.at("CONNECTION") and cursor.peek().raw != "." and cursor.peek().word not in ("TO", "FROM"):
+        cursor.advance()
+        return GrantObject("connection", None if cursor.take_operator("*") else cursor.name("a connection name"))
+    if cursor.take_operator("*"):
+        cursor.expect_operator(".")
+        cursor.expect_operator("*")
+        return GrantObject("table")
+    first = cursor.name("a database or table name")
+    if not cursor.take_operator("."):
+        return GrantObject("table", first)
+    return GrantObject("table", None if cursor.take_operator("*") else cursor.name("a table name"), first)
 
 
 def _parse_properties(cursor: Cursor) -> tuple[str | None, Role | None]:

@@ -50,7 +50,13 @@ from penstock.sql.parse_stream import (
     parse_start_stream,
     parse_stop_stream,
 )
-from penstock.sql.parse_user import parse_alter_user, parse_create_user, parse_drop_user
+from penstock.sql.parse_user import (
+    parse_alter_user,
+    parse_create_user,
+    parse_drop_user,
+    parse_grant,
+    parse_revoke,
+)
 from penstock.sql.statements import Describe, Explain, Name, Statement
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
@@ -149,7 +155,7 @@ _NOT_SUPPORTED = (
     *(("CREATE", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("DROP", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("ALTER", noun) for noun in ("DNODE", "LOCAL", "CLUSTER", "VIEW")),
-    ("CREATE", "OR"), ("DROP", "CONSUMER"), ("GRANT",), ("REVOKE",), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
+    ("CREATE", "OR"), ("DROP", "CONSUMER"), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
     ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
 )
 
@@ -177,6 +183,8 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("CREATE", "USER"): _plain(parse_create_user),
     ("ALTER", "USER"): _plain(parse_alter_user),
     ("DROP", "USER"): _plain(parse_drop_user),
+    ("GRANT",): _plain(parse_grant),
+    ("REVOKE",): _plain(parse_revoke),
     ("CREATE", "CONNECTION"): _plain(parse_create_connection),
     ("ALTER", "CONNECTION"): _plain(parse_alter_connection),
     ("DROP", "CONNECTION"): _plain(parse_drop_connection),

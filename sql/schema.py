@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from penstock.common.connection import Connection
 from penstock.common.placement import Share, even_shares
+from penstock.sql.rights import Rights
 from penstock.sql.types import DataType, Precision
 
 TableKind = Literal["super", "child", "normal", "system", "tags", "outside"]
@@ -191,7 +192,8 @@ class CatalogView(Protocol):
 class Session:
     """What a statement's meaning depends on besides its text and the catalog.
 
-    `now_ms` is fixed per statement, so that every `now` in it is the same instant. `time_zone` is an IANA name.
+    `rights` are those of `user`, which decide what system tables show. `now_ms` is fixed per statement, so that every
+    `now` in it is the same instant. `time_zone` is an IANA name.
     """
 
     database: str | None = None
@@ -199,6 +201,7 @@ class Session:
     now_ms: int = 0
     user: str = "root"
     settings: dict[str, str] = field(default_factory=dict)
+    rights: Rights = field(default_factory=Rights)
 
 
 def can_name_child(name: str) -> bool:

@@ -12,6 +12,7 @@ from typing import Literal
 
 from sqlglot import exp
 
+from penstock.sql.rights import GrantObject, Privilege, Role
 from penstock.sql.types import DataType, Precision
 
 Unit = Literal["b", "u", "a", "s", "m", "h", "d", "w", "n", "y"]
@@ -750,8 +751,6 @@ class DropFunction(Statement):
 
 # --- users ----------------------------------------------------------------------------------------------------
 
-Role = Literal["read", "write", "admin"]
-
 
 @dataclass(frozen=True, slots=True)
 class CreateUser(Statement):
@@ -774,6 +773,24 @@ class AlterUser(Statement):
 class DropUser(Statement):
     name: str
     if_exists: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Grant(Statement):
+    """GRANT privileges ON object TO user."""
+
+    privileges: tuple[Privilege, ...]
+    on: GrantObject
+    user: str
+
+
+@dataclass(frozen=True, slots=True)
+class Revoke(Statement):
+    """REVOKE privileges ON object FROM user."""
+
+    privileges: tuple[Privilege, ...]
+    on: GrantObject
+    user: str
 
 
 # --- connections ----------------------------------------------------------------------------------------------

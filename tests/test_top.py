@@ -21,6 +21,7 @@ from penstock.common.errors import DataDirectoryInUseError, PenstockError, Unava
 from penstock.mnode.doors import ui_pages
 from penstock.mnode.engine import Engine
 from penstock.mnode.http_door import HttpDoor
+from penstock.mnode.roles import OWNER
 from penstock.mnode.overview import Overview
 from penstock.mnode.registry import open_engine
 from penstock.shell.dbapi import Connection
@@ -194,7 +195,7 @@ def test_the_loop_survives_a_look_that_fails(told: Overview) -> None:
 
 def test_another_engine_is_reached_by_its_page(told: Overview) -> None:
     """What its page reads is what is shown; without an answer the address and what is needed are told."""
-    door = HttpDoor("127.0.0.1", 0, ui_pages(lambda: told))
+    door = HttpDoor("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
     engine = OtherEngine(f"http://127.0.0.1:{door.port}/")
     assert engine.look() == told
     door.close()

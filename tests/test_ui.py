@@ -20,6 +20,7 @@ from overviews import staged
 from penstock.common.errors import ConfigError, UnavailableError
 from penstock.mnode.doors import OVERVIEW_PATH, ui_pages
 from penstock.mnode.http_door import HttpDoor
+from penstock.mnode.roles import OWNER
 from penstock.mnode.sandbox import Sandbox
 
 CHROMIUM = shutil.which("chromium")
@@ -81,7 +82,7 @@ def test_as_soon_as_there_are_users_only_they_see_the_pages() -> None:
 
 def test_the_page_is_self_contained() -> None:
     """It names no other host, so it works without a network and tells nobody."""
-    page = ui_pages(dict)["/"].make().decode()
+    page = ui_pages(lambda who: {})["/"](OWNER).make().decode()
     assert "http" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "src=" not in page
 
@@ -90,7 +91,7 @@ def test_the_page_is_self_contained() -> None:
 def door() -> Iterator[tuple[HttpDoor, dict[str, Any]]]:
     """A door to an overview that a test may change."""
     told = staged(verdict="sink s1/v2 is the bottleneck: its rate limit of 2 MB/s")
-    opened = HttpDoor("127.0.0.1", 0, ui_pages(lambda: told))
+    opened = HttpDoor("127.0.0.1", 0, {path: page(OWNER) for path, page in ui_pages(lambda who: told).items()})
     yield opened, told
     opened.close()
 

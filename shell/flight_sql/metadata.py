@@ -19,6 +19,7 @@ from penstock.mnode.catalog import Catalog
 from penstock.shell.flight_sql.frames import schema_bytes
 from penstock.shell.flight_sql.types import arrow_schema
 from penstock.shell.lexer import KEYWORDS
+from penstock.sql.rights import GrantObject, Rights
 from penstock.sql.schema import Table
 
 _TYPES = {"super": "SUPER TABLE", "normal": "TABLE", "child": "CHILD TABLE", "system": "SYSTEM TABLE"}
@@ -80,25 +81,28 @@ class Answer:
     rows: Callable[[], Iterator[pa.RecordBatch]]
 
 
-def answer(command: Any, name: str, catalog: Catalog) -> Answer | None:
-    """Returns the answer to a command by its name, or None if it isn't one about the catalog."""
+def answer(command: Any, name: str, catalog: Catalog, rights: Rights) -> Answer | None:
+    """Returns the answer to a command by its name, or None if it isn't one about the catalog.
+
+    It tells of what `rights` allow to use, and of nothing else.
+    """
     match name:
         case "CommandGetSqlInfo":
             return Answer(_SQL_INFO, lambda: iter([_sql_info(list(command.info))]))
         case "CommandGetCatalogs":
             return Answer(_CATALOGS, lambda: iter(()))
         case "CommandGetDbSchemas":
-            return _of_rows(_DB_SCHEMAS, lambda: ((None, each) for each in _databases(command, catalog)))
+            return _of_rows(_DB_SCHEMAS, lambda: ((None, each) for each in _databases(command, catalog, rights)))
         case "CommandGetTables" if command.include_schema:
             return _of_rows(_TABLES_AND_SCHEMAS, lambda: (
                 (*_described(table), schema_bytes(arrow_schema((*table.columns, *table.tags))))
-                for table in _tables(command, catalog)))
+                for table in _tables(command, catalog, rights)))
         case "CommandGetTables":
-            return _of_rows(_TABLES, lambda: map(_described, _tables(command, catalog)))
+            return _of_rows(_TABLES, lambda: map(_described, _tables(command, catalog, rights)))
         case "CommandGetTableTypes":
             return _of_rows(_TABLE_TYPES, lambda: ((each,) for each in sorted(_TYPES.values())))
         case "CommandGetPrimaryKeys":
-            return _of_rows(_PRIMARY_KEYS, lambda: _primary_keys(command, catalog))
+            return _of_rows(_PRIMARY_KEYS, lambda: _primary_keys(command, catalog, rights))
         case "CommandGetExportedKeys" | "CommandGetImportedKeys" | "CommandGetCrossReference":
             return Answer(_FOREIGN_KEYS, lambda: iter(()))
     return None
@@ -118,24 +122,30 @@ def _of_rows(schema: pa.Schema, rows: Callable[[], Iterator[tuple[Any, ...]]]) -
     return Answer(schema, batches)
 
 
-def _databases(command: Any, catalog: Catalog) -> list[str]:
+def _databases(command: Any, catalog: Catalog, rights: Rights) -> list[str]:
     """Returns the databases that a command's catalog and pattern leave."""
     if command.HasField("catalog") and command.catalog:
         return []
     wanted = _pattern(command, "db_schema_filter_pattern")
-    return sorted(name for name in catalog.database_names() if wanted(name))
+    return sorted(name for name in catalog.database_names()
+                  if wanted(name) and (name in system_schema.DATABASES or rights.touch_database(name)))
 
 
-def _tables(command: Any, catalog: Catalog) -> Iterator[Table]:
+def _tables(command: Any, catalog: Catalog, rights: Rights) -> Iterator[Table]:
     wanted = _pattern(command, "table_name_filter_pattern")
     types = set(command.table_types) or set(_TYPES.values())
     with_children = bool(command.table_types) or command.HasField("table_name_filter_pattern")
-    for database in _databases(command, catalog):
+    for database in _databases(command, catalog, rights):
         names = _names(database, catalog, with_children=with_children and _TYPES["child"] in types)
         for name in sorted(filter(wanted, names)):
             table = catalog.table(database, name)
-            if table is not None and _TYPES[table.kind] in types:  # it may have been dropped meanwhile
+            # It may have been dropped meanwhile.
+            if table is not None and _TYPES[table.kind] in types and _is_seen(table, rights):
                 yield table
+
+
+def _is_seen(table: Table, rights: Rights) -> bool:
+    return table.kind == "system" or rights.touch(GrantObject("table", table.super_name or table.name, table.database))
 
 
 def _names(database: str, catalog: Catalog, *, with_children: bool) -> Iterator[str]:
@@ -153,13 +163,13 @@ def _described(table: Table) -> tuple[None, str, str, str]:
     return None, table.database, table.name, _TYPES[table.kind]
 
 
-def _primary_keys(command: Any, catalog: Catalog) -> Iterator[tuple[Any, ...]]:
+def _primary_keys(command: Any, catalog: Catalog, rights: Rights) -> Iterator[tuple[Any, ...]]:
     if command.HasField("catalog") and command.catalog:
         return
     databases = [command.db_schema] if command.HasField("db_schema") else sorted(catalog.database_names())
     for database in databases:
         table = catalog.table(database, command.table)
-        if table is None or table.kind == "system":
+        if table is None or table.kind == "system" or not _is_seen(table, rights):
             continue
         keys = [table.time_column, *([table.key_column] if table.key_column is not None else [])]
         for number, column in enumerate(keys, 1):

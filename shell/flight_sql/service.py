@@ -20,7 +20,6 @@ from penstock.common.errors import (
     PenstockError,
 )
 from penstock.mnode.engine import Engine
-from penstock.mnode.roles import require_role
 from penstock.mnode.session import Result
 from penstock.shell.dbapi import IngestMode, quoted_table
 from penstock.shell.flight_sql import messages
@@ -86,7 +85,7 @@ class FlightSql:
     def info(self, session: ClientSession, descriptor: Any) -> Any:
         """Returns the FlightInfo for a command: how its rows are fetched, or what it has changed."""
         command = unpack(_command_of(descriptor))
-        told = answer(command, kind_of(command), self._engine.catalog)
+        told = answer(command, kind_of(command), self._engine.catalog, session.connection.session.identity.rights)
         if told is not None:
             return self._flight_info(session, descriptor, told.schema, descriptor.cmd)
         statement = self._to_execute(session, command)
@@ -103,7 +102,7 @@ class FlightSql:
     def schema(self, session: ClientSession, descriptor: Any) -> Any:
         """Returns the SchemaResult for a command, which is not executed."""
         command = unpack(_command_of(descriptor))
-        told = answer(command, kind_of(command), self._engine.catalog)
+        told = answer(command, kind_of(command), self._engine.catalog, session.connection.session.identity.rights)
         schema = told.schema if told is not None else self._schema_of(session, self._to_execute(session, command))
         if schema is None:
             raise NotSupportedError("what columns this statement has is only known when it is executed")
@@ -112,7 +111,7 @@ class FlightSql:
     def rows(self, session: ClientSession, ticket: Any, on_cancel: OnCancel) -> Iterator[bytes]:
         """Yields what a ticket stands for as FlightData."""
         command = unpack(ticket.ticket)
-        told = answer(command, kind_of(command), self._engine.catalog)
+        told = answer(command, kind_of(command), self._engine.catalog, session.connection.session.identity.rights)
         if told is not None:
             return frames(told.schema, told.rows(), self._bytes_max)
         if kind_of(command) != "TicketStatementQuery":
@@ -163,14 +162,14 @@ class FlightSql:
     def _ingest(self, session: ClientSession, command: Any, requests: Iterable[bytes]) -> int:
         connection = session.connection
         # Rows are only taken from who may insert them.
-        require_role(connection.session.identity, "write", "INSERT")
+        database = command.schema if command.HasField("schema") else None
+        self._engine.check_insert(quoted_table(command.table, database), connection.session)
         _refuse_transaction(command)
         wanted = command.table_definition_options
         mode = _INGEST_MODES.get((wanted.if_not_exist, wanted.if_exists))
         if mode is None:
             raise InvalidStatementError(
                 f"if_not_exist {wanted.if_not_exist} with if_exists {wanted.if_exists} is no way to insert rows")
-        database = command.schema if command.HasField("schema") else None
         catalog = command.catalog if command.HasField("catalog") else None
         options = {option.key: option.value for option in command.options}
         first_row = options.pop(messages.FIRST_ROW, "0")
