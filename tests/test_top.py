@@ -21,9 +21,9 @@ from penstock.common.errors import DataDirectoryInUseError, PenstockError, Unava
 from penstock.mnode.doors import ui_pages
 from penstock.mnode.engine import Engine
 from penstock.mnode.http_door import HttpDoor
-from penstock.mnode.roles import OWNER
 from penstock.mnode.overview import Overview
 from penstock.mnode.registry import open_engine
+from penstock.mnode.roles import OWNER
 from penstock.shell.dbapi import Connection
 from penstock.shell.main import main
 from penstock.shell.top import Order, OtherEngine, OwnEngine, TopState, pressed, render, run_top, seen
