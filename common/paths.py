@@ -13,6 +13,19 @@ def is_inner(path: str) -> bool:
         {"", ".", ".."} & set(parts))
 
 
+def numbered(folder: Path, base: int) -> list[int]:
+    """Returns what is in a folder under a number as this page writes it: decimal, or hexadecimal for streams."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        try:
+            number = int(path.name, base)
+        except ValueError:
+            continue
+        if path.name == (f"{number:x}" if base == 16 else str(number)):
+            found.append(number)
+    return sorted(found)
+
+
 @dataclass(frozen=True, slots=True)
 class DataPaths:
     """All paths below one data directory.
@@ -22,9 +35,11 @@ class DataPaths:
       FORMAT                            format version, written once
       PLACE                             by what workers tell whether they reach this directory as files
       catalog/                          LMDB of the mnode
+      copies/                           copies of the catalog, made by the engine
       children/<table uid>.parquet      child tables (uid, name, tags) of a super table, for the views
       views.sql, views.duckdb           views for any DuckDB, kept current by the engine
       vnode/<vgroup id>/wal/            WAL segments and END (acknowledged end)
+      vnode/<vgroup id>/DATABASE        what the catalog says of its database, to build a lost catalog again
       vnode/<vgroup id>/store/          MANIFEST and parts/<table uid>/*.parquet
       spill/                            what DuckDB can't keep in memory; emptied when the engine starts
       scratch/                          copies under way; removed when the engine starts
@@ -51,6 +66,10 @@ class DataPaths:
         return self.root / "catalog"
 
     @property
+    def catalog_copies(self) -> Path:
+        return self.root / "copies"
+
+    @property
     def views_sql(self) -> Path:
         return self.root / "views.sql"
 
@@ -58,10 +77,15 @@ class DataPaths:
     def views_duckdb(self) -> Path:
         return self.root / "views.duckdb"
 
+    def holds_data(self) -> bool:
+        """Tells whether there are vnodes or states of streams or ingests."""
+        return bool(numbered(self.vnodes, 10) or numbered(self.streams, 16))
+
     @property
     def needed(self) -> tuple[Path, ...]:
         """What an engine reads and writes in here, without what it makes anew."""
-        return self.lock, self.format, self.catalog, self.children_lists, self.vnodes, self.root / "streams"
+        return (self.lock, self.format, self.catalog, self.catalog_copies, self.children_lists, self.vnodes,
+                self.streams)
 
     @property
     def children_lists(self) -> Path:
@@ -82,6 +106,9 @@ class DataPaths:
     def vnode(self, vgroup_id: int) -> Path:
         return self.vnodes / str(vgroup_id)
 
+    def description(self, vgroup_id: int) -> Path:
+        return self.vnode(vgroup_id) / "DATABASE"
+
     def wal(self, vgroup_id: int) -> Path:
         return self.vnode(vgroup_id) / "wal"
 
@@ -99,8 +126,12 @@ class DataPaths:
     def scratch(self) -> Path:
         return self.root / "scratch"
 
+    @property
+    def streams(self) -> Path:
+        return self.root / "streams"
+
     def stream(self, stream_id: int) -> Path:
-        return self.root / "streams" / f"{stream_id:x}"
+        return self.streams / f"{stream_id:x}"
 
     def checkpoints(self, stream_id: int) -> Path:
         return self.stream(stream_id) / "checkpoints"

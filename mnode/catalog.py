@@ -35,14 +35,48 @@ from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, T
 
 FORMAT_VERSION = 1
 FIRST_UID = 1000
+_MAP_BYTES = 4 * 1024**3
+_ATTEMPTS_SKIPPED = 1000  # more than a copy can be behind: what an attempt has fenced must not come again
 """Uids below are those of system tables."""
 
-_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS = (
+_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS, _UNFINISHED = (
     b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",
-    b"ingests")
-_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS)
+    b"ingests", b"unfinished")
+_STORES = (_META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS,
+           _UNFINISHED)
 
 WantedState = Literal["running", "paused", "stopped"]
+
+UnfinishedKind = Literal["make_vnode", "remove_vnode", "remove_table", "remove_stream"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Unfinished:
+    """Files that are to be made or removed because a statement said so: noted before, forgotten once it is done.
+
+    Nothing else may remove files that hold rows or state. `id`: of a vgroup, a storage table, a stream or an ingest.
+    """
+
+    kind: UnfinishedKind
+    id: int
+
+    @property
+    def key(self) -> bytes:
+        return f"{self.kind}/{self.id}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """An entry as it is stored, with its checksum."""
+
+    store: bytes
+    key: bytes
+    value: bytes
+
+    @property
+    def generation(self) -> int | None:
+        """What it says of the catalog's generation, if it is the entry that does."""
+        return int(codec.unseal(self.value)) if (self.store, self.key) == (_META, b"generation") else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +211,22 @@ class Regrouping:
     moving: Mapping[int, Mapping[int, Sequence[int]]]
 
 
+@dataclass(frozen=True, slots=True)
+class Rebuilt:
+    """What the vnodes tell beyond a copy of the catalog. `children`: by super table, all that it has.
+
+    `tables`: all of these databases, each with the storage names that its columns ever had.
+    """
+
+    databases: Sequence[Database]
+    tables: Sequence[tuple[Table, Sequence[str]]]
+    children: Mapping[int, Sequence[ChildTable]]
+    next_id: int
+    next_vgroup: int
+    generation: int
+    users_lost: bool
+
+
 class _Namespace:
     """Everything of one database by name, in memory."""
 
@@ -208,6 +258,16 @@ def physical_name(name: str, taken: Iterable[str]) -> str:
     return f"{name}_{number}"
 
 
+def write_entries(path: Path, entries: Iterable[Entry]) -> None:
+    """Makes a new catalog of entries as they are stored."""
+    path.mkdir()
+    with lmdb.open(str(path), map_size=_MAP_BYTES, max_dbs=len(_STORES), subdir=True) as env:
+        stores = {name: env.open_db(name) for name in _STORES}
+        with env.begin(write=True) as transaction:
+            for entry in entries:
+                transaction.put(entry.key, entry.value, db=stores[entry.store])
+
+
 #: `Table.replaces` of the result table of a stream that isn't created yet
 NO_TABLE = 0
 
@@ -219,7 +279,7 @@ class Catalog:
     `CorruptionError` if stored values fail their checksum or are of a newer format.
     """
 
-    def __init__(self, path: Path, *, map_bytes: int = 4 * 1024**3) -> None:
+    def __init__(self, path: Path, *, map_bytes: int = _MAP_BYTES) -> None:
         path.mkdir(parents=True, exist_ok=True)
         self._path = path
         self._lock = threading.RLock()
@@ -247,6 +307,12 @@ class Catalog:
         self._users: dict[str, UserRecord] = {}
         self._connections: dict[str, ConnectionRecord] = {}
         self._ingests: dict[int, IngestRecord] = {}
+        self._unfinished: set[Unfinished] = set()
+        #: counts transactions: what was written down about the catalog says as of which one
+        self.generation = 0
+        #: called after each transaction, with the catalog locked
+        self.on_change: Callable[[], None] = lambda: None
+        self._users_lost = False
         self._next_id = FIRST_UID
         self._next_vgroup = 2  # TDengine's vgroup 1 is the mnode's; users know their first as 2
         try:
@@ -423,6 +489,110 @@ class Catalog:
         with self._lock:
             return tuple(self._snodes.values())
 
+    @property
+    def next_id(self) -> int:
+        """The id that the next table, child table, stream or ingest gets: all that there are have lesser ones."""
+        return self._next_id
+
+    @property
+    def next_vgroup(self) -> int:
+        """The id that the next vgroup gets."""
+        return self._next_vgroup
+
+    @property
+    def users_lost(self) -> bool:
+        """Whether it was built again without its users, and has none since."""
+        return self._users_lost and not self._users
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever stored in it."""
+        return self.generation == 0 and self._next_id == FIRST_UID and not (
+            self._databases or self._users or self._connections)
+
+    def entries(self) -> list[Entry]:
+        """Returns all that is stored, as of one moment."""
+        with self._env.begin() as transaction:
+            found = []
+            for name, store in self._stores.items():
+                with transaction.cursor(db=store) as cursor:
+                    found += [Entry(name, bytes(key), bytes(value)) for key, value in cursor]
+            return found
+
+    # --- what is not finished ----------------------------------------------------------------------------------
+
+    def unfinished(self, kind: UnfinishedKind) -> tuple[Unfinished, ...]:
+        """Returns what a crash may have kept from being finished, and the next start finishes."""
+        with self._lock:
+            return tuple(sorted(one for one in self._unfinished if one.kind == kind))
+
+    def begin_vnodes(self, vgroup_ids: Sequence[int]) -> None:
+        """Notes that vnodes are being made which are to be removed again unless `regroup` takes them."""
+        with self._transaction() as write:
+            known = [Unfinished("remove_vnode", vgroup_id) for vgroup_id in vgroup_ids]
+            following = max(self._next_vgroup, *(vgroup_id + 1 for vgroup_id in vgroup_ids))
+            write.put(_META, b"next_vgroup", following)
+            self._note(write, known)
+            write.commit()
+            self._next_vgroup = following
+
+    def finish(self, done: Iterable[Unfinished]) -> None:
+        """Forgets what has been done."""
+        with self._lock:
+            known = self._unfinished.intersection(done)
+            if not known:
+                return
+            with self._transaction() as write:
+                self._forget_unfinished(write, known)
+                write.commit()
+
+    def _note(self, write: _Write, entries: Iterable[Unfinished]) -> None:
+        noted = set(entries)
+        for entry in noted:
+            write.put(_UNFINISHED, entry.key, codec.dataclass_to_json(entry))
+        write.afterwards.append(lambda: self._unfinished.update(noted))
+
+    def _forget_unfinished(self, write: _Write, entries: Iterable[Unfinished]) -> None:
+        gone = set(entries)
+        for entry in gone:
+            write.delete(_UNFINISHED, entry.key)
+        write.afterwards.append(lambda: self._unfinished.difference_update(gone))
+
+    def adopt(self, known: Rebuilt) -> None:
+        """Takes over what the vnodes tell; the catalog must be opened again to show it.
+
+        Attempts of streams go on far behind those that may have been given after the copy was made.
+        """
+        with self._transaction() as write:
+            for database in known.databases:
+                write.put(_DATABASES, database.name.encode(), codec.database_to_json(database))
+                for table in self._tables_of(database.name) if database.name in self._namespaces else ():
+                    write.delete(_TABLES, codec.key(table.uid))
+                    for uid in self._children.get(table.uid, ()):
+                        write.delete(_CHILDREN, codec.key(table.uid, uid))
+            for table, used in known.tables:
+                write.put(_TABLES, codec.key(table.uid), codec.table_to_json(table, used))
+            for table_uid, children in known.children.items():
+                for uid in self._children.get(table_uid, ()):
+                    write.delete(_CHILDREN, codec.key(table_uid, uid))
+                for child in children:
+                    write.put(_CHILDREN, codec.key(table_uid, child.uid), codec.child_to_json(child))
+            for stream in self._streams.values():
+                write.put(_STREAMS, codec.key(stream.id), codec.dataclass_to_json(
+                    replace(stream, attempt=stream.attempt + _ATTEMPTS_SKIPPED)))
+            for ingest in self._ingests.values():
+                write.put(_INGESTS, codec.key(ingest.id), codec.dataclass_to_json(
+                    replace(ingest, attempt=ingest.attempt + _ATTEMPTS_SKIPPED)))
+            # A vnode that was to be removed when the copy was made may have been taken by a split since.
+            self._forget_unfinished(write, [one for one in self._unfinished if one.kind.endswith("_vnode")])
+            write.put(_META, b"next_id", known.next_id)
+            write.put(_META, b"next_vgroup", known.next_vgroup)
+            if known.users_lost:
+                write.put(_META, b"users_lost", True)
+            self.generation = known.generation
+            write.generation = known.generation + 1
+            write.commit()
+
     # --- databases ---------------------------------------------------------------------------------------------
 
     def create_database(self, name: str, options: DatabaseOptions, now_ms: int) -> Database:
@@ -434,6 +604,7 @@ class Catalog:
             database = Database(name, options, tuple(range(first, first + options.vgroups)), now_ms)
             write.put(_META, b"next_vgroup", first + options.vgroups)
             write.put(_DATABASES, name.encode(), codec.database_to_json(database))
+            self._note(write, [Unfinished("make_vnode", vgroup_id) for vgroup_id in database.vgroup_ids])
             write.commit()
             self._next_vgroup = first + options.vgroups
             self._databases[name] = database
@@ -497,6 +668,7 @@ class Catalog:
                     write.put(_CHILDREN, codec.key(table_uid, child.uid), codec.child_to_json(child))
             for stream in streams:
                 write.put(_STREAMS, codec.key(stream.id), codec.dataclass_to_json(stream))
+            self._forget_unfinished(write, [Unfinished("remove_vnode", vgroup_id) for vgroup_id in ids])
             write.commit()
             self._next_vgroup = max(self._next_vgroup, ids[-1] + 1)
             self._databases[database.name] = database
@@ -519,6 +691,8 @@ class Catalog:
                 for child in self._children.get(uid, ()):
                     write.delete(_CHILDREN, codec.key(uid, child))
             users = self._take_grants(write, lambda on: on.kind == "table" and on.database == name)
+            self._forget_unfinished(write, [Unfinished("make_vnode", one) for one in database.vgroup_ids])
+            self._note(write, [Unfinished("remove_vnode", one) for one in database.vgroup_ids])
             write.commit()
             self._users.update(users)
             del self._databases[name]
@@ -708,6 +882,7 @@ class Catalog:
             table = None if table_uid is None else self._tables[table_uid]
             write.delete(_STREAMS, codec.key(stream_id))
             users: dict[str, UserRecord] = {}
+            self._note(write, [Unfinished("remove_stream", stream_id)])
             if table is not None:
                 self._delete_table(write, table)
                 users = self._take_grants(write, _is_on(table))
@@ -742,6 +917,7 @@ class Catalog:
         with self._transaction() as write:
             self._require_ingest(ingest_id)
             write.delete(_INGESTS, codec.key(ingest_id))
+            self._note(write, [Unfinished("remove_stream", ingest_id)])
             write.commit()
             del self._ingests[ingest_id]
 
@@ -768,6 +944,7 @@ class Catalog:
             write.delete(_TABLES, codec.key(stale.uid))
             for child in self._children.get(stale.uid, ()):
                 write.delete(_CHILDREN, codec.key(stale.uid, child))
+            self._note(write, [Unfinished("remove_stream", old.id), Unfinished("remove_table", stale.uid)])
             write.commit()
             before, after = self._namespaces[table.database], _Namespace()
             after.tables = {**before.tables, table.name: table.uid}
@@ -951,6 +1128,7 @@ class Catalog:
 
     def _delete_table(self, write: _Write, table: Table) -> None:
         write.delete(_TABLES, codec.key(table.uid))
+        self._note(write, [Unfinished("remove_table", table.uid)])
         for child in self._children.get(table.uid, ()):
             write.delete(_CHILDREN, codec.key(table.uid, child))
 
@@ -978,7 +1156,13 @@ class Catalog:
             transaction = None
             try:
                 transaction = self._env.begin(write=True)
-                yield _Write(transaction, self._stores)
+                write = _Write(transaction, self._stores, self.generation + 1)
+                yield write
+                if write.committed:
+                    self.generation += 1
+                    for change in write.afterwards:
+                        change()
+                    self.on_change()
             except lmdb.MapFullError as error:
                 raise StorageError(f"the catalog {self._path} is full",
                                    hint="drop child tables that are not needed any more") from error
@@ -994,13 +1178,17 @@ class Catalog:
             read = _Read(transaction, self._stores, self._path)
             version = read.get(_META, b"format")
             if version is None:
-                _Write(transaction, self._stores).put(_META, b"format", FORMAT_VERSION)
+                _Write(transaction, self._stores, 0).put(_META, b"format", FORMAT_VERSION)
             elif version > FORMAT_VERSION:
                 raise CorruptionError(
                     f"the catalog {self._path} has format {version}; this version of Penstock knows formats up to "
                     f"{FORMAT_VERSION}", hint="use the newer version that wrote it")
             self._next_id = read.get(_META, b"next_id") or self._next_id
             self._next_vgroup = read.get(_META, b"next_vgroup") or self._next_vgroup
+            self.generation = read.get(_META, b"generation") or 0
+            self._users_lost = bool(read.get(_META, b"users_lost"))
+            for _, value in read.items(_UNFINISHED):
+                self._unfinished.add(Unfinished(**value))
             for _, value in read.items(_DATABASES):
                 database = codec.database_from_json(value)
                 self._databases[database.name] = database
@@ -1069,9 +1257,13 @@ def _connection(value: dict[str, Any]) -> ConnectionRecord:
 class _Write:
     """The changes of one transaction. They happen at `commit`; leaving the block without it undoes them all."""
 
-    def __init__(self, transaction: Any, stores: Mapping[bytes, Any]) -> None:
+    def __init__(self, transaction: Any, stores: Mapping[bytes, Any], generation: int) -> None:
         self._transaction = transaction
         self._stores = stores
+        self.generation = generation
+        #: what changes in memory once it is committed
+        self.afterwards: list[Callable[[], None]] = []
+        self.committed = False
 
     def put(self, store: bytes, key: bytes, value: Any) -> None:
         self._transaction.put(key, codec.seal(value), db=self._stores[store])
@@ -1080,7 +1272,9 @@ class _Write:
         self._transaction.delete(key, db=self._stores[store])
 
     def commit(self) -> None:
+        self.put(_META, b"generation", self.generation)
         self._transaction.commit()
+        self.committed = True
 
 
 class _Read:

@@ -1,7 +1,7 @@
 """CREATE, ALTER, DROP, USE, FLUSH and TRIM of databases and tables: all rules of these statements, then the change.
 
 Every statement is checked as a whole before anything changes. The catalog changes first, then the vnodes: what a
-crash in between leaves behind is put right when the engine starts (`Storage.reconcile`).
+crash in between leaves behind is put right when the engine starts (`Storage.open_all`).
 """
 
 from __future__ import annotations

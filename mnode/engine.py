@@ -26,6 +26,8 @@ from penstock.mnode.activity import Activity
 from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups, backup_key
 from penstock.mnode.catalog import Catalog
+from penstock.mnode.catalog_check import require_catalog, require_current
+from penstock.mnode.catalog_copies import CatalogKeeper
 from penstock.mnode.children import Children
 from penstock.mnode.connections import Connections
 from penstock.mnode.controller import ControllerSettings, Runtime, StreamController
@@ -36,7 +38,7 @@ from penstock.mnode.ddl import Ddl
 from penstock.mnode.dead_letters import Replays
 from penstock.mnode.deletes import Deletes
 from penstock.mnode.doors import open_doors
-from penstock.mnode.formats import ensure_format
+from penstock.mnode.formats import check_format, ensure_format
 from penstock.mnode.functions import Functions
 from penstock.mnode.gate import Gate
 from penstock.mnode.ingests import Ingests
@@ -191,18 +193,24 @@ class Engine:
             self._lock = lock_data_directory(self.paths)
             undo.callback(self._lock.release)
             check_access(self.paths.needed)
-            ensure_format(self.fs, self.paths)
-            # What DuckDB has left there when the process was killed. Nothing else is kept in it.
-            shutil.rmtree(self.paths.spill, ignore_errors=True)
+            check_format(self.fs, self.paths)
+            require_catalog(self.paths)
             self._log_handler = configure_file_logging(config, path)
             undo.callback(stop_logging, self._log_handler)
             self.catalog = Catalog(self.paths.catalog)
             undo.callback(self.catalog.close)
+            require_current(self.paths, self.fs, self.catalog)
+            check_format(self.fs, self.paths, self.catalog)
+            ensure_format(self.fs, self.paths)
+            # What DuckDB has left there when the process was killed. Nothing else is kept in it.
+            shutil.rmtree(self.paths.spill, ignore_errors=True)
             self._dnode = Dnode(self.paths, fs=self.fs, clock=self.clock)
             undo.callback(self._dnode.close)
             self.storage = Storage(self._dnode, self.catalog, config)
             self.storage.open_all()
             self._connect_parts()
+            if self._surroundings.threaded:
+                undo.callback(self.catalog_keeper.close)
             undo.callback(self._queries.close)
             undo.callback(self._views.close)
             undo.callback(self.results.close)
@@ -215,6 +223,7 @@ class Engine:
             if self._surroundings.threaded:
                 self._dnode.start()
                 self._views.start()
+                self.catalog_keeper.start()
             undo.callback(self.backups.close)
             self.backups.clean()
             self.replacements.clean()
@@ -232,6 +241,7 @@ class Engine:
         catalog, storage, clock = self.catalog, self.storage, self.clock
         interval_s = min(1.0, self.config.view_refresh_interval)
         self._views = ViewKeeper(catalog, self.paths, self.fs, clock, interval_s, self.config.part_grace)
+        self.catalog_keeper = CatalogKeeper(catalog, self.paths, self.fs, clock, interval_s)
         self._children = Children(catalog, storage, clock, self._views.children_changed)
         self.results = ResultStore(
             catalog, storage, self._children, self._surroundings.pool("penstock-results", 4))
@@ -510,6 +520,7 @@ class Engine:
         self._undo.pop_all()
         self._dnode.stop()
         self._views.stop()
+        self.catalog_keeper.stop()
         self.catalog.close()
         stop_logging(self._log_handler)
         self._lock.release()

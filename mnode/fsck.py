@@ -6,19 +6,22 @@ The directory must belong to no engine; it is locked meanwhile. Checking changes
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
-from penstock.mnode.catalog import Catalog, StreamRecord
-from penstock.mnode.formats import check_format
+from penstock.mnode.catalog import Catalog, StreamRecord, Unfinished
+from penstock.mnode.catalog_check import orphans, require_catalog, require_current
+from penstock.mnode.catalog_rebuild import rebuild_catalog
+from penstock.mnode.formats import check_format, ensure_format
 from penstock.mnode.records import CommitRecord, CommitRecords
 from penstock.mnode.storage import storage_schema
 from penstock.sql.schema import Database
 from penstock.tasks.state_check import check_states
+from penstock.vnode import manifest as manifests
 from penstock.vnode.check import Damage, LogReport, check_log, check_store
 from penstock.vnode.dnode import lock_data_directory
 from penstock.vnode.manifest import Manifest
@@ -58,11 +61,12 @@ class Fsck:
         self._advanced = advanced
         self._repair = repair
         self._report = Report()
+        self._manifests: dict[int, Manifest] = {}
 
     def run(self) -> Report:
         """Checks, and mends if asked to. Raises DataDirectoryInUseError, StorageError."""
-        if not self._paths.format.exists():
-            raise StorageError(f"{self._paths.root} is no data directory: it has no file FORMAT",
+        if not (self._paths.format.exists() or self._paths.holds_data() or self._paths.catalog.is_dir()):
+            raise StorageError(f"{self._paths.root} is no data directory: it has neither a file FORMAT nor data",
                                hint="name the directory with -d")
         lock = lock_data_directory(self._paths)
         try:
@@ -71,22 +75,26 @@ class Fsck:
             lock.release()
         return self._report
 
-
     def _check_all(self) -> None:
         report = self._report
-        try:
-            check_format(self._fs, self._paths)
-        except CorruptionError as error:
-            report.damages.append(Damage("format", self._paths.format, error.message, "the engine doesn't start",
-                                         error.hint or ""))
-            return
-        try:
-            catalog = Catalog(self._paths.catalog)
-        except CorruptionError as error:
+        if not self._paths.format.exists():
             report.damages.append(Damage(
-                "catalog", self._paths.catalog, error.message, "databases, tables and streams are not known: the "
-                "engine doesn't start", "restore the folder catalog from a copy"))
+                "format", self._paths.format, "it is missing", "whether this version can read the directory is not "
+                "known: the engine doesn't start", "copy it from the original; --repair writes it if everything else "
+                "is of a known version"))
+        else:
+            try:
+                check_format(self._fs, self._paths)
+            except CorruptionError as error:
+                report.damages.append(Damage("format", self._paths.format, error.message, "the engine doesn't start",
+                                             error.hint or ""))
+                return
+        catalog = self._open_catalog()
+        if catalog is None:
             return
+        if self._repair and not self._paths.format.exists():
+            ensure_format(self._fs, self._paths)
+            report.repairs.append(Repair(self._paths.format, "it was written"))
         try:
             report.catalog_entries = (len(catalog.databases()) + len(catalog.streams()) + len(catalog.functions())
                                       + len(catalog.connections()))
@@ -100,14 +108,77 @@ class Fsck:
                     self._check_vnode(catalog, database, vgroup_id)
             for stream in catalog.streams():
                 self._check_stream(stream)
+            self._check_orphans(catalog)
         finally:
             catalog.close()
+
+    # --- the catalog -------------------------------------------------------------------------------------------
+
+    def _open_catalog(self) -> Catalog | None:
+        """Returns the catalog, built again if it has to be and may be; None if it can't be used."""
+        report, path = self._report, self._paths.catalog
+        catalog: Catalog | None = None
+        try:
+            require_catalog(self._paths)
+            catalog = Catalog(path)
+            require_current(self._paths, self._fs, catalog)
+        except CorruptionError as error:
+            if catalog is not None:
+                catalog.close()
+            report.damages.append(Damage(
+                "catalog", path, error.message, "databases, tables, streams and users aren't known for certain: the "
+                "engine doesn't start", "restore the folder catalog from a copy that is as new as the data; --repair "
+                "takes the engine's own copy, and adds what the vnodes know"))
+        else:
+            return catalog
+        if not self._repair:
+            return None
+        try:
+            rebuilt = rebuild_catalog(self._paths, self._fs, self._set_aside)
+        except CorruptionError as error:
+            report.repairs.append(Repair(path, f"nothing: {error.message}", "everything, until it is restored"))
+            return None
+        report.repairs.append(Repair(path, f"it was built again from {rebuilt.base}", rebuilt.lost))
+        return Catalog(path)
+
+    def _check_orphans(self, catalog: Catalog) -> None:
+        """Finds what nothing in the catalog leads to."""
+        for path in orphans(self._paths, catalog, {one: list(found.tables) for one, found in self._manifests.items()}):
+            self._report.damages.append(Damage(
+                "orphan", path, "it belongs to nothing in the catalog, and nothing was noted about removing it",
+                "nobody reads it; it is never removed", "nothing if it isn't missed; --repair moves it out of the way"))
+            if self._repair:
+                self._move_orphan(path)
+
+    def _move_orphan(self, path: Path) -> None:
+        if path.parent.name == "parts":
+            uid, vgroup_id = int(path.name), int(path.parent.parent.parent.name)
+            manifest = self._manifests[vgroup_id]
+            tables = {one: table for one, table in manifest.tables.items() if one != uid}
+            self._manifests[vgroup_id] = replace(manifest, tables=tables)
+            manifests.save(self._fs, self._paths.store(vgroup_id), self._manifests[vgroup_id])
+            self._move_table(path)
+            return
+        aside = self._set_aside(path)
+        self._report.repairs.append(Repair(path, f"it was moved to {aside}"))
+
+    def _move_table(self, parts: Path) -> None:
+        """Moves the files of a table out of the way, with those of its deletes."""
+        tombstones = parts.parent.parent / "tombstones" / parts.name
+        moved = [self._set_aside(folder) for folder in (parts, tombstones) if folder.exists()]
+        self._report.repairs.append(Repair(parts, f"it was moved to {', '.join(map(str, moved))}"))
 
     # --- vnodes ------------------------------------------------------------------------------------------------
 
     def _check_vnode(self, catalog: Catalog, database: Database, vgroup_id: int) -> None:
         report, directory = self._report, self._paths.vnode(vgroup_id)
         what = f"vnode {vgroup_id} of {database.name}"
+        if not directory.is_dir():
+            if Unfinished("make_vnode", vgroup_id) not in catalog.unfinished("make_vnode"):
+                report.damages.append(Damage(
+                    "vnode", directory, "it is missing", f"the rows of database {database.name} that it has can't be "
+                    "read", f"restore it from a copy, or DROP DATABASE {database.name}", vgroup_id=vgroup_id))
+            return
         log = check_log(self._fs, directory / "wal", vgroup_id, lambda size: self._advanced(what, size))
         manifest, found = check_store(self._fs, directory / "store", vgroup_id, log,
                                       lambda size: self._advanced(what, size))
@@ -117,6 +188,12 @@ class Fsck:
         report.damages += damages
         if damages and self._repair:
             self._mend_vnode(catalog, database, vgroup_id, log, manifest, damages)
+            for damage in damages:
+                if damage.kind == "unlisted":
+                    self._move_table(damage.path)
+            manifest, _ = check_store(self._fs, directory / "store", vgroup_id, log, lambda size: None)
+        if manifest is not None:
+            self._manifests[vgroup_id] = manifest
 
     def _mend_vnode(self, catalog: Catalog, database: Database, vgroup_id: int, log: LogReport,
                     manifest: Manifest | None, damages: list[Damage]) -> None:

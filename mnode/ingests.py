@@ -18,7 +18,7 @@ from penstock.common.errors import AlreadyExistsError, NotFoundError, PenstockEr
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.catalog import Catalog, IngestRecord
+from penstock.mnode.catalog import Catalog, IngestRecord, Unfinished
 from penstock.mnode.connections import Connections, problem_text
 from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
@@ -358,7 +358,10 @@ class Ingests:
 
     def _remove_state(self, ingest: IngestRecord) -> None:
         """Removes what is left of an ingest that has ended for good; the vnodes forget how far it was."""
-        shutil.rmtree(self._paths.stream(ingest.id), ignore_errors=True)
+        directory = self._paths.stream(ingest.id)
+        shutil.rmtree(directory, ignore_errors=True)
+        if not directory.exists():
+            self._catalog.finish([Unfinished("remove_stream", ingest.id)])
         for database in self._catalog.databases():
             for vgroup_id in database.vgroup_ids:
                 if vgroup_id not in self._storage.broken:

@@ -36,6 +36,9 @@ class UsersView(Protocol):
 
     def users(self) -> Collection[UserRecord]: ...
 
+    @property
+    def users_lost(self) -> bool: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Token:
@@ -78,7 +81,7 @@ class Logins:
 
     def authorize(self, header: str | None) -> Identity:
         """Returns who sent this Authorization header: `Basic ...` or `Bearer ...`. Raises UnauthenticatedError."""
-        if not self._users.users():
+        if self._without_users():
             return OWNER
         scheme, _, credentials = (header or "").strip().partition(" ")
         if scheme.lower() == "bearer":
@@ -87,6 +90,16 @@ class Logins:
             return self.check(*read_basic(credentials))
         raise UnauthenticatedError("user and password or a token are needed",
                                    hint="send Authorization: Basic or Bearer")
+
+    def _without_users(self) -> bool:
+        """Whether everybody is the owner. Raises UnauthenticatedError if there were users, and they were lost."""
+        if self._users.users():
+            return False
+        if self._users.users_lost:
+            raise UnauthenticatedError(
+                "the users were lost with the catalog, so nobody may connect",
+                hint="stop the server, and create one on this machine: penstock -d DATA -c \"CREATE USER ...\"")
+        return True
 
     def login(self, user: str, password: str) -> Token:
         """Returns a new token. Raises UnauthenticatedError; who waits for others' logins waits some 100 ms for each."""
@@ -103,7 +116,7 @@ class Logins:
 
     def identify(self, token: str) -> Identity:
         """Returns who logged in for this token, with the role that the user has now. Raises UnauthenticatedError."""
-        if not self._users.users():
+        if self._without_users():
             return OWNER
         with self._lock:
             grant = self._tokens.get(_digest(token))
@@ -118,7 +131,7 @@ class Logins:
 
     def check(self, user: str, password: str) -> Identity:
         """Returns who has this user and password. Raises UnauthenticatedError."""
-        if not self._users.users():
+        if self._without_users():
             return OWNER
         record = self._users.user(user)
         digest = hmac.digest(self._key, password.encode(), "sha256")

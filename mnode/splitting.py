@@ -214,6 +214,7 @@ class Splitting:
         known = require_database(database.name, self._catalog)
         added = database.vgroup_ids[len(known.vgroup_ids):]
         try:
+            self._catalog.begin_vnodes(added)
             versions = dict(self._storage.durable_cut(known.vgroup_ids))
             for place, vgroup_id in enumerate(added, len(known.vgroup_ids)):
                 moving = wanted.moving.get(vgroup_id, {})

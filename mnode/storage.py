@@ -8,15 +8,17 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from penstock.common.config import Config
-from penstock.common.errors import PenstockError
+from penstock.common.errors import CorruptionError, PenstockError
 from penstock.common.logging import logger
-from penstock.mnode.catalog import Catalog
+from penstock.mnode.catalog import Catalog, Unfinished
+from penstock.mnode.catalog_check import behind, orphans
 from penstock.mnode.gate import Gate
 from penstock.sql.schema import Database, Table
 from penstock.vnode.delivery import Delivery
@@ -44,6 +46,8 @@ class Storage:
         self._lock = threading.Lock()
         self._placement = Gate()
         self._broken: dict[int, PenstockError] = {}
+        #: folders with rows or state that nothing in the catalog leads to, as of the start
+        self.orphans: tuple[Path, ...] = ()
 
     @property
     def broken(self) -> dict[int, PenstockError]:
@@ -52,21 +56,54 @@ class Storage:
             return dict(self._broken)
 
     def open_all(self) -> None:
-        """Opens the vnodes of all databases and puts right what a crash between catalog and vnodes left behind."""
+        """Opens the vnodes of all databases and finishes what the catalog says is unfinished.
+
+        What the catalog doesn't know stays as it is, and is told. Raises CorruptionError if a vnode has rows of tables
+        that this catalog is too old to know.
+        """
+        removed = self._catalog.unfinished("remove_vnode")
+        for entry in removed:
+            _log.info("vnode %d was dropped, or never finished, and is removed", entry.id)
+            self._dnode.drop_vnode(entry.id)
+        made = {entry.id for entry in self._catalog.unfinished("make_vnode")}
         for database in self._catalog.databases():
             for vgroup_id in database.vgroup_ids:
                 try:
+                    if vgroup_id not in made:
+                        self._require_files(database, vgroup_id)
                     self._reconcile(database, self._open(database, vgroup_id), vgroup_id)
                 except PenstockError as error:
-                    _log.error("vnode %d of database %s cannot be used: %s", vgroup_id, database.name, error)
-                    with self._lock:
-                        self._broken[vgroup_id] = error
-        known = {vgroup for database in self._catalog.databases() for vgroup in database.vgroup_ids}
-        root = self._dnode.paths.vnodes
-        for directory in root.iterdir() if root.is_dir() else ():
-            if directory.name.isdigit() and int(directory.name) not in known:
-                _log.info("vnode %s belongs to no database and is removed", directory.name)
-                self._dnode.drop_vnode(int(directory.name))
+                    self._set_aside(database, vgroup_id, error)
+        for vgroup_id, vnode in self._dnode.vnodes().items():
+            if vnode.newest_uid >= self._catalog.next_id:
+                raise behind(self._dnode.paths, f"vnode {vgroup_id} has rows of table {vnode.newest_uid}, and the "
+                                                f"catalog has given ids below {self._catalog.next_id} only")
+        self._drop_tables([entry.id for entry in self._catalog.unfinished("remove_table")])
+        self._catalog.finish([*removed, *(Unfinished("make_vnode", one) for one in made if one not in self._broken)])
+        present = {one: [*vnode.table_uids, *vnode.unknown_tables] for one, vnode in self._dnode.vnodes().items()}
+        self.orphans = tuple(orphans(self._dnode.paths, self._catalog, present))
+        for path in self.orphans:
+            _log.warning("%s belongs to nothing that the catalog knows: it stays as it is, and nobody reads it; "
+                         "penstock fsck --repair moves it out of the way", path)
+
+    def _set_aside(self, database: Database, vgroup_id: int, error: PenstockError) -> None:
+        _log.error("vnode %d of database %s cannot be used: %s", vgroup_id, database.name, error)
+        with self._lock:
+            self._broken[vgroup_id] = error
+
+    def _require_files(self, database: Database, vgroup_id: int) -> None:
+        directory = self._dnode.paths.vnode(vgroup_id)
+        if not directory.is_dir():
+            raise CorruptionError(f"{directory} is missing: its rows of database {database.name} can't be read",
+                                  hint=f"restore it from a copy, or DROP DATABASE {database.name}")
+
+    def _drop_tables(self, uids: Iterable[int]) -> None:
+        """Forgets tables that aren't in the catalog any more in all vnodes; those that can't be used do it later."""
+        for uid in uids:
+            for vnode in self._dnode.vnodes().values():
+                vnode.drop_table(uid)
+            if not self._broken:
+                self._catalog.finish([Unfinished("remove_table", uid)])
 
     def _open(self, database: Database, vgroup_id: int, behind: int | None = None) -> Vnode:
         """Opens a vnode, creating it when missing; `behind`: a new one whose log goes on behind this version."""
@@ -91,11 +128,6 @@ class Storage:
             vnode.define_table(table.uid, *storage_schema(table))
             if database.cut_shares and table.kind == "super":
                 self._give_away(vnode, vgroup_id, table)
-        known = {table.uid for table in tables}
-        parts = self._dnode.paths.store(vgroup_id) / "parts"
-        for directory in parts.iterdir() if parts.is_dir() else ():
-            if directory.name.isdigit() and int(directory.name) not in known:
-                vnode.drop_table(int(directory.name))
 
     def _give_away(self, vnode: Vnode, vgroup_id: int, table: Table) -> None:
         """Forgets rows of child tables that live in another vnode by now."""
@@ -124,13 +156,14 @@ class Storage:
         """Creates the vnodes of a new database."""
         for vgroup_id in database.vgroup_ids:
             self._open(database, vgroup_id)
+        self._catalog.finish(Unfinished("make_vnode", vgroup_id) for vgroup_id in database.vgroup_ids)
 
     def drop_database(self, database: Database) -> None:
-        """Deletes the vnodes of a database."""
+        """Deletes the vnodes of a database that isn't in the catalog any more."""
         for vgroup_id in database.vgroup_ids:
             with self._lock:
                 self._broken.pop(vgroup_id, None)
-            self._dnode.drop_vnode(vgroup_id)
+        self.discard(database.vgroup_ids)
 
     def define_table(self, database: Database, table: Table) -> None:
         """Makes a super or normal table, or its new columns, known to its vnodes."""
@@ -139,9 +172,10 @@ class Storage:
             self.vnode(vgroup_id).define_table(table.uid, schema, key_columns)
 
     def drop_table(self, database: Database, table: Table) -> None:
-        """Deletes all rows of a super or normal table."""
+        """Deletes all rows of a super or normal table that isn't in the catalog any more."""
         for vgroup_id in vgroups_of(database, table):
             self.vnode(vgroup_id).drop_table(table.uid)
+        self._catalog.finish([Unfinished("remove_table", table.uid)])
 
     def drop_children(self, vgroup_id: int, table_uid: int, uids: Sequence[int]) -> None:
         """Removes all rows of child tables for good."""
@@ -157,21 +191,21 @@ class Storage:
         """Keeps away those who are `looking` while tables change their vnodes."""
         return self._placement.closed()
 
-    def discard(self, vgroup_ids: Iterable[int]) -> None:
-        """Removes vnodes that were `found` and are not to be."""
+    def discard(self, vgroup_ids: Sequence[int]) -> None:
+        """Removes vnodes that the catalog has noted as to be removed."""
         for vgroup_id in vgroup_ids:
             self._dnode.drop_vnode(vgroup_id)
+        self._catalog.finish(Unfinished("remove_vnode", vgroup_id) for vgroup_id in vgroup_ids)
 
     def found(self, database: Database, parent: int, vgroup_id: int, moving: Mapping[int, U64]) -> int:
         """Makes a vnode beside the database's, with the rows of child tables and normal tables of its parent's.
 
-        `moving`: their uids by storage table. Returns the version at which its log begins, the parent's. Until the
-        catalog knows the vgroup, the start of an engine removes it. Nothing may be written meanwhile.
+        `moving`: their uids by storage table. Returns the version at which its log begins, the parent's. The catalog
+        has noted that it is to be removed, until `regroup` takes it. Nothing may be written meanwhile.
         """
         source = self.vnode(parent)
         source.sync()
         version = source.acknowledged_version
-        self._dnode.drop_vnode(vgroup_id)
         vnode = self._open(database, vgroup_id, version)
         for table in (*self._catalog.tables(database.name, "super"), *self._catalog.staged_tables(database.name)):
             vnode.define_table(table.uid, *storage_schema(table))

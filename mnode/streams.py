@@ -33,7 +33,7 @@ from penstock.common.suggestions import did_you_mean
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
-from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord
+from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord, Unfinished
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.connections import Connections
 from penstock.mnode.controller import RunningStream
@@ -413,7 +413,7 @@ class Streams:
         self._states.forget(stream.id)
         self._backups.forget(stream.id)
         if self._end_tasks(stream, _STOP_TIMEOUT_S):
-            shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
+            self._remove_state(stream.id)
         else:
             # Whoever drops a stream doesn't wait for a worker that hangs; its state goes when it has ended.
             threading.Thread(target=self._remove_later, args=(stream,), name="penstock-drop", daemon=True).start()
@@ -437,7 +437,19 @@ class Streams:
 
     def _remove_later(self, stream: StreamRecord) -> None:
         if self._end_tasks(stream, _STOP_LATER_S):
-            shutil.rmtree(self._paths.stream(stream.id), ignore_errors=True)
+            self._remove_state(stream.id)
+
+    def _remove_state(self, stream_id: int) -> None:
+        """Removes the state of a stream, or an ingest, that was dropped; what can't be goes at the next start."""
+        directory = self._paths.stream(stream_id)
+        shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            _log.warning("the state of the dropped stream %x stays until the next start: %s", stream_id, directory)
+            return
+        try:
+            self._catalog.finish([Unfinished("remove_stream", stream_id)])
+        except PenstockError as error:
+            _log.warning("that stream %x is dropped completely can't be noted: %s", stream_id, error)
 
     def pause(self, statement: PauseStream) -> Result:
         stream = self.find(statement.name, if_exists=statement.if_exists)
@@ -687,11 +699,8 @@ class Streams:
         for stream_id, problem in self._catalog.damaged_streams.items():
             _log.error("stream %x is set aside: %s", stream_id, problem)
         ids = {*(stream.id for stream in self._catalog.streams()), *self._catalog.damaged_streams}
-        known = {f"{id_:x}" for id_ in (*ids, *(ingest.id for ingest in self._catalog.ingests()))}
-        root = self._paths.root / "streams"
-        for directory in root.iterdir() if root.is_dir() else ():
-            if directory.name not in known:
-                shutil.rmtree(directory, ignore_errors=True)
+        for entry in self._catalog.unfinished("remove_stream"):
+            self._remove_state(entry.id)
         self._release_stale_pins({_pin(stream_id) for stream_id in ids})
         for stream in self._catalog.streams():
             self.begin(stream)

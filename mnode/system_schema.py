@@ -66,6 +66,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         "ins_mnodes": (
             ("id", _INT), ("endpoint", _text(134)), ("role", _WORD), ("status", _WORD), ("create_time", _TIME),
         ),
+        "ins_orphans": (("path", _LINE), ("reason", _LINE)),
         "ins_snodes": (("id", _BIG), ("endpoint", _text(134)), ("create_time", _TIME)),
         "ins_cluster": (
             ("id", _BIG), ("name", _text(134)), ("uptime", _INT), ("create_time", _TIME), ("version", _WORD),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Protocol, get_args
 
 import pyarrow as pa
@@ -77,6 +78,9 @@ class VnodesView(Protocol):
 
     def problem(self, vgroup_id: int) -> str | None: ...
 
+    @property
+    def orphans(self) -> Sequence[Path]: ...
+
 
 class SystemTables:
     """Makes system tables on demand."""
@@ -117,6 +121,7 @@ class SystemTables:
             "ins_dnodes": self._dnodes,
             "ins_mnodes": self._mnodes,
             "ins_snodes": self._snodes,
+            "ins_orphans": self._orphans,
             "ins_cluster": self._cluster,
             "ins_users": self._users,
             "ins_user_privileges": self._privileges,
@@ -264,6 +269,10 @@ class SystemTables:
 
     def _mnodes(self) -> Iterator[Row]:
         yield (1, _ENDPOINT, "leader", "ready", self._started_ms)
+
+    def _orphans(self) -> Iterator[Row]:
+        for path in self._vnodes.orphans:
+            yield (str(path), "belongs to nothing in the catalog; kept, and read by nobody")
 
     def _snodes(self) -> Iterator[Row]:
         for snode in self._catalog.snodes():

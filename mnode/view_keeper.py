@@ -137,11 +137,12 @@ class ViewKeeper:
         for place, tag in enumerate(table.tags):
             values = [child.tag_values[place] for child in children]
             array = pa.array(values, pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow())
-            arrays[_stored_tag(tag.physical)] = array.cast(tag.type.arrow())
+            arrays[stored_tag(tag.physical)] = array.cast(tag.type.arrow())
         return pa.table(arrays)
 
 
-def _stored_tag(physical: str) -> str:
+def stored_tag(physical: str) -> str:
+    """Returns the name of a tag's column in the list of child tables."""
     return f"tag_{physical}"
 
 
@@ -151,7 +152,7 @@ def _view(table: Table) -> ViewTable:
         name=table.name,
         table_uid=table.uid,
         columns=tuple((column.name, column.physical) for column in table.columns),
-        tags=tuple((tag.name, _stored_tag(tag.physical)) for tag in table.tags),
+        tags=tuple((tag.name, stored_tag(tag.physical)) for tag in table.tags),
         key_columns=1 if table.key_column is None else 2,
         kind="super" if table.kind == "super" else "normal",
     )

@@ -38,6 +38,7 @@ class KnownUsers:
 
     def __init__(self) -> None:
         self.records: dict[str, UserRecord] = {}
+        self.users_lost = False
 
     def add(self, name: str, password: str, role: Role) -> None:
         self.records[name] = UserRecord(name, role, hash_password(password, name.encode(), cost=2), 0)

@@ -32,7 +32,7 @@ from penstock.wal.segment import (
 
 DamageKind = Literal[
     "torn_tail", "log_record", "log_segment", "log_end", "manifest", "part", "last_times", "format", "catalog",
-    "commit_record", "state", "log_behind"]
+    "commit_record", "state", "log_behind", "vnode", "orphan", "unlisted"]
 Progress = Callable[[int], None]
 """Called with the number of bytes that were read since the last call."""
 
@@ -185,6 +185,11 @@ def check_store(fs: Fs, store: Path, vgroup_id: int, log: LogReport, progress: P
             f"{manifest.persisted_version}", "new rows would get versions that older ones have",
             "restore the log from a copy, or repair: it goes on behind the parts", vgroup_id=vgroup_id,
             version=log.last + 1))
+    for uid in manifests.unknown_tables(fs, store, manifest):
+        damages.append(Damage(
+            "unlisted", store / "parts" / str(uid), "the MANIFEST doesn't know these files",
+            "it is older than they are, or they are of another directory; nobody reads them",
+            "restore the MANIFEST that belongs to them; --repair sets them aside", vgroup_id=vgroup_id, table_uid=uid))
     for table in manifest.tables.values():
         for part in table.parts:
             problem = part_problem(fs, store / "parts" / str(table.table_uid) / part.name, part)

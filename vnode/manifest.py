@@ -19,6 +19,8 @@ from penstock.vnode.tombstones import Tombstone
 
 FORMAT = 1
 NAME = "MANIFEST"
+SCHEMA_FILE = "schema.parquet"
+"""Beside a table's parts and beside its tombstones: a file without rows, so that readers' globs always match."""
 _HINT = "restore the file from a copy of the vnode"
 
 
@@ -74,13 +76,17 @@ class TableManifest:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """Everything below `persisted_version` of the log is in the parts; the memtable holds what is above."""
+    """Everything below `persisted_version` of the log is in the parts; the memtable holds what is above.
+
+    `dropped`: the tables whose files may be removed; files of other tables that aren't here stay where they are.
+    """
 
     vgroup_id: int
     persisted_version: int = 0
     next_file: int = 1
     tables: dict[int, TableManifest] = field(default_factory=dict)
     pins: dict[str, int] = field(default_factory=dict)
+    dropped: tuple[int, ...] = ()
 
 
 def encode_schema(schema: pa.Schema) -> str:
@@ -127,9 +133,18 @@ def save(fs: Fs, store: Path, manifest: Manifest) -> None:
         "persisted_version": manifest.persisted_version,
         "next_file": manifest.next_file,
         "pins": manifest.pins,
+        "dropped": list(manifest.dropped),
         "tables": [_table_json(table) for table in manifest.tables.values()],
     }, separators=(",", ":")).encode()
     fs.write_atomic(store / NAME, seal(body))
+
+
+def unknown_tables(fs: Fs, store: Path, manifest: Manifest) -> list[int]:
+    """Returns the tables that have files with rows or deletes, but that the MANIFEST neither lists nor has dropped."""
+    known = {*manifest.tables, *manifest.dropped}
+    found = {int(uid) for kind in ("parts", "tombstones") for uid in fs.list(store / kind)
+             if uid.isdigit() and fs.list(store / kind / uid) not in ([], [SCHEMA_FILE])}
+    return sorted(found - known)
 
 
 def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
@@ -150,4 +165,5 @@ def load(fs: Fs, store: Path, vgroup_id: int) -> Manifest | None:
         tables = {table["uid"]: _table(table) for table in fields["tables"]}
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptionError(f"{path} is damaged: {error}", hint=_HINT) from error
-    return Manifest(vgroup_id, fields["persisted_version"], fields["next_file"], tables, fields["pins"])
+    return Manifest(vgroup_id, fields["persisted_version"], fields["next_file"], tables, fields["pins"],
+                    tuple(fields.get("dropped", ())))

@@ -22,8 +22,6 @@ from penstock.wal.record import TUID_COLUMN, crc32c
 
 ROW_GROUP_ROWS = 65_536
 MAX_PART_ROWS = 4_000_000
-#: Beside a table's parts and beside its tombstones: a file without rows, so that readers' globs always match.
-SCHEMA_FILE = "schema.parquet"
 # A column with more values than fit here is written plainly: a larger dictionary costs time and saves no space.
 _DICTIONARY_BYTES = 64 << 10
 # LZ4 takes a third of Zstandard's time to write and to read, and with such encodings finds nearly as much; texts and

@@ -17,9 +17,9 @@ from penstock.common.clock import Clock
 from penstock.common.fs import Fs
 from penstock.vnode import manifest as manifests
 from penstock.vnode.check import Damage, LogReport, part_problem, read_segment
-from penstock.vnode.manifest import Manifest, PartInfo, TableManifest
+from penstock.vnode.manifest import SCHEMA_FILE, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, join_ranges
-from penstock.vnode.parts import SCHEMA_FILE, PartWriter
+from penstock.vnode.parts import PartWriter
 from penstock.vnode.source import Selection, gather, resolve
 from penstock.vnode.table import stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex

@@ -29,13 +29,12 @@ from penstock.vnode import manifest as manifests
 from penstock.vnode.delivery import Delivery, Partition, Place
 from penstock.vnode.ingest import Prepared, prepare
 from penstock.vnode.keys import TS_MAX, TS_MIN, U64
-from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
+from penstock.vnode.manifest import SCHEMA_FILE, LastTimes, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, join_ranges, newest_times
 from penstock.vnode.merging import in_key_order
 from penstock.vnode.parts import (
     MAX_PART_ROWS,
     ROW_GROUP_ROWS,
-    SCHEMA_FILE,
     PartCache,
     PartReader,
     PartWriter,
@@ -152,6 +151,9 @@ class Vnode:
         self._next_file = manifest.next_file
         self._pins: dict[str, int] = dict(manifest.pins)
         self._replaced: list[_Replaced] = []
+        self._dropped: set[int] = set(manifest.dropped)
+        #: tables that the MANIFEST doesn't know and nobody dropped, but which have files: they stay as they are
+        self.unknown_tables: list[int] = []
         self._tombstone_files: dict[int, tuple[str, tuple[Tombstone, ...]]] = {}
         self._generation = 0
         self._last_flush = clock.monotonic()
@@ -234,8 +236,11 @@ class Vnode:
             if size not in (-1, found):
                 raise CorruptionError(f"{path} has {found} bytes instead of {size}")
         now = self._clock.monotonic()
+        self.unknown_tables = manifests.unknown_tables(self._fs, self._store, manifest)
         for kind in ("parts", "tombstones"):
-            for uid in self._fs.list(self._store / kind):
+            for uid in filter(str.isdigit, self._fs.list(self._store / kind)):
+                if int(uid) in self.unknown_tables:
+                    continue
                 for name in self._fs.list(self._store / kind / uid):
                     path = self._store / kind / uid / name
                     if name.startswith("0") and path.suffix == ".parquet":
@@ -244,6 +249,8 @@ class Vnode:
                         self._replaced.append(_Replaced(path, now, None, int(uid), None))
                 if int(uid) not in manifest.tables:
                     self._remove_folders(int(uid))
+        for table_uid in manifest.dropped:
+            self._forget_dropped(table_uid)
         for name in self._fs.list(self._store):
             if name.endswith(".tmp"):
                 self._fs.remove(self._store / name)
@@ -318,6 +325,10 @@ class Vnode:
             raise InvalidStatementError(f"table {table_uid} has reserved or repeated column names: {schema.names}")
         with self._store_lock, self._lock:
             self._ready()
+            if table_uid in self.unknown_tables:
+                raise CorruptionError(
+                    f"{self._store} has files of table {table_uid} that its MANIFEST doesn't know",
+                    hint="restore the MANIFEST that belongs to them; penstock fsck --repair sets them aside")
             table = self._tables.get(table_uid)
             if table is not None:
                 if table.schema.equals(schema) and table.key_columns == key_columns:
@@ -362,10 +373,12 @@ class Vnode:
             table = self._tables.pop(table_uid, None)
             if table is None:
                 return
+            self._dropped.add(table_uid)
             try:
                 self._save(self._manifest(self._persisted))
             except StorageError:
                 self._tables[table_uid] = table
+                self._dropped.discard(table_uid)
                 raise
             self._replace_parts(table, table.parts, ())
             now = self._clock.monotonic()
@@ -400,6 +413,13 @@ class Vnode:
         self._publish_tombstones(table)
 
     # Moving child tables to another vnode
+
+    @property
+    def newest_uid(self) -> int:
+        """The greatest uid among its storage tables and the child tables that it has, or had, rows of."""
+        with self._lock:
+            return max((int(uid) for table in self._tables.values()
+                        for uid in (table.uid, *table.newest.tuids[-1:])), default=0)
 
     @property
     def table_uids(self) -> list[int]:
@@ -669,7 +689,8 @@ class Vnode:
 
     def _manifest(self, persisted: int) -> Manifest:
         tables = {uid: self._table_manifest(table, persisted) for uid, table in self._tables.items()}
-        return Manifest(self._options.vgroup_id, persisted, self._next_file, tables, dict(self._pins))
+        return Manifest(self._options.vgroup_id, persisted, self._next_file, tables, dict(self._pins),
+                        tuple(sorted(self._dropped)))
 
     def _save(self, manifest: Manifest) -> None:
         """Replaces the MANIFEST. When that fails, the old or the new one is on disk: nothing goes that either needs."""
@@ -997,6 +1018,13 @@ class Vnode:
                 self._fs.remove(folder / SCHEMA_FILE)
             if not self._fs.list(folder):
                 self._fs.remove_dir(folder)
+        self._forget_dropped(table_uid)
+
+    def _forget_dropped(self, table_uid: int) -> None:
+        """Lets the next MANIFEST forget a dropped table that has no files any more."""
+        folders = [self._store / kind / str(table_uid) for kind in ("parts", "tombstones")]
+        if not any(self._fs.list(folder) for folder in folders):
+            self._dropped.discard(table_uid)
 
     def _apply_retention(self) -> None:
         options = self._options
