@@ -38,6 +38,10 @@ class ConnectionBounds:
                    config.connections_max)
 
 
+WORKER_PORTS = ConnectionBounds(strangers=256, login_timeout_s=10.0)
+"""Of ports for workers, which are as many as they are."""
+
+
 @dataclass(frozen=True, slots=True)
 class PortCounts:
     """What is known of a port: connections, those without a login, and how many were closed since the start by why."""

@@ -60,10 +60,15 @@ class PortGuard:
     def close(self) -> None:
         self._closing.set()
         self._thread.join()
-        os.close(self._spare)
-        os.close(self._nothing)
 
     def _run(self) -> None:
+        try:
+            self._look_after()
+        finally:
+            os.close(self._spare)
+            os.close(self._nothing)
+
+    def _look_after(self) -> None:
         wait_s = _LOOK_EVERY_S
         while not self._clock.wait(self._closing, wait_s):
             # Whoever opens connections as fast as they are closed is looked at more often.

@@ -45,6 +45,7 @@ class DnodeService(BoundedFlightServer):
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Takes the writes of one sink task, or one checkpoint of a task's state."""
+        self.let_in(context)
         try:
             what: WritesOf | CheckpointOf = decode(descriptor.command, (WritesOf, CheckpointOf))
             if isinstance(what, CheckpointOf):
@@ -66,6 +67,7 @@ class DnodeService(BoundedFlightServer):
 
     def do_get(self, context: Any, ticket: Any) -> flight.RecordBatchStream:
         """Answers a request, as its class says."""
+        self.let_in(context)
         try:
             request: Request = decode(ticket.ticket, REQUESTS)
             return flight.RecordBatchStream(self._answer(request))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 
+from penstock.common.admission import WORKER_PORTS, Admission
+from penstock.common.clock import SystemClock
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
 from penstock.common.processes import kill_holder
@@ -20,6 +21,8 @@ from penstock.tasks.control import (
 )
 
 _log = logger(__name__)
+_CLOCK = SystemClock()
+_LEAST_WAIT_S = 0.05
 
 
 class WorkerConnection:
@@ -88,38 +91,55 @@ class WorkerDoor:
         self._on_message = on_message
         self._on_lost = on_lost
         self._listener = ControlListener(host)
-        self._closed = False
+        self._closing = threading.Event()
+        self.admission: Admission[ControlConnection] = Admission(WORKER_PORTS)
         self.address = self._listener.address
         threading.Thread(target=self._accept, name="worker door", daemon=True).start()
 
     def close(self) -> None:
         """Lets nobody else in."""
-        self._closed = True
+        self._closing.set()
         self._listener.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closing.is_set():
+            now, due = _CLOCK.monotonic(), self.admission.next_due()
             try:
-                raw = self._listener.accept()
+                caller = self._listener.accept(None if due is None else max(0.0, due - now) + _LEAST_WAIT_S)
             except OSError as error:
-                if self._closed:
-                    return
-                _log.warning("a worker could not be let in: %s", error)
+                if not self._closing.is_set():
+                    _log.warning("a worker could not be let in: %s", error)
+                    _CLOCK.wait(self._closing, _LEAST_WAIT_S)  # without descriptors it would fail at once again
                 continue
-            # A thread each: a caller that doesn't prove itself must not keep the others out.
-            threading.Thread(target=self._serve, args=(raw,), name="from worker", daemon=True).start()
+            now = _CLOCK.monotonic()
+            if caller is not None:
+                connection, address = caller
+                self.admission.opened(connection, address, now)
+                # A thread each: a caller that doesn't prove itself must not keep the others out.
+                threading.Thread(target=self._serve, args=(connection,), name="from worker", daemon=True).start()
+            for stranger in self.admission.over(now):
+                stranger.close()
+            if (text := self.admission.report(now)) is not None:
+                _log.warning("connections to the control port were closed: %s", text)
 
-    def _serve(self, raw: Connection) -> None:
+    def _serve(self, connection: ControlConnection) -> None:
         try:
-            connection = authenticate(raw, self._secret)
+            self._serve_worker(connection)
+        finally:
+            self.admission.closed(connection)
+
+    def _serve_worker(self, connection: ControlConnection) -> None:
+        try:
+            authenticate(connection, self._secret)
             hello = connection.receive()
             if not isinstance(hello, Hello):
                 raise InternalError(f"it said {type(hello).__name__} instead of Hello")
             worker = WorkerConnection(hello, connection)
         except PenstockError as error:
             _log.warning("a caller was sent away: %s", error)
-            raw.close()
+            connection.close()
             return
+        self.admission.logged_in(connection)
         self._on_hello(worker)
         try:
             while True:

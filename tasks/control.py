@@ -216,6 +216,13 @@ class ControlConnection:
         except OSError as error:
             raise UnavailableError(f"the control connection is closed: {error}") from error
 
+    def prove(self, secret: bytes, own_role: bytes, other_role: bytes) -> None:
+        """Proves the secret to the other end, and has it prove the same; raises UnavailableError if it doesn't."""
+        try:
+            _handshake(self._connection, secret, own_role, other_role)
+        except (OSError, EOFError) as error:
+            raise UnavailableError(f"a caller could not prove that it knows the secret: {error}") from error
+
     def _socket(self) -> socket.socket:
         """Returns the connection's socket, with a file descriptor that may be closed."""
         return socket.socket(fileno=os.dup(self._connection.fileno()))
@@ -226,6 +233,8 @@ class ControlConnection:
         The file descriptor itself is closed with the last reference to this object: a thread that still reads from
         it must not find another file there.
         """
+        if self._connection.closed:  # after a message that is too long
+            return
         with self._socket() as borrowed:
             try:
                 borrowed.shutdown(socket.SHUT_RDWR)
@@ -254,11 +263,18 @@ class ControlListener:
         self._socket = socket.create_server((host, 0), backlog=128)
         self.address: tuple[str, int] = self._socket.getsockname()[:2]
 
-    def accept(self) -> Connection:
-        """Waits for a caller and returns its raw connection, for `authenticate`; raises OSError once closed."""
-        stream, _ = self._socket.accept()
+    def accept(self, timeout_s: float | None = None) -> tuple[ControlConnection, str] | None:
+        """Waits for a caller and returns its connection, for `authenticate`, and its address; None if nobody came.
+
+        Raises OSError once closed.
+        """
+        self._socket.settimeout(timeout_s)
+        try:
+            stream, (host, *_) = self._socket.accept()
+        except TimeoutError:
+            return None
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return Connection(stream.detach())
+        return ControlConnection(Connection(stream.detach())), host
 
     def close(self) -> None:
         """Ends `accept`; connections that exist live on."""
@@ -268,14 +284,12 @@ class ControlListener:
             self._socket.close()
 
 
-def authenticate(connection: Connection, secret: bytes) -> ControlConnection:
-    """Returns the connection once the caller has proved that it knows the secret; raises UnavailableError."""
-    try:
-        _handshake(connection, secret, _MNODE, _WORKER)
-    except (OSError, EOFError) as error:
-        connection.close()
-        raise UnavailableError(f"a caller could not prove that it knows the secret: {error}") from error
-    return ControlConnection(connection)
+def authenticate(connection: ControlConnection, secret: bytes) -> None:
+    """Returns once the caller has proved that it knows the secret; raises UnavailableError.
+
+    It waits for ever for a caller that sends part of what it should: whoever accepts callers closes those.
+    """
+    connection.prove(secret, _MNODE, _WORKER)
 
 
 _MNODE, _WORKER = b"mnode", b"worker"

@@ -386,6 +386,7 @@ class ExchangeServer(BoundedFlightServer):
 
     def do_exchange(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         """Serves one channel until its sender ends it."""
+        self.let_in(context)
         try:
             channel: ChannelId = decode(descriptor.command, (ChannelId,))
             inbox = self._inbox(channel)

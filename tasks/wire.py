@@ -11,8 +11,11 @@ from typing import Any
 import pyarrow.flight as flight
 
 from penstock.common import errors
+from penstock.common.admission import WORKER_PORTS
+from penstock.common.clock import SystemClock
 from penstock.common.errors import InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
+from penstock.common.port_guard import PortGuard
 
 _log = logger(__name__)
 
@@ -87,12 +90,18 @@ class BoundedFlightServer(flight.FlightServerBase):  # type: ignore[misc]  # pya
     def __init__(self, secret: bytes, host: str = "127.0.0.1") -> None:
         super().__init__(f"grpc://{host}:0", middleware={"token": _TokenServerFactory(secret)})
         self.address = f"{host}:{self.port}"
+        self.guard = PortGuard(f"port {self.port} for workers", self.port, WORKER_PORTS, SystemClock())
+
+    def let_in(self, context: Any) -> None:
+        """To be called first in each call: only those who know the secret come that far."""
+        self.guard.logged_in(context.peer())
 
     def shutdown(self) -> None:
         """Lets nobody else in, and waits a while for the calls under way to end.
 
         Flight's own shutdown waits without end for a caller that is stuck; here such a call is left to itself.
         """
+        self.guard.close()
         ending = threading.Thread(target=super().shutdown, name="flight shutdown", daemon=True)
         ending.start()
         ending.join(_SHUTDOWN_TIMEOUT_S)

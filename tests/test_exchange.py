@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pyarrow as pa
+import pyarrow.flight as flight
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from runtime_fakes import numbers
 from waiting import wait_until
 
+from penstock.common.admission import REASONS, ConnectionBounds, PortCounts
 from penstock.common.clock import SystemClock
 from penstock.common.errors import PenstockError, StaleAttemptError, UnavailableError
 from penstock.tasks import exchange as exchange_module
+from penstock.tasks import wire
 from penstock.tasks.exchange import (
     FRAME_SIGNALS_MAX,
     ChannelId,
@@ -26,7 +30,7 @@ from penstock.tasks.exchange import (
 )
 from penstock.tasks.messages import Barrier, Block, End, Item, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.wire import SENT_AHEAD
+from penstock.tasks.wire import SENT_AHEAD, call_options
 
 SECRET = b"secret"
 UP, DOWN = TaskId(1, "source", 0), TaskId(1, "agg", 1)
@@ -270,3 +274,21 @@ def test_any_sequence_arrives_as_it_was_sent(server: ExchangeServer, items: list
         channel.send(*items)
         assert channel.receive(len(items)) == items
         wait_until(channel.output.is_empty)
+
+
+def test_idle_callers_keep_no_channel_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections that never present the secret are closed; one that has may rest."""
+    monkeypatch.setattr(wire, "WORKER_PORTS", ConnectionBounds(strangers=5, login_timeout_s=2.0))
+    server = ExchangeServer(SECRET)
+    with ExitStack() as stack:
+        stack.callback(server.shutdown)
+        client = stack.enter_context(flight.FlightClient(f"grpc://{server.address}"))
+        _, reader = client.do_exchange(flight.FlightDescriptor.for_command(b""), call_options(SECRET))
+        with pytest.raises(flight.FlightError):  # there is no such channel, but the caller knows the secret
+            reader.read_chunk()
+        wait_until(lambda: server.guard.admission.counts() == PortCounts(1, 0, dict.fromkeys(REASONS, 0)))
+        for _ in range(50):
+            stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=30))
+        counts = server.guard.admission.counts
+        wait_until(lambda: counts().refused["strangers"] + counts().refused["login"] == 50)
+        assert (counts().connections, counts().strangers) == (1, 0)

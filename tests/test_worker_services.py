@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
+import socket
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +17,14 @@ import pyarrow as pa
 import pytest
 from waiting import wait_until
 
+from penstock.common.admission import ConnectionBounds
 from penstock.common.clock import ManualClock, SystemClock
 from penstock.common.errors import InternalError, NotFoundError, PenstockError, StaleAttemptError, UnavailableError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
+from penstock.mnode import workers
 from penstock.mnode.service import DnodeService
+from penstock.mnode.workers import WorkerConnection, WorkerDoor
 from penstock.tasks import control
 from penstock.tasks.control import ControlConnection, ControlListener, Heartbeat, Hello, Shutdown, StopStream
 from penstock.tasks.copied_state import CheckpointOf
@@ -42,7 +48,10 @@ def connected(secret: bytes = SECRET) -> tuple[ControlConnection, ControlConnect
 
     def accept() -> None:
         try:
-            ends.append(control.authenticate(listener.accept(), SECRET))
+            caller = listener.accept()
+            assert caller is not None
+            control.authenticate(caller[0], SECRET)
+            ends.append(caller[0])
         except PenstockError as error:
             ends.append(error)
 
@@ -98,6 +107,31 @@ def test_a_caller_without_the_secret_is_not_let_in() -> None:
     """Both ends see that the secret is wrong."""
     with pytest.raises(PenstockError):
         connected(b"guess")
+
+
+@pytest.mark.parametrize("said", [b"", b"\x00", b"\x00\x00\x00\x20", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n"])
+def test_who_says_half_of_it_is_sent_away(said: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller that doesn't go on, or says too much, is closed in time, and workers get in meanwhile."""
+    monkeypatch.setattr(workers, "WORKER_PORTS", ConnectionBounds(strangers=5, login_timeout_s=0.5))
+    hellos: list[WorkerConnection] = []
+    door = WorkerDoor(SECRET, hellos.append, lambda worker, message: None, lambda worker, reason: None)
+    with ExitStack() as stack:
+        stack.callback(door.close)
+        callers = [stack.enter_context(socket.create_connection(door.address, timeout=30)) for _ in range(10)]
+        for caller in callers:
+            with contextlib.suppress(ConnectionError):  # it was sent away
+                caller.sendall(said)
+        worker = control.connect(door.address, SECRET, 5)
+        worker.send(Hello("g", 1, 99, "127.0.0.1:1"))
+        wait_until(lambda: len(hellos) == 1)
+        wait_until(lambda: door.admission.counts().connections == 1)
+        for caller in callers:
+            with contextlib.suppress(ConnectionError):
+                while caller.recv(100):
+                    pass
+        hellos[0].send(Shutdown())
+        assert worker.receive() == Shutdown()
+        worker.close()
 
 
 def test_nobody_listening_is_an_error_with_the_address() -> None:
