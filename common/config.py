@@ -95,6 +95,8 @@ class Config:
     strangers_max: int = field(metadata=_key("server", "integer", 2, 100_000))
     login_timeout: float = field(metadata=_key("server", "duration", 0.1, HOUR))
     body_rate_min: int = field(metadata=_key("server", "size", 1, GIB))
+    trust_loopback: bool = field(metadata=_key("server", "flag"))
+    socket_path: Path = field(metadata=_key("server", "path"))
     tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
     tls_key: str = field(metadata=_key("server", "text", or_empty=True))
 

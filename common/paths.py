@@ -33,6 +33,7 @@ class DataPaths:
     root/
       LOCK                              flock of the engine that has the directory open
       FORMAT                            format version, written once
+      penstock.sock                     socket of `penstock serve` (socketPath)
       PLACE                             by what workers tell whether they reach this directory as files
       catalog/                          LMDB of the mnode
       copies/                           copies of the catalog, made by the engine

@@ -274,7 +274,8 @@ class Engine:
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._users = Users(catalog, clock, secrets.token_bytes)
-        self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime)
+        self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime,
+                             self.config.trust_loopback)
         self._queries = Queries(
             catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), directory, self.paths,
             query_bounds(self.config, self.paths, available_bytes()))

@@ -50,9 +50,11 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """What a token was given for. It is worth nothing once the user has another password or is gone."""
+    """What a token was given for. It is worth nothing once the user has another password or is gone. `user` None: the
+    owner, who came by the socket.
+    """
 
-    user: str
+    user: str | None
     password: PasswordHash | None
     expires_at: float
 
@@ -60,13 +62,16 @@ class _Grant:
 class Logins:
     """Knows tokens and users; safe for many threads. Keeps no password and no token, only digests of them.
 
-    While there are no users everybody is the owner: callers listen on the loopback interface then (`check_host`).
+    While there are no users nobody comes in by these doors, unless `trusting`: everybody is the owner then, and callers
+    listen on the loopback interface (`check_host`).
     """
 
     def __init__(
-        self, users: UsersView, clock: Clock, random_bytes: Callable[[int], bytes], lifetime_s: float
+        self, users: UsersView, clock: Clock, random_bytes: Callable[[int], bytes], lifetime_s: float,
+        trusting: bool = False,
     ) -> None:
         """`random_bytes`: as `secrets.token_bytes`. Tokens are valid for `lifetime_s` seconds."""
+        self._trusting = trusting
         self._users = users
         self._clock = clock
         self._random_bytes = random_bytes
@@ -81,49 +86,49 @@ class Logins:
 
     def authorize(self, header: str | None) -> Identity:
         """Returns who sent this Authorization header: `Basic ...` or `Bearer ...`. Raises UnauthenticatedError."""
-        if self._without_users():
+        if self._lets_everybody_in():
             return OWNER
         scheme, _, credentials = (header or "").strip().partition(" ")
         if scheme.lower() == "bearer":
             return self.identify(credentials.strip())
         if scheme.lower() == "basic":
             return self.check(*read_basic(credentials))
+        self._check_users()
         raise UnauthenticatedError("user and password or a token are needed",
                                    hint="send Authorization: Basic or Bearer")
-
-    def _without_users(self) -> bool:
-        """Whether everybody is the owner. Raises UnauthenticatedError if there were users, and they were lost."""
-        if self._users.users():
-            return False
-        if self._users.users_lost:
-            raise UnauthenticatedError(
-                "the users were lost with the catalog, so nobody may connect",
-                hint="stop the server, and create one on this machine: penstock -d DATA -c \"CREATE USER ...\"")
-        return True
 
     def login(self, user: str, password: str) -> Token:
         """Returns a new token. Raises UnauthenticatedError; who waits for others' logins waits some 100 ms for each."""
         identity = self.check(user, password)
         record = self._users.user(identity.name)
+        return self._new_token(identity.name, record.password if record is not None else None)
+
+    def login_owner(self) -> Token:
+        """Returns a new token for who has reached the socket, which only the engine's account and root can."""
+        return self._new_token(None, None)
+
+    def _new_token(self, user: str | None, password: PasswordHash | None) -> Token:
         now = self._clock.monotonic()
         text = base64.urlsafe_b64encode(self._random_bytes(_TOKEN_BYTES)).decode().rstrip("=")
         with self._lock:
             while self._tokens and self._is_over(next(iter(self._tokens.values())), now):
                 del self._tokens[next(iter(self._tokens))]
-            self._tokens[_digest(text)] = _Grant(
-                identity.name, record.password if record is not None else None, now + self._lifetime_s)
+            self._tokens[_digest(text)] = _Grant(user, password, now + self._lifetime_s)
         return Token(text, self._lifetime_s)
 
     def identify(self, token: str) -> Identity:
         """Returns who logged in for this token, with the role that the user has now. Raises UnauthenticatedError."""
-        if self._without_users():
+        if self._lets_everybody_in():
             return OWNER
         with self._lock:
             grant = self._tokens.get(_digest(token))
         if grant is None:
+            self._check_users()
             raise UnauthenticatedError("this token is not known", hint="log in again")
         if grant.expires_at <= self._clock.monotonic():
             raise UnauthenticatedError("this token has expired", hint="log in again")
+        if grant.user is None:
+            return OWNER
         user = self._users.user(grant.user)
         if user is None or user.password != grant.password:
             raise UnauthenticatedError("this token is not valid any more", hint="log in again")
@@ -131,8 +136,9 @@ class Logins:
 
     def check(self, user: str, password: str) -> Identity:
         """Returns who has this user and password. Raises UnauthenticatedError."""
-        if self._without_users():
+        if self._lets_everybody_in():
             return OWNER
+        self._check_users()
         record = self._users.user(user)
         digest = hmac.digest(self._key, password.encode(), "sha256")
         if record is not None and self._was_right(record, digest):
@@ -144,6 +150,20 @@ class Logins:
         with self._lock:
             self._recent[record.name] = (record.password, digest)
         return _identity(record)
+
+    def _lets_everybody_in(self) -> bool:
+        return self._trusting and not self._users.users() and not self._users.users_lost
+
+    def _check_users(self) -> None:
+        if self._users.users():
+            return
+        if self._users.users_lost:
+            raise UnauthenticatedError(
+                "the users were lost with the catalog, so nobody may connect", hint="create one on this machine, at the "
+                "server's socket or, when it is stopped, with penstock -d DATA -c \"CREATE USER ...\"")
+        raise UnauthenticatedError(
+            "there are no users yet, so nobody can log in", hint="who runs the engine makes the first one, at its "
+            "prompt or its socket: CREATE USER name PASS '...' ROLE admin")
 
     def _was_right(self, record: UserRecord, digest: bytes) -> bool:
         with self._lock:
@@ -164,6 +184,8 @@ def check_host(host: str, users: UsersView) -> None:
 def tls_for_clients(config: Config, users: UsersView) -> Tls | None:
     """Returns the TLS that a server for clients speaks on `host`, or None. Raises ConfigError; see `check_host`."""
     check_host(config.host, users)
+    if config.trust_loopback and not users.users():
+        _log.warning("trustLoopback is set and there are no users: every account of this machine may do everything")
     tls = tls_of(config)
     if tls is None and not is_loopback(config.host):
         _log.warning("passwords and rows cross the network in clear: tlsCertificate and tlsKey are not set")

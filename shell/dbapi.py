@@ -189,7 +189,8 @@ def connect(
 
     With `host` it is a connection to `penstock serve` there instead: on `port` (`flightPort` if left out), as `user`
     with `password`, and by TLS if `tls_roots` names a PEM file of the certificates to trust. Of the configuration the
-    time zone counts then. `UnavailableError` if nobody answers, `UnauthenticatedError` if the login is refused.
+    time zone counts then. `unix:PATH` is the server's socket (`socketPath`), where the engine's account needs no login.
+    `UnavailableError` if nobody answers, `UnauthenticatedError` if the login is refused.
     """
     try:
         settings = load_config(config)

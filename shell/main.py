@@ -99,7 +99,7 @@ def _add_server_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     """Declares how a server is reached; `repeated` keeps what was given before the sub-command's name."""
     default = argparse.SUPPRESS if repeated else None
     parser.add_argument("--host", metavar="HOST", default=default,
-                        help="connect to `penstock serve` there, instead of opening --data")
+                        help="connect to `penstock serve` there, instead of opening --data; unix:PATH is its socket")
     parser.add_argument("--port", metavar="PORT", type=int, default=default,
                         help="port of that server (default: flightPort)")
     parser.add_argument("--user", metavar="USER", default=default, help="log in there; the password is asked for")
@@ -163,6 +163,12 @@ def _connection(options: argparse.Namespace, config: Config) -> Connection:
 
     return connect(options.data, config, host=options.host, port=options.port, user=options.user,
                    password=_password(options), tls_roots=options.tls_roots)
+
+
+def _login(options: argparse.Namespace) -> tuple[str, str] | None:
+    """Returns user and password, if --user is given."""
+    password = _password(options)
+    return None if password is None else (options.user, password)
 
 
 def _password(options: argparse.Namespace) -> str | None:
@@ -276,6 +282,8 @@ def _run_serve(options: argparse.Namespace) -> int:
 
 def _add_top_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--url", metavar="URL", help="the page of an engine that runs elsewhere (its uiPort)")
+    parser.add_argument("--user", metavar="USER", help="log in there; the password is asked for")
+    parser.add_argument("--password-file", metavar="FILE", help="read the password from the first line of this file")
     parser.add_argument("--interval", metavar="SECONDS", type=_positive, default=1.0, help="time between two looks (1)")
 
 
@@ -288,7 +296,7 @@ def _positive(text: str) -> float:
 def _run_top(options: argparse.Namespace) -> int:
     from penstock.shell.top_command import show_top
 
-    show_top(options, _config(options))
+    show_top(options, _config(options), _login(options))
     return DONE
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 from penstock import __version__
 from penstock.common.admission import ConnectionBounds
 from penstock.common.config import Config
-from penstock.common.errors import StorageError
+from penstock.common.errors import ConfigError, StorageError
+from penstock.common.logging import logger
 from penstock.mnode.logins import tls_for_clients
 from penstock.mnode.registry import EngineLease, open_engine
 from penstock.mnode.roles import Identity
@@ -23,6 +24,8 @@ from penstock.shell.flight_sql.service import FlightSql
 from penstock.shell.flight_sql.sessions import Sessions
 from penstock.shell.sd_notify import READY, STOPPING, notify
 
+_log = logger(__name__)
+_SOCKET_PATH_BYTES = 107
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -38,8 +41,14 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
         if options.pid_file is not None:
             last.enter_context(_pid_file(Path(options.pid_file).expanduser()))
         http = f", HTTP on {config.host}:{config.http_port}" if config.http_port else ""
-        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}, "
-             f"process {os.getpid()}")
+        socket = server.socket
+        _say(f"penstock {__version__} serves {data}: Flight SQL on {config.host}:{server.port}{http}"
+             f"{f', socket {socket}' if socket is not None else ''}, process {os.getpid()}")
+        if not lease.engine.catalog.users():
+            _say("WARNING: there are no users, and trustLoopback is set: every account of this machine is an admin"
+                 if config.trust_loopback else
+                 f"there are no users yet, so only the socket answers: penstock --host unix:{socket} -c \"CREATE USER "
+                 "name PASS '...' ROLE admin\"")
         notify(READY)
         _wait_for_signal(signals)
         notify(STOPPING)
@@ -60,7 +69,21 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
     return FlightSqlServer(
         FlightSql(engine), engine.logins, sessions, config.host, config.flight_port,
         Bounds(config.flight_message_max, config.flight_calls_max, ConnectionBounds.of_clients(config)),
-        engine.clock, tls.pem() if tls is not None else None)
+        engine.clock, tls.pem() if tls is not None else None,
+        _socket_of(data, config, needed=not config.trust_loopback and not engine.catalog.users()))
+
+
+def _socket_of(data: Path, config: Config, *, needed: bool) -> Path | None:
+    """Returns where the socket is to be, None if no socket can be there. Raises ConfigError if it is `needed`."""
+    path = (data / config.socket_path.expanduser()).absolute()
+    size = len(os.fsencode(path))
+    if size <= _SOCKET_PATH_BYTES:
+        return path
+    problem = f"the path of the socket, {path}, has {size} bytes; {_SOCKET_PATH_BYTES} are possible"
+    if needed:
+        raise ConfigError(f"there are no users, and {problem}", hint="choose a shorter socketPath")
+    _log.warning("%s: there is no socket", problem)
+    return None
 
 
 def _catch_signals() -> int:

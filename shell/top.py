@@ -5,6 +5,7 @@ What is drawn and what a key does are functions of a plain state; `run_top` is t
 
 from __future__ import annotations
 
+import base64
 import json
 import select
 import urllib.error
@@ -79,15 +80,22 @@ class OwnEngine:
 class OtherEngine:
     """The engine of another process, which serves its page at `url` (`uiPort`)."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, login: tuple[str, str] | None = None) -> None:
+        """`login`: user and password."""
         self._url = url.rstrip("/") + OVERVIEW_PATH
+        self._headers = {} if login is None else {
+            "Authorization": f"Basic {base64.b64encode(':'.join(login).encode()).decode()}"}
         self.obeys = False
 
     def look(self) -> Overview:
         try:
-            with urllib.request.urlopen(self._url, timeout=_TIMEOUT_S) as answer:
+            request = urllib.request.Request(self._url, headers=self._headers)
+            with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
                 told: Overview = json.load(answer)
                 return told
+        except urllib.error.HTTPError as error:
+            raise UnavailableError(f"{self._url} refuses: {error.read().decode(errors='replace').strip() or error}",
+                                   hint="name a user with --user") from error
         except (urllib.error.URLError, OSError, ValueError) as error:
             raise UnavailableError(f"{self._url} doesn't answer: {error}",
                                    hint="the engine must run with uiPort set") from error

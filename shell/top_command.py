@@ -21,11 +21,13 @@ def top_of(connection: Connection, interval_s: float) -> None:
     run_top(OwnEngine(connection, clock), Console(), create_input(), clock, interval_s)
 
 
-def show_top(options: argparse.Namespace, config: Config) -> None:
-    """Shows what `--url` names, else the engine of the data directory. Raises PenstockErrors."""
+def show_top(options: argparse.Namespace, config: Config, login: tuple[str, str] | None = None) -> None:
+    """Shows what `--url` names, else the engine of the data directory. `login`: user and password for a page. Raises
+    PenstockErrors.
+    """
     url = options.url
     if url is not None:
-        _top_at(url, options.interval)
+        _top_at(url, login, options.interval)
         return
     try:
         connection = connect(str(Path(options.data)), config)
@@ -33,11 +35,11 @@ def show_top(options: argparse.Namespace, config: Config) -> None:
         if not config.ui_port:
             raise DataDirectoryInUseError(
                 str(error), hint="start that engine with uiPort set, and look at it with penstock top --url") from error
-        _top_at(f"http://{config.host}:{config.ui_port}", options.interval)
+        _top_at(f"http://{config.host}:{config.ui_port}", login, options.interval)
         return
     with connection:
         top_of(connection, options.interval)
 
 
-def _top_at(url: str, interval_s: float) -> None:
-    run_top(OtherEngine(url), Console(), create_input(), SystemClock(), interval_s)
+def _top_at(url: str, login: tuple[str, str] | None, interval_s: float) -> None:
+    run_top(OtherEngine(url, login), Console(), create_input(), SystemClock(), interval_s)

@@ -65,7 +65,7 @@ class Embedded:
         """`fs`: by default one that never really syncs, since no test cuts the power."""
         self.fs = fs or FaultyFs()
         self.path = path
-        self.config = load_config({"timezone": "UTC", **(config or {})}, environment={})
+        self.config = load_config({"timezone": "UTC", "trustLoopback": True, **(config or {})}, environment={})
         self.clock = clock or StandingClock(NOW_MS)
         self.engine = self._open()
         self.session = SessionState("UTC")

@@ -26,7 +26,8 @@ class ServedHere:
     def __init__(self, data: Path, config: Mapping[str, Any] | None = None) -> None:
         self.clock = StandingClock(NOW_MS)
         self.data = data
-        self.config = load_config({"timezone": "UTC", "flightPort": 0, **(config or {})}, environment={})
+        self.config = load_config(
+            {"timezone": "UTC", "flightPort": 0, "trustLoopback": True, **(config or {})}, environment={})
         self.lease = open_engine(data, self.config, self._engine)
         self.server = open_flight_sql(self.lease, data, self.config)
 

@@ -39,7 +39,7 @@ def text_at(port: int, path: str, authorization: str | None = None) -> str:
 def test_an_engine_opens_the_configured_ports_while_it_is_open() -> None:
     """The page, its data and the metrics have a port each or share one; with the engine they are gone."""
     ui, metrics = free_port(), free_port()
-    with Sandbox(config={"uiPort": ui, "metricsPort": metrics}) as bed:
+    with Sandbox(config={"uiPort": ui, "metricsPort": metrics, "trustLoopback": True}) as bed:
         bed.execute("CREATE DATABASE p")
         bed.execute("CREATE TABLE p.m (ts TIMESTAMP, v INT)")
         bed.execute("CREATE STREAM s INTO p.o AS SELECT _wstart, count(*) FROM p.m INTERVAL(1s)")
@@ -55,10 +55,10 @@ def test_an_engine_opens_the_configured_ports_while_it_is_open() -> None:
         with pytest.raises(OSError, match="404"):
             text_at(metrics, "/")
         with pytest.raises(UnavailableError, match=f"port {metrics}"):
-            Sandbox(config={"uiPort": free_port(), "metricsPort": metrics})
+            Sandbox(config={"uiPort": free_port(), "metricsPort": metrics, "trustLoopback": True})
     with pytest.raises(OSError, match="refused"):
         text_at(ui, "/")
-    with Sandbox(config={"uiPort": ui, "metricsPort": ui}):
+    with Sandbox(config={"uiPort": ui, "metricsPort": ui, "trustLoopback": True}):
         assert json.loads(text_at(ui, OVERVIEW_PATH))["streams"] == []
 
 
@@ -66,7 +66,7 @@ def test_as_soon_as_there_are_users_only_they_see_the_pages() -> None:
     """Any role may look; without user and password nothing is told, and without users nothing leaves this machine."""
     ui, metrics = free_port(), free_port()
     places = ((ui, "/"), (ui, OVERVIEW_PATH), (ui, "/metrics"), (metrics, "/metrics"))
-    with Sandbox(config={"uiPort": ui, "metricsPort": metrics}) as bed:
+    with Sandbox(config={"uiPort": ui, "metricsPort": metrics, "trustLoopback": True}) as bed:
         bed.execute("CREATE USER keeper PASS 'keeps-all-1' ROLE admin")
         bed.execute("CREATE USER viewer PASS 'looks-only-1' ROLE read")
         right, wrong = (f"Basic {b64encode(f'viewer:{word}'.encode()).decode()}" for word in ("looks-only-1", "other"))

@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.common.errors import NotSupportedError, UnauthenticatedError, UnavailableError
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.flight_sql import messages
-from penstock.shell.flight_sql.endpoint import address, method
+from penstock.shell.flight_sql.endpoint import UNIX, address, method
 from penstock.shell.flight_sql.failures import error_of
 from penstock.shell.flight_sql.frames import batches_of, frames
 from penstock.shell.flight_sql.messages import make, pack, read
@@ -34,7 +34,9 @@ class RemoteEngine:
     """
 
     def __init__(self, host: str, port: int, login: _Login | None, roots: bytes | None, time_zone: str) -> None:
-        """`login`: user and password. `roots`: certificates to trust, PEM; without them there is no TLS."""
+        """`host`: also `unix:PATH`, whose session is the owner's unless there is a `login`: user and password. `roots`:
+        certificates to trust, PEM; without them there is no TLS.
+        """
         self._address = address(host, port)
         self._login = login
         self._time_zone = time_zone
@@ -82,8 +84,8 @@ class RemoteEngine:
 
     def _begin(self, database: str | None) -> None:
         """Logs in, where there is a login, and makes the session at the server what this one is."""
-        if self._login is not None:
-            self._token = self._new_token(*self._login)
+        if self._login is not None or self._address.startswith(UNIX):
+            self._token = self._new_token(self._login)
         options = {"time_zone": self._time_zone} if database is None else {
             "time_zone": self._time_zone, "schema": database}
         self._set_options(**options)
@@ -93,15 +95,17 @@ class RemoteEngine:
         try:
             return call()
         except UnauthenticatedError:
-            if self._login is None:
+            if self._token is None:
                 raise
         self._begin(state.database)
         return call()
 
-    def _new_token(self, user: str, password: str) -> str:
-        basic = base64.b64encode(f"{user}:{password}".encode()).decode()
+    def _new_token(self, login: _Login | None) -> str:
+        metadata = []
+        if login is not None:
+            metadata = [("authorization", f"Basic {base64.b64encode(':'.join(login).encode()).decode()}")]
         call = self._channel.stream_stream(method("Handshake"))(
-            iter([make("HandshakeRequest").SerializeToString()]), metadata=[("authorization", f"Basic {basic}")],
+            iter([make("HandshakeRequest").SerializeToString()]), metadata=metadata,
             timeout=_CONNECT_TIMEOUT_S)
         try:
             for _ in call:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 SERVICE = "arrow.flight.protocol.FlightService"
+UNIX = "unix:"
+"""How the address of a socket file begins."""
 
 
 def method(name: str) -> str:
@@ -11,5 +13,7 @@ def method(name: str) -> str:
 
 
 def address(host: str, port: int) -> str:
-    """Returns host and port in one; an IPv6 address needs brackets there."""
+    """Returns host and port in one; an IPv6 address needs brackets there. `unix:PATH` is a socket file."""
+    if host.startswith(UNIX):
+        return host
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

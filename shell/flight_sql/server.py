@@ -6,9 +6,11 @@ connections it only bounds the number in all, roughly; a guard looks after the r
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NoReturn
 
 import grpc
@@ -19,9 +21,9 @@ from penstock.common.errors import CancelledError, InternalError, PenstockError,
 from penstock.common.logging import logger
 from penstock.common.port_guard import PortGuard
 from penstock.mnode.logins import Logins, read_basic
-from penstock.mnode.roles import Identity
+from penstock.mnode.roles import OWNER, Identity
 from penstock.shell.flight_sql import messages
-from penstock.shell.flight_sql.endpoint import SERVICE, address
+from penstock.shell.flight_sql.endpoint import SERVICE, UNIX, address
 from penstock.shell.flight_sql.failures import DETAILS, code_of, encode, text_of
 from penstock.shell.flight_sql.messages import make, read
 from penstock.shell.flight_sql.service import ACTIONS, FlightSql
@@ -49,13 +51,15 @@ class FlightSqlServer:
 
     def __init__(
         self, flight_sql: FlightSql, logins: Logins, sessions: Sessions, host: str, port: int, bounds: Bounds,
-        clock: Clock, certificate: tuple[bytes, bytes] | None = None,
+        clock: Clock, certificate: tuple[bytes, bytes] | None = None, socket: Path | None = None,
     ) -> None:
-        """A `port` of 0 is any free one. `certificate`: PEM chain and key; without it there is no TLS.
+        """A `port` of 0 is any free one. `certificate`: PEM chain and key; without it there is no TLS. `socket`:
+        where the owner comes in without a login.
 
-        Raises UnavailableError if the port can't be had.
+        Raises UnavailableError if the port or the socket can't be had.
         """
         self._sessions = sessions
+        self.socket = socket
         self._server = grpc.server(
             ThreadPoolExecutor(bounds.calls, thread_name_prefix="flight-sql"), maximum_concurrent_rpcs=bounds.calls,
             options=[("grpc.max_receive_message_length", bounds.message_bytes), ("grpc.max_send_message_length", -1),
@@ -78,6 +82,8 @@ class FlightSqlServer:
         except RuntimeError as error:
             raise UnavailableError(f"port {port} of {host} can't be opened",
                                    hint="another engine or program has it; choose another flightPort") from error
+        if socket is not None:
+            _add_socket(self._server, socket)
         self.guard = calls.guard = PortGuard("Flight SQL", self.port, bounds.connections, clock)
         self._server.start()
 
@@ -87,6 +93,22 @@ class FlightSqlServer:
         self._sessions.close()
         stopped.wait()
         self.guard.close()
+
+
+def _add_socket(server: grpc.Server, path: Path) -> None:
+    """Makes the server listen on a socket file that is the owner's from its first moment on.
+
+    gRPC doesn't tell who is at the other end: the file's mode decides who gets there.
+    """
+    before = os.umask(0o177)
+    try:
+        server.add_insecure_port(f"{UNIX}{path}")
+    except RuntimeError as error:
+        raise UnavailableError(
+            f"the socket {path} can't be opened",
+            hint="a path has 107 bytes at most, and the folder must be there: choose another socketPath") from error
+    finally:
+        os.umask(before)
 
 
 class _Calls:
@@ -113,8 +135,11 @@ class _Calls:
     def _handshake(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         header = _header(context)
         user, password = read_basic(header.partition(" ")[2]) if header else ("", "")
-        token = self._logins.login(user, password)
-        self.guard.logged_in(context.peer())
+        if _is_owner(context):
+            token = self._logins.login_owner()
+        else:
+            token = self._logins.login(user, password)
+            self.guard.logged_in(context.peer())
         context.send_initial_metadata([(_AUTHORIZATION, f"Bearer {token.text}")])
         yield make("HandshakeResponse").SerializeToString()
 
@@ -165,10 +190,22 @@ class _Calls:
         A token is a session; without one it is the user of a connection.
         """
         header = _header(context)
+        if _is_owner(context):
+            return context.peer(), OWNER
         identity = self._logins.authorize(header)
-        self.guard.logged_in(context.peer())
+        if not _by_socket(context):
+            self.guard.logged_in(context.peer())
         scheme, _, token = (header or "").partition(" ")
         return token if scheme.lower() == "bearer" else f"{context.peer()} {identity.name}", identity
+
+
+def _by_socket(context: Any) -> bool:
+    return str(context.peer()).startswith(UNIX)
+
+
+def _is_owner(context: Any) -> bool:
+    """Tells whether somebody came by the socket and doesn't want to be one of the users."""
+    return _by_socket(context) and _header(context) is None
 
 
 def _header(context: Any) -> str | None:
