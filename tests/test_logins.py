@@ -175,7 +175,7 @@ def test_tokens_are_bounded(logins: Logins, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_without_users_everybody_is_the_owner_but_only_on_this_machine(logins: Logins, users: KnownUsers) -> None:
-    """Where that is configured no header is needed then; the first user ends that, also for tokens that were given out."""
+    """Where it is configured no header is needed; the first user ends that, also for tokens that were given out."""
     first = users.records.pop("ada")
     token = logins.login("anybody", "anything").text
     assert logins.authorize(None) == logins.identify(token) == logins.identify("made up") == OWNER
