@@ -62,7 +62,7 @@ class Telegraf:
 
 @pytest.fixture
 def bed() -> Iterator[TestBed]:
-    with TestBed() as made:
+    with TestBed(config={"trustLoopback": True}) as made:
         yield made
 
 
