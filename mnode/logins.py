@@ -159,8 +159,8 @@ class Logins:
             return
         if self._users.users_lost:
             raise UnauthenticatedError(
-                "the users were lost with the catalog, so nobody may connect", hint="create one on this machine, at the "
-                "server's socket or, when it is stopped, with penstock -d DATA -c \"CREATE USER ...\"")
+                "the users were lost with the catalog, so nobody may connect",
+                hint="create one on this machine: CREATE USER, at the server's socket, or with penstock -d DATA")
         raise UnauthenticatedError(
             "there are no users yet, so nobody can log in", hint="who runs the engine makes the first one, at its "
             "prompt or its socket: CREATE USER name PASS '...' ROLE admin")
