@@ -128,7 +128,8 @@ class Ddl:
 
     def alter_database(self, statement: AlterDatabase) -> Result:
         database = require_user_database(statement.name, self._catalog)
-        self._catalog.alter_database(database.name, change_options(database.options, statement.options))
+        self._storage.alter_database(
+            self._catalog.alter_database(database.name, change_options(database.options, statement.options)))
         return Result()
 
     def drop_database(self, statement: DropDatabase, session: SessionState) -> Result:

@@ -26,6 +26,7 @@ from penstock.vnode.dnode import Dnode
 from penstock.vnode.keys import U64
 from penstock.vnode.snapshot import Snapshot
 from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.wal.writer import Recovery
 
 _log = logger(__name__)
 
@@ -107,8 +108,11 @@ class Storage:
 
     def _open(self, database: Database, vgroup_id: int, behind: int | None = None) -> Vnode:
         """Opens a vnode, creating it when missing; `behind`: a new one whose log goes on behind this version."""
+        return self._dnode.open_vnode(vgroup_id, self._options(database, vgroup_id), behind)
+
+    def _options(self, database: Database, vgroup_id: int) -> VnodeOptions:
         options, config = database.options, self._config
-        return self._dnode.open_vnode(vgroup_id, VnodeOptions(
+        return VnodeOptions(
             vgroup_id=vgroup_id,
             wal_level=options.wal_level,
             wal_fsync_period_ms=options.wal_fsync_period_ms,
@@ -120,7 +124,7 @@ class Storage:
             compact_min_parts=config.compact_min_parts,
             part_grace_s=config.part_grace,
             wal_pin_max_bytes=config.wal_pin_max,
-        ), behind)
+        )
 
     def _reconcile(self, database: Database, vnode: Vnode, vgroup_id: int) -> None:
         tables = self._tables_in(database, vgroup_id)
@@ -157,6 +161,13 @@ class Storage:
         for vgroup_id in database.vgroup_ids:
             self._open(database, vgroup_id)
         self._catalog.finish(Unfinished("make_vnode", vgroup_id) for vgroup_id in database.vgroup_ids)
+
+    def alter_database(self, database: Database) -> None:
+        """Has the vnodes of a database go on with its options as they are now. Raises StorageError."""
+        vnodes = self._dnode.vnodes()
+        for vgroup_id in database.vgroup_ids:
+            if vgroup_id in vnodes:
+                vnodes[vgroup_id].set_options(self._options(database, vgroup_id))
 
     def drop_database(self, database: Database) -> None:
         """Deletes the vnodes of a database that isn't in the catalog any more."""
@@ -268,6 +279,10 @@ class Storage:
         """Returns what is wrong with a vnode, or None."""
         error = self._broken.get(vgroup_id) or self._dnode.problems.get(vgroup_id)
         return None if error is None else str(error)
+
+    def recovery(self, vgroup_id: int) -> Recovery | None:
+        """Returns what opening the log of a vnode found, or None for one that cannot be used."""
+        return None if vgroup_id in self._broken else self._dnode.vnode(vgroup_id).recovery
 
     def row_estimate(self, vgroup_id: int, table_uid: int) -> int:
         """Returns an upper bound of the rows of a table in a vnode."""

@@ -57,7 +57,7 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         ),
         "ins_vnodes": (
             ("dnode_id", _INT), ("vgroup_id", _INT), ("db_name", _NAME), ("status", _WORD), ("wal_version", _BIG),
-            ("reason", _LINE),
+            ("reason", _LINE), ("lost_records", _BIG), ("cut_bytes", _BIG),
         ),
         "ins_dnodes": (
             ("id", _INT), ("endpoint", _text(134)), ("vnodes", _INT), ("support_vnodes", _INT), ("status", _WORD),

@@ -39,6 +39,7 @@ from penstock.sql.schema import ChildTable, Database, Session, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 from penstock.tasks.messages import TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
+from penstock.wal.writer import Recovery
 
 Row = tuple[Any, ...]
 
@@ -77,6 +78,8 @@ class VnodesView(Protocol):
     def wal_version(self, vgroup_id: int) -> int | None: ...
 
     def problem(self, vgroup_id: int) -> str | None: ...
+
+    def recovery(self, vgroup_id: int) -> Recovery | None: ...
 
     @property
     def orphans(self) -> Sequence[Path]: ...
@@ -256,7 +259,7 @@ class SystemTables:
         for database in self._catalog.databases():
             for vgroup_id in database.vgroup_ids:
                 yield (1, vgroup_id, database.name, self._status(vgroup_id), self._vnodes.wal_version(vgroup_id),
-                       self._vnodes.problem(vgroup_id))
+                       self._vnodes.problem(vgroup_id), *self._recovered(vgroup_id))
 
     def _status(self, vgroup_id: int) -> str:
         if self._vnodes.wal_version(vgroup_id) is None:
@@ -269,6 +272,10 @@ class SystemTables:
 
     def _mnodes(self) -> Iterator[Row]:
         yield (1, _ENDPOINT, "leader", "ready", self._started_ms)
+
+    def _recovered(self, vgroup_id: int) -> tuple[int | None, int | None]:
+        found = self._vnodes.recovery(vgroup_id)
+        return (None, None) if found is None else (found.lost_versions, found.cut_bytes)
 
     def _orphans(self) -> Iterator[Row]:
         for path in self._vnodes.orphans:

@@ -143,7 +143,8 @@ def unknown_tables(fs: Fs, store: Path, manifest: Manifest) -> list[int]:
     """Returns the tables that have files with rows or deletes, but that the MANIFEST neither lists nor has dropped."""
     known = {*manifest.tables, *manifest.dropped}
     found = {int(uid) for kind in ("parts", "tombstones") for uid in fs.list(store / kind)
-             if uid.isdigit() and fs.list(store / kind / uid) not in ([], [SCHEMA_FILE])}
+             if uid.isdigit() and any(name != SCHEMA_FILE and not name.endswith(".tmp")
+                                      for name in fs.list(store / kind / uid))}
     return sorted(found - known)
 
 

@@ -213,6 +213,15 @@ class Vnode:
     def directory(self) -> Path:
         return self._directory
 
+    def set_options(self, options: VnodeOptions) -> None:
+        """Goes on with other options for the log, from the next write and the next round of upkeep on.
+
+        Raises StorageError if what was written before can't be made as durable as they say.
+        """
+        before, self._options = self._options, options
+        if options.wal_level != before.wal_level:
+            self._wal.set_level(options.wal_level)
+
     @property
     def recovery(self) -> Recovery:
         """What opening the log found: bytes cut off, acknowledged versions lost to a power cut (level 1)."""

@@ -109,7 +109,8 @@ class WalWriter:
         fs.make_dirs(directory)
         end_file = EndFile.open(fs, directory)
         before = end_file.read()
-        promised = before.version if level == 2 else before.synced
+        # What was acknowledged under level 1 is not promised, whatever the level is now; under 2 both are the same.
+        promised = before.synced
         tail, file, cut = _recover(directory, fs, vgroup_id, None if before is NO_END else promised)
         if tail.version < promised:
             if file is not None:
@@ -402,6 +403,18 @@ class WalWriter:
                 self._synced = max(self._synced, version)
                 self._last_sync = self._clock.monotonic()
                 self._publish()
+
+    def set_level(self, level: int) -> None:
+        """Acknowledges at another level from the next record on; with 2, all before it is durable on return, too.
+
+        Raises StorageError if that can't be; then the log has failed.
+        """
+        with self._condition:
+            while self._leading:  # the group that is being written is acknowledged as it was begun
+                self._condition.wait()
+            self._level = level
+        if level == 2:
+            self.sync()
 
     def sync_if_due(self, period_s: float) -> None:
         """Syncs when something is unsynced and the last sync is at least `period_s` ago."""
