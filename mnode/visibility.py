@@ -1,5 +1,5 @@
 """Which rows of system tables somebody sees who is no admin: those on what that one may use. A table that isn't listed
-here is an admin's.
+here is an admin's; those of ADMINS are so for good.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ OF_USERS = {
     "ins_users": "name", "ins_user_privileges": "user_name", "perf_connections": "user", "perf_queries": "user"}
 #: Those that tell of all streams at once.
 OF_READERS_OF_ALL: Collection[str] = frozenset({"ins_stream_workers"})
+ADMINS: Collection[str] = frozenset({"ins_orphans"})
 
 
 class Objects(Names, Protocol):
