@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Actor = Literal["user", "operator", "developer"]
 
@@ -96,6 +96,17 @@ class UnauthenticatedError(PenstockError):
     """Nobody is known by this user and password, or by this token."""
 
     default_code = 0x0357
+
+
+class LoginDelayedError(PenstockError):
+    """Too many logins by this user, or from this address, were wrong or are under way; this one was not looked at."""
+
+    retry = True
+    default_code = 0x0357
+
+    def __init__(self, message: str, *, retry_after_s: float = 1.0, **more: Any) -> None:
+        super().__init__(message, **more)
+        self.retry_after_s = retry_after_s
 
 
 class PermissionDeniedError(PenstockError):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from penstock.common.admission import ConnectionBounds
 from penstock.common.config import Config
-from penstock.common.errors import UnauthenticatedError
+from penstock.common.errors import LoginDelayedError, UnauthenticatedError
 from penstock.mnode.http_door import Answer, HttpBounds, HttpDoor, Page, Place, Request
 from penstock.mnode.logins import Logins, UsersView, tls_for_clients
 from penstock.mnode.overview import Overview
@@ -66,7 +66,9 @@ class _ForUsers:
 
     def answer(self, request: Request) -> Answer:
         try:
-            identity = self.logins.authorize(request.headers.get("authorization"))
+            identity = self.logins.authorize(request.headers.get("authorization"), request.address)
+        except LoginDelayedError as error:
+            return Answer(HTTPStatus.TOO_MANY_REQUESTS, f"{error}\n".encode())
         except UnauthenticatedError as error:
             return Answer(HTTPStatus.UNAUTHORIZED, f"{error}\n".encode(), headers=CHALLENGE)
         request.logged_in()

@@ -7,18 +7,21 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
+import math
 import threading
 from collections.abc import Callable, Collection
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
-from penstock.common.errors import ConfigError, UnauthenticatedError
+from penstock.common.errors import ConfigError, LoginDelayedError, UnauthenticatedError
 from penstock.common.logging import logger
 from penstock.common.passwords import SALT_BYTES, PasswordHash
 from penstock.common.tls import Tls, tls_of
 from penstock.mnode.catalog import UserRecord
+from penstock.mnode.login_gate import LoginGate
 from penstock.mnode.roles import OWNER, Identity
 
 _log = logger(__name__)
@@ -82,24 +85,30 @@ class Logins:
         #: keyed digests of passwords that were right, so that only the first request of a client pays for scrypt
         self._recent: dict[str, tuple[PasswordHash, bytes]] = {}
         self._key = random_bytes(32)
-        self._turns = threading.BoundedSemaphore(_HASHES_AT_ONCE)
+        self._gate = LoginGate()
+        #: whether a password fits a user's hash, for those that are being tried
+        self._under_way: dict[tuple[str, bytes, PasswordHash], Future[bool]] = {}
+        self._turns, self._turns_of_known = (threading.BoundedSemaphore(_HASHES_AT_ONCE) for _ in range(2))
 
-    def authorize(self, header: str | None) -> Identity:
-        """Returns who sent this Authorization header: `Basic ...` or `Bearer ...`. Raises UnauthenticatedError."""
+    def authorize(self, header: str | None, address: str = "") -> Identity:
+        """Returns who sent this Authorization header, `Basic ...` or `Bearer ...`, from `address`.
+
+        Raises UnauthenticatedError or LoginDelayedError.
+        """
         if self._lets_everybody_in():
             return OWNER
         scheme, _, credentials = (header or "").strip().partition(" ")
         if scheme.lower() == "bearer":
             return self.identify(credentials.strip())
         if scheme.lower() == "basic":
-            return self.check(*read_basic(credentials))
+            return self.check(*read_basic(credentials), address)
         self._check_users()
         raise UnauthenticatedError("user and password or a token are needed",
                                    hint="send Authorization: Basic or Bearer")
 
-    def login(self, user: str, password: str) -> Token:
-        """Returns a new token. Raises UnauthenticatedError; who waits for others' logins waits some 100 ms for each."""
-        identity = self.check(user, password)
+    def login(self, user: str, password: str, address: str = "") -> Token:
+        """Returns a new token. Raises UnauthenticatedError or LoginDelayedError."""
+        identity = self.check(user, password, address)
         record = self._users.user(identity.name)
         return self._new_token(identity.name, record.password if record is not None else None)
 
@@ -134,8 +143,11 @@ class Logins:
             raise UnauthenticatedError("this token is not valid any more", hint="log in again")
         return _identity(user)
 
-    def check(self, user: str, password: str) -> Identity:
-        """Returns who has this user and password. Raises UnauthenticatedError."""
+    def check(self, user: str, password: str, address: str = "") -> Identity:
+        """Returns who has this user and password. Raises UnauthenticatedError or LoginDelayedError.
+
+        The latter depends on what `address` has tried before, but never on whether there is such a user.
+        """
         if self._lets_everybody_in():
             return OWNER
         self._check_users()
@@ -143,8 +155,7 @@ class Logins:
         digest = hmac.digest(self._key, password.encode(), "sha256")
         if record is not None and self._was_right(record, digest):
             return _identity(record)
-        with self._turns:
-            fits = (record.password if record is not None else _NOBODY).fits(password)
+        fits = self._try(user, password, digest, address, record.password if record is not None else _NOBODY)
         if record is None or not fits:
             _refuse(record)
         with self._lock:
@@ -164,6 +175,31 @@ class Logins:
         raise UnauthenticatedError(
             "there are no users yet, so nobody can log in", hint="who runs the engine makes the first one, at its "
             "prompt or its socket: CREATE USER name PASS '...' ROLE admin")
+
+    def _try(self, user: str, password: str, digest: bytes, address: str, kept: PasswordHash) -> bool:
+        """Tells whether the password fits; who tries the same one meanwhile gets the same answer."""
+        who, trial = (hmac.digest(self._key, user.encode(), "sha256"), address), (user, digest, kept)
+        with self._lock:
+            same = self._under_way.get(trial)
+            if same is None:
+                wait_s = self._gate.enter(who, self._clock.monotonic())
+                if wait_s:
+                    raise LoginDelayedError("too many logins of this user or from there were wrong, or are under way",
+                                            retry_after_s=wait_s, hint=f"try again in {math.ceil(wait_s)} s")
+                mine = self._under_way[trial] = Future()
+                turns = self._turns_of_known if self._gate.has_been_here(who) else self._turns
+        if same is not None:
+            return same.result()
+        fits = False
+        try:
+            with turns:
+                fits = kept.fits(password)
+        finally:
+            with self._lock:
+                self._gate.leave(who, fits, self._clock.monotonic())
+                del self._under_way[trial]
+            mine.set_result(fits)
+        return fits
 
     def _was_right(self, record: UserRecord, digest: bytes) -> bool:
         with self._lock:

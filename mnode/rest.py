@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ _CREATE_DATABASE = re.compile(
     re.IGNORECASE | re.DOTALL)
 _STATUSES: tuple[tuple[type[PenstockError], HTTPStatus], ...] = (
     (errors.UnauthenticatedError, HTTPStatus.UNAUTHORIZED),
+    (errors.LoginDelayedError, HTTPStatus.TOO_MANY_REQUESTS),
     (errors.PermissionDeniedError, HTTPStatus.FORBIDDEN),
     (errors.NotFoundError, HTTPStatus.NOT_FOUND),
     (errors.AlreadyExistsError, HTTPStatus.CONFLICT),
@@ -74,8 +76,10 @@ class _Call:
             return self.make(request)
         except PenstockError as error:
             status = status_of(error)
-            challenge = CHALLENGE if status == HTTPStatus.UNAUTHORIZED else {}
-            return _failure(status, error.code or _NO_CODE, str(error), challenge)
+            headers = CHALLENGE if status == HTTPStatus.UNAUTHORIZED else {}
+            if isinstance(error, errors.LoginDelayedError):
+                headers = {"Retry-After": str(math.ceil(error.retry_after_s))}
+            return _failure(status, error.code or _NO_CODE, str(error), headers)
         except RequestError as error:
             return _failure(error.status, _NO_CODE, error.text, {})
 
@@ -147,12 +151,12 @@ class Rest:
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "basic":
             raise UnauthenticatedError("user and password are needed", hint="send Authorization: Basic")
-        token = self._logins.login(*read_basic(credentials.strip()))
+        token = self._logins.login(*read_basic(credentials.strip()), request.address)
         request.logged_in()
         return _document_answer(HTTPStatus.OK, {"code": 0, "token": token.text, "lifetime_s": token.lifetime_s})
 
     def _session(self, request: Request, database: str | None) -> SessionState:
-        identity = self._logins.authorize(request.headers.get("authorization"))
+        identity = self._logins.authorize(request.headers.get("authorization"), request.address)
         request.logged_in()
         return SessionState(self._time_zone, database, identity)
 

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import base64
 import itertools
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from asking import least_role
 from embedded import Embedded
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import (
     AlreadyExistsError,
     ConfigError,
     InvalidStatementError,
+    LoginDelayedError,
     NotFoundError,
     PenstockError,
     PermissionDeniedError,
@@ -25,6 +30,7 @@ from penstock.common.errors import (
 from penstock.common.passwords import PasswordHash, hash_password
 from penstock.mnode import logins as logins_module
 from penstock.mnode.catalog import UserRecord
+from penstock.mnode.login_gate import LoginGate
 from penstock.mnode.logins import Logins, check_host, is_loopback
 from penstock.mnode.roles import OWNER, Identity
 from penstock.sql.parser import parse_one
@@ -315,3 +321,68 @@ def test_settings_of_spark_that_are_secret_are_not_shown(tmp_path: Path) -> None
     assert shown["spark.hadoop.fs.s3a.secret.key"] == "***"
     assert shown["spark.app.name"] == "here"
     assert shown["tokenLifetime"] == "1d"
+
+
+# --- wrong ones ------------------------------------------------------------------------------------------------------
+
+TRIES = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2), st.sampled_from(["right", "wrong", "ends", "wait"])),
+                 max_size=80)
+
+
+@given(TRIES)
+def test_tries_are_bounded_and_wrong_ones_have_to_wait(tries: list[tuple[int, int, str]]) -> None:
+    """Few are under way at once; who was wrong three times in a row waits, and longer each time, up to a minute."""
+    gate, now = LoginGate(), 0.0
+    under_way: list[tuple[tuple[bytes, str], bool]] = []
+    wrong: dict[tuple[bytes, str], int] = {}
+    for user, place, act in tries:
+        who = bytes([user]), str(place)
+        if act == "wait":
+            now += 100.0
+        elif act == "ends":
+            if under_way:
+                ended, fits = under_way.pop(0)
+                wrong[ended] = 0 if fits else wrong.get(ended, 0) + 1
+                gate.leave(ended, fits, now)
+                if wrong[ended] >= 3:
+                    assert 0 < gate.enter(ended, now) <= 60
+        elif not gate.enter(who, now):
+            under_way.append((who, act == "right"))
+        assert all(sum(one == key for key, _ in under_way) <= 2 for one, _ in under_way)
+    while under_way:
+        gate.leave(*under_way.pop(), now)
+    assert gate.enter((b"new", "elsewhere"), now) == 0
+
+
+def test_many_wrong_logins_keep_no_right_one_waiting(
+    logins: Logins, users: KnownUsers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While wrong ones of a user are under way more are refused at once; others are tried, and the same ones once."""
+    users.add("bob", "battery staple", "read")
+    hold, tried = threading.Event(), counted_hashes(monkeypatch)
+    fits = PasswordHash.fits
+
+    def held(self: PasswordHash, password: str) -> bool:
+        return fits(self, password) if password != "battery staple" else hold.wait(60) and fits(self, password)
+
+    monkeypatch.setattr(PasswordHash, "fits", held)
+
+    def attack(number: int) -> str:
+        try:
+            logins.check("ada", f"guess {number}", "10.0.0.9")
+        except (LoginDelayedError, UnauthenticatedError) as error:
+            return type(error).__name__
+        return "in"
+
+    with ThreadPoolExecutor(40) as pool:
+        same = [pool.submit(logins.check, "bob", "battery staple", "10.0.0.9") for _ in range(5)]
+        answers = list(pool.map(attack, range(30)))
+        assert logins.check("ada", "correct horse", "10.0.0.1") == Identity("ada", "admin")
+        hold.set()
+        assert {future.result().name for future in same} == {"bob"}
+    assert set(answers) == {"LoginDelayedError", "UnauthenticatedError"}
+    assert len(tried) < 10
+    with pytest.raises(LoginDelayedError) as caught:
+        logins.check("ada", "correct horse!", "10.0.0.9")
+    assert caught.value.retry
+    assert logins.check("ada", "correct horse", "10.0.0.9").name == "ada", "what was right before costs nothing"

@@ -16,6 +16,7 @@ _TEXT_MAX = 1000
 
 _CODES: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (errors.UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
+    (errors.LoginDelayedError, grpc.StatusCode.UNAVAILABLE),
     (errors.PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
     (errors.CancelledError, grpc.StatusCode.CANCELLED),
     (errors.NotFoundError, grpc.StatusCode.NOT_FOUND),

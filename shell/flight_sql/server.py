@@ -19,7 +19,7 @@ from penstock.common.admission import ConnectionBounds
 from penstock.common.clock import Clock
 from penstock.common.errors import CancelledError, InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
-from penstock.common.port_guard import PortGuard
+from penstock.common.port_guard import PortGuard, read_peer
 from penstock.mnode.logins import Logins, read_basic
 from penstock.mnode.roles import OWNER, Identity
 from penstock.shell.flight_sql import messages
@@ -138,7 +138,7 @@ class _Calls:
         if _is_owner(context):
             token = self._logins.login_owner()
         else:
-            token = self._logins.login(user, password)
+            token = self._logins.login(user, password, _address(context))
             self.guard.logged_in(context.peer())
         context.send_initial_metadata([(_AUTHORIZATION, f"Bearer {token.text}")])
         yield make("HandshakeResponse").SerializeToString()
@@ -192,7 +192,7 @@ class _Calls:
         header = _header(context)
         if _is_owner(context):
             return context.peer(), OWNER
-        identity = self._logins.authorize(header)
+        identity = self._logins.authorize(header, _address(context))
         if not _by_socket(context):
             self.guard.logged_in(context.peer())
         scheme, _, token = (header or "").partition(" ")
@@ -206,6 +206,11 @@ def _by_socket(context: Any) -> bool:
 def _is_owner(context: Any) -> bool:
     """Tells whether somebody came by the socket and doesn't want to be one of the users."""
     return _by_socket(context) and _header(context) is None
+
+
+def _address(context: Any) -> str:
+    peer = read_peer(context.peer())
+    return "" if peer is None else peer[0]
 
 
 def _header(context: Any) -> str | None:
