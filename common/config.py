@@ -100,9 +100,15 @@ class Config:
     tls_certificate: str = field(metadata=_key("server", "text", or_empty=True))
     tls_key: str = field(metadata=_key("server", "text", or_empty=True))
 
+    query_timeout: float = field(metadata=_key("queries", "duration", 0.001, 365 * DAY, or_zero=True))
     query_memory: str = field(metadata=_key("queries", "memory"))
     query_threads: int = field(metadata=_key("queries", "integer", 1, 1024, or_zero=True))
     spill_max: int = field(metadata=_key("queries", "size", MIB, PIB))
+    queries_max: int = field(metadata=_key("queries", "integer", 1, 10_000))
+    queries_waiting_max: int = field(metadata=_key("queries", "integer", 0, 10_000))
+    query_wait: float = field(metadata=_key("queries", "duration", 0, HOUR))
+    result_rows_max: int = field(metadata=_key("queries", "integer", 1, 1_000_000_000_000, or_zero=True))
+    result_size_max: int = field(metadata=_key("queries", "size", KIB, 16 * TIB, or_zero=True))
 
     wal_segment_size: int = field(metadata=_key("wal", "size", 64 * KIB, 4 * GIB))
     wal_poll_interval: float = field(metadata=_key("wal", "duration", 0.0001, 1))

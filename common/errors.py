@@ -116,7 +116,17 @@ class PermissionDeniedError(PenstockError):
 
 
 class CancelledError(PenstockError):
-    """Whoever asked no longer wants the answer, or is gone."""
+    """Whoever asked no longer wants the answer, or is gone, or somebody has ended the statement."""
+
+
+class LimitExceededError(PenstockError):
+    """A statement went beyond a bound of time, rows or bytes; the message names the key that sets it."""
+
+
+class BusyError(PenstockError):
+    """More is asked at once than is allowed; the same a little later may be answered."""
+
+    retry = True
 
 
 class ConfigError(PenstockError):

@@ -22,7 +22,7 @@ from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.memory import available_bytes, measure_tree
 from penstock.common.paths import DataPaths
-from penstock.mnode.activity import Activity
+from penstock.mnode.activity import Activity, OnCancel, Running
 from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups, backup_key
 from penstock.mnode.catalog import Catalog
@@ -50,7 +50,7 @@ from penstock.mnode.lookup import require_database
 from penstock.mnode.outside_tables import OutsideTables
 from penstock.mnode.overview import Overview, overview
 from penstock.mnode.queries import Queries
-from penstock.mnode.query import OpenQuery
+from penstock.mnode.query import UNLIMITED, OpenQuery, ResultLimits
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.replacements import Replacements
 from penstock.mnode.rest import Rest
@@ -60,7 +60,7 @@ from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
 from penstock.mnode.session import Result, SessionState, text_result
-from penstock.mnode.settings import functions_directory, query_bounds
+from penstock.mnode.settings import admission_bounds, functions_directory, query_bounds, result_limits
 from penstock.mnode.show import Shower
 from penstock.mnode.splitting import Splitting
 from penstock.mnode.storage import Storage
@@ -108,6 +108,7 @@ from penstock.sql.statements import (
     FlushDatabase,
     Grant,
     Insert,
+    KillQuery,
     NoteTime,
     PauseIngest,
     PauseStream,
@@ -188,7 +189,7 @@ class Engine:
         self._closed = False
         #: what writes, or copies rows, passes it; it is closed while tables change their vnodes
         self._gate = Gate()
-        self.activity = Activity(self.clock)
+        self.activity = Activity(self.clock, config.query_timeout)
         with ExitStack() as undo:
             self._lock = lock_data_directory(self.paths)
             undo.callback(self._lock.release)
@@ -277,13 +278,14 @@ class Engine:
         self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime,
                              self.config.trust_loopback)
         self._queries = Queries(
-            catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), directory, self.paths,
-            query_bounds(self.config, self.paths, available_bytes()))
+            catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), self.activity, directory,
+            self.paths, query_bounds(self.config, self.paths, available_bytes()), admission_bounds(self.config))
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
         self._inserts = Inserts(catalog, storage, self._children, clock, self._queries.run,
                               self._surroundings.pool("penstock-insert", 4))
-        self._deletes = Deletes(catalog, storage, self._queries.plan, self._queries.run)
+        # Not for its turn: statements that change tables would wait for it.
+        self._deletes = Deletes(catalog, storage, self._queries.plan, partial(self._queries.run, waits=False))
         self._ddl = Ddl(
             catalog, storage, self._children, clock, drop_stream=self._streams.drop_record,
             schema_changed=self._views.schema_changed, children_changed=self._views.children_changed)
@@ -300,11 +302,16 @@ class Engine:
         """
         return self.execute_parsed(parse_one(text), text, state)
 
-    def execute_parsed(self, statement: Statement, text: str, state: SessionState) -> Result:
-        """Does what `execute` does, with a statement that has been read from `text` already."""
+    def execute_parsed(
+        self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None = None
+    ) -> Result:
+        """Does what `execute` does, with a statement that has been read from `text` already.
+
+        `on_cancel` is told how to end it when nobody waits for the answer any more.
+        """
         self._check_open()
         require(state.identity, statement, state.database, self.catalog)
-        with self._listed(state, without_password(statement, text)):
+        with self._listed(state, without_password(statement, text), on_cancel):
             return self._execute(statement, text, state)
 
     def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
@@ -314,19 +321,32 @@ class Engine:
         return self._queries.plan(query, state.freeze(self.clock.now_ms())).columns
 
     @contextmanager
-    def open_query(self, query: Query, text: str, state: SessionState) -> Iterator[OpenQuery]:
-        """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block."""
+    def open_query(
+        self, query: Query, text: str, state: SessionState, on_cancel: OnCancel | None = None
+    ) -> Iterator[OpenQuery]:
+        """Gives a query whose rows can be taken batch by batch, and cancelled, inside of a `with` block.
+
+        `on_cancel`: as in `execute_parsed`.
+        """
         self._check_open()
         require(state.identity, query, state.database, self.catalog)
-        with (self._listed(state, text),
-              self._queries.open(query, state.freeze(self.clock.now_ms())) as opened):
+        with (self._listed(state, text, on_cancel),
+              self._queries.open(query, state.freeze(self.clock.now_ms()), self._limits(state)) as opened):
             yield opened
+
+    def _limits(self, state: SessionState) -> ResultLimits:
+        """Returns how much the result of a query may have; admins set it for the others."""
+        return UNLIMITED if state.identity.role == "admin" else result_limits(self.config)
 
     def _execute(self, statement: Statement, text: str, state: SessionState) -> Result:
         session = state.freeze(self.clock.now_ms())
         match statement:
             case Select() | SetOperation():
-                return self._queries.run(statement, session)
+                return self._queries.run(statement, session, self._limits(state))
+            case KillQuery():
+                self.activity.kill(
+                    statement.number, state.identity.name, of_anybody=state.identity.role == "admin")
+                return Result()
             case Show():
                 return self._show.show(statement, session)
             case Describe():
@@ -509,6 +529,7 @@ class Engine:
             if self._closed:
                 return
             self._closed = True
+        self.activity.close()
         self._undo.close()
 
     def maintain(self) -> None:
@@ -532,9 +553,11 @@ class Engine:
         if identity.role != "admin":
             require_needs(identity, wanted, what)
 
-    def _listed(self, state: SessionState, text: str) -> AbstractContextManager[None]:
+    def _listed(
+        self, state: SessionState, text: str, on_cancel: OnCancel | None = None
+    ) -> AbstractContextManager[Running]:
         """Lists what a session executes while it runs."""
-        return self.activity.statement(state.connection_id, text, state.identity.name)
+        return self.activity.statement(state.connection_id, text, state.identity.name, on_cancel)
 
     def _explain(self, statement: Explain, session: Session) -> Result:
         if isinstance(statement.statement, CreateStream):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from penstock.common.clock import Clock
 from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import AlreadyExistsError, StorageError
 from penstock.common.paths import DataPaths
+from penstock.mnode.activity import Activity
+from penstock.mnode.admission import Admission, AdmissionBounds
 from penstock.mnode.catalog import Catalog
-from penstock.mnode.query import OpenQuery, run_query
+from penstock.mnode.query import UNLIMITED, OpenQuery, ResultLimits
 from penstock.mnode.scan import Scans
 from penstock.mnode.session import Result, text_result
 from penstock.planner.plan import BatchPlan, render_tree
@@ -26,12 +30,17 @@ class Queries:
     """Executes queries; safe for many threads."""
 
     def __init__(
-        self, catalog: Catalog, scans: Scans, functions_directory: Path, paths: DataPaths, bounds: DuckdbBounds
+        self, catalog: Catalog, scans: Scans, activity: Activity, functions_directory: Path, paths: DataPaths,
+        bounds: DuckdbBounds, admission: AdmissionBounds,
     ) -> None:
         """`functions_directory` is where users' functions are, `paths` the data directory."""
         self._catalog = catalog
         self._functions_directory = functions_directory
         self._scans = scans
+        self._activity = activity
+        self._admission = Admission(admission)
+        # So that what goes on can be looked at while all places are taken.
+        self._system_admission = Admission(admission)
         self._open_duckdb = partial(closed_duckdb, bounds, (paths.vnodes,))
         self._connection = self._open_duckdb()
 
@@ -43,32 +52,44 @@ class Queries:
         """Returns the plan of a query. Raises what `plan_query` raises."""
         return plan_query(query, self._catalog, session)
 
-    def run(self, query: Query, session: Session) -> Result:
-        """Returns the rows of a query; with `>> file` they go into a new CSV file instead."""
-        plan = self.plan(query, session)
-        table = self._rows(plan, session)
+    def run(
+        self, query: Query, session: Session, limits: ResultLimits = UNLIMITED, *, waits: bool = True
+    ) -> Result:
+        """Returns the rows of a query; with `>> file` they go into a new CSV file instead. See `open`."""
+        if query.into_file is not None:
+            limits = UNLIMITED
+        with self.open(query, session, limits, waits=waits) as opened:
+            table = opened.table()
         if query.into_file is not None:
             _write_csv(table, Path(query.into_file).expanduser())
             return Result(affected=table.num_rows)
-        return Result(plan.columns, table, table.num_rows)
+        return Result(opened.columns, table, table.num_rows)
 
-    def _rows(self, plan: BatchPlan, session: Session) -> pa.Table:
-        return run_query(
-            plan, self._scans.seen_by(session), self._connection, self._functions_directory, self._open_duckdb)
+    @contextmanager
+    def open(
+        self, query: Query, session: Session, limits: ResultLimits = UNLIMITED, *, waits: bool = True
+    ) -> Iterator[OpenQuery]:
+        """Gives a query that is about to run, to take its rows batch by batch.
 
-    def open(self, query: Query, session: Session) -> OpenQuery:
-        """Returns a query that is about to run, to take its rows batch by batch, and to be closed."""
-        return OpenQuery(
-            self.plan(query, session), self._scans.seen_by(session), self._connection, self._functions_directory,
-            self._open_duckdb)
+        It is ended with the statement that the calling thread executes. `waits`: until one of those ends that run, if
+        there are too many. Raises BusyError.
+        """
+        plan = self.plan(query, session)
+        running = self._activity.current()
+        running.check()
+        system = all(scan.table.kind == "system" for scan in plan.scans)
+        place = (self._system_admission if system else self._admission).place(running) if waits else nullcontext()
+        with place, OpenQuery(plan, self._scans.seen_by(session), self._connection, self._functions_directory,
+                              self._open_duckdb, running, limits) as opened:
+            yield opened
 
     def explain(self, query: Query, session: Session, clock: Clock, *, analyze: bool) -> Result:
         """Returns the plan as a text tree; `analyze` also runs the query and adds rows and time."""
-        plan = self.plan(query, session)
-        lines = render_tree(plan.tree)
+        lines = render_tree(self.plan(query, session).tree)
         if analyze:
             start = clock.monotonic()
-            rows = self._rows(plan, session).num_rows
+            with self.open(query, session) as opened:
+                rows = opened.table().num_rows
             lines.append(f"Result: rows={rows}, time={(clock.monotonic() - start) * 1000:.3f}ms")
         return text_result("Query Plan", lines)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -14,10 +15,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.clock import SystemClock
-from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError, UnavailableError
+from penstock.common.errors import (
+    InternalError,
+    InvalidValueError,
+    LimitExceededError,
+    PenstockError,
+    UnavailableError,
+)
+from penstock.common.quantities import size_text
+from penstock.mnode.activity import Running
 from penstock.planner.plan import BatchPlan, ResultColumn, Scan
 from penstock.sql.types import Kind
 from penstock.tasks.user_functions import UserFunctions
+
+_ROWS = 65_536
 
 OpenDuckdb = Callable[[], duckdb.DuckDBPyConnection]
 """Opens a DuckDB of one's own."""
@@ -46,11 +57,22 @@ class ScanProvider(Protocol):
 
 def run_query(
     plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection,
-    functions_directory: Path = Path("udf"), open_duckdb: OpenDuckdb = duckdb.connect,
+    functions_directory: Path = Path("udf"),
 ) -> pa.Table:
     """Runs a plan and returns its rows; see `OpenQuery`."""
-    with OpenQuery(plan, provider, connection, functions_directory, open_duckdb) as query:
+    with OpenQuery(plan, provider, connection, functions_directory) as query:
         return query.table()
+
+
+@dataclass(frozen=True, slots=True)
+class ResultLimits:
+    """How much a result may have; 0 is unlimited."""
+
+    rows: int = 0
+    nbytes: int = 0
+
+
+UNLIMITED = ResultLimits()
 
 
 class OpenQuery:
@@ -61,14 +83,16 @@ class OpenQuery:
 
     def __init__(
         self, plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection, functions_directory: Path,
-        open_duckdb: OpenDuckdb = duckdb.connect,
+        open_duckdb: OpenDuckdb = duckdb.connect, running: Running | None = None, limits: ResultLimits = UNLIMITED,
     ) -> None:
         """A plan with users' functions, whose code is in `functions_directory` or on the Python path, gets a DuckDB
-        of its own, by `open_duckdb`, instead of a cursor of `connection`.
+        of its own, by `open_duckdb`, instead of a cursor of `connection`. `running` is the statement that it is part
+        of: what ends that ends it.
         """
         self.columns = plan.columns
+        self._limits = limits
+        self._running = running or Running()
         self._functions: UserFunctions | None = None
-        self._cancelled = False
         self._closed = False
         self._lock = threading.Lock()
         self._registered: list[str] = []
@@ -79,8 +103,19 @@ class OpenQuery:
             self._functions.register(self._cursor)
         else:
             self._cursor = connection.cursor()
+        try:
+            self._running.hold(self._interrupt)
+            self._prepare(plan, provider)
+        except BaseException:
+            self.close()
+            raise
+
+    def _prepare(self, plan: BatchPlan, provider: ScanProvider) -> None:
         # Kept until the query is done, and with it the files and snapshots that it reads.
-        self._scanned = [(scan.name, provider.relation(scan)) for scan in plan.scans]
+        self._scanned = []
+        for scan in plan.scans:
+            self._scanned.append((scan.name, provider.relation(scan)))
+            self._running.check()
         relations = ", ".join(f"{name} AS ({rows.sql})" for name, rows in self._scanned)
         # A plan's own CTEs refer to its scans: both lists become one.
         self._sql = f"WITH {relations}, {plan.sql.removeprefix('WITH ')}" if relations else plan.sql
@@ -94,27 +129,33 @@ class OpenQuery:
 
     def table(self) -> pa.Table:
         """Runs the query and returns all rows."""
+        if self._limits != UNLIMITED:
+            batches = list(self.batches(_ROWS))
+            return pa.Table.from_batches(batches, self._schema())
         with self._translated():
+            self._running.check()
             return typed(self._cursor.sql(self._sql).to_arrow_table(), self.columns)
 
     def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
         """Runs the query and yields its rows, `rows_max` at a time, as fast as they are taken."""
+        rows, nbytes = 0, 0
         with self._translated():
-            self._check_wanted()
+            self._running.check()
             self._reader = self._cursor.sql(self._sql).to_arrow_reader(rows_max)
             for batch in self._reader:
-                self._check_wanted()
-                yield from typed(pa.Table.from_batches([batch]), self.columns).to_batches()
+                self._running.check()
+                found = typed(pa.Table.from_batches([batch]), self.columns)
+                rows, nbytes = rows + found.num_rows, nbytes + found.nbytes
+                self._check_limits(rows, nbytes)
+                yield from found.to_batches()
 
     def cancel(self) -> None:
         """Ends the query, which raises CancelledError; any thread may call it, at any time."""
-        with self._lock:
-            self._cancelled = True
-            if not self._closed:
-                self._cursor.interrupt()
+        self._running.cancel()
 
     def close(self) -> None:
         """Lets go of the rows."""
+        self._running.let_go(self._interrupt)
         with self._lock:
             self._closed = True
             if self._reader is not None:
@@ -122,6 +163,7 @@ class OpenQuery:
             for name in self._registered:
                 self._cursor.unregister(name)
             self._cursor.close()
+        self._scanned = []
 
     def __enter__(self) -> OpenQuery:
         return self
@@ -131,16 +173,29 @@ class OpenQuery:
     ) -> None:
         self.close()
 
-    def _check_wanted(self) -> None:
-        if self._cancelled:
-            raise CancelledError("the query was cancelled")
+    def _interrupt(self) -> None:
+        with self._lock:
+            if not self._closed:
+                self._cursor.interrupt()
+
+    def _check_limits(self, rows: int, nbytes: int) -> None:
+        if self._limits.rows and rows > self._limits.rows:
+            raise LimitExceededError(f"the result has more than {self._limits.rows} rows",
+                                     hint="add a LIMIT; resultRowsMax says how many there may be")
+        if self._limits.nbytes and nbytes > self._limits.nbytes:
+            raise LimitExceededError(f"the result has more than {size_text(self._limits.nbytes)}",
+                                     hint="add a LIMIT or take fewer columns; resultSizeMax says how much there may be")
+
+    def _schema(self) -> pa.Schema:
+        return pa.schema([(column.name, pa.null() if column.type.kind is Kind.NULL else column.type.arrow())
+                          for column in self.columns])
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
         try:
             yield
         except (duckdb.Error, pa.ArrowException, OSError) as error:
-            self._check_wanted()
+            self._running.check()
             failure = self._functions.failure if self._functions is not None else None
             # What DuckDB says of an exception in a function is less than is known of it.
             raise failure or _translated(error) from error
@@ -177,5 +232,5 @@ def _translated(error: Exception) -> PenstockError:
         return InvalidValueError(f"a value in the query is not possible: {text}")
     if kind.endswith("Out of Memory"):
         return UnavailableError(f"the query needs more memory than there is: {text}",
-                                hint="narrow the time range or raise the engine's memory limit")
+                                hint="narrow the time range, or raise queryMemory or spillMax")
     return InternalError(f"the planned query failed: {text or kind}")

@@ -27,6 +27,7 @@ from penstock.sql.statements import (
     Insert,
     InsertTarget,
     JoinSource,
+    KillQuery,
     Name,
     NoteTime,
     OutsideSource,
@@ -138,6 +139,8 @@ def needs(statement: Statement, database: str | None, names: Names) -> Iterator[
             return iter([Need(GrantObject("table", None, statement.database), "write")])
         case UseDatabase():
             return finder.of_database(statement.name)
+        case KillQuery():
+            return iter(())  # whose statement it ends is known when that is found
         case Describe():
             return finder.of_table(statement.name, None)
         case AnalyzeStream():

@@ -9,6 +9,8 @@ from penstock.common.closed_duckdb import DuckdbBounds
 from penstock.common.config import Config
 from penstock.common.memory import limit_bytes
 from penstock.common.paths import DataPaths
+from penstock.mnode.admission import AdmissionBounds
+from penstock.mnode.query import ResultLimits
 from penstock.planner.stream import OnError, TimeClock
 from penstock.planner.stream_planner import StreamDefaults
 from penstock.planner.stream_time import TimeDefaults
@@ -47,6 +49,16 @@ def query_bounds(config: Config, paths: DataPaths, available: int) -> DuckdbBoun
     """Returns what queries may take of a machine with so many bytes of memory `available`."""
     return DuckdbBounds(limit_bytes(config.query_memory, available), config.query_threads, paths.spill,
                         config.spill_max)
+
+
+def admission_bounds(config: Config) -> AdmissionBounds:
+    """Returns how many queries run and wait."""
+    return AdmissionBounds(config.queries_max, config.queries_waiting_max, config.query_wait)
+
+
+def result_limits(config: Config) -> ResultLimits:
+    """Returns how much results may have of those who aren't admins."""
+    return ResultLimits(config.result_rows_max, config.result_size_max)
 
 
 def stream_defaults(config: Config) -> StreamDefaults:

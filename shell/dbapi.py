@@ -101,6 +101,8 @@ _CATEGORIES: tuple[tuple[type[errors.PenstockError], type[Error]], ...] = (
     (errors.ConfigError, ProgrammingError),
     (errors.UnauthenticatedError, OperationalError),
     (errors.CancelledError, OperationalError),
+    (errors.LimitExceededError, OperationalError),
+    (errors.BusyError, OperationalError),
     (errors.DataDirectoryInUseError, OperationalError),
     (errors.StorageError, OperationalError),
     (errors.CorruptionError, OperationalError),

@@ -1,10 +1,14 @@
-"""Parses SHOW and DESCRIBE."""
+"""Parses SHOW, DESCRIBE and KILL QUERY."""
 
 from __future__ import annotations
 
+import re
+
+from penstock.common.errors import SqlSyntaxError
 from penstock.sql.cursor import Cursor
 from penstock.sql.lexer import TokenKind
-from penstock.sql.statements import Describe, Name, Show, Statement
+from penstock.sql.literals import position
+from penstock.sql.statements import Describe, KillQuery, Name, Show, Statement
 
 # Plain forms: `SHOW <words>`.
 _PLAIN = (
@@ -50,6 +54,16 @@ def parse_show(cursor: Cursor) -> Statement:
     if cursor.take("VNODES"):
         return _parse_vnodes(cursor)
     return _parse_of_database(cursor)
+
+
+def parse_kill_query(cursor: Cursor) -> Statement:
+    """Parses what follows KILL QUERY."""
+    at = cursor.token
+    text = cursor.string("the kill_id of SHOW QUERIES")
+    if re.fullmatch("[0-9a-fA-F]{1,15}", text) is None:
+        raise SqlSyntaxError("the kill_id of SHOW QUERIES is expected",
+                             position=position(cursor.text, at.start, at.end - at.start))
+    return KillQuery(int(text, 16))
 
 
 def _parse_show_create(cursor: Cursor) -> Statement:

@@ -31,7 +31,7 @@ from penstock.sql.parse_function import parse_create_function, parse_drop_functi
 from penstock.sql.parse_ingest import parse_create_ingest, parse_drop_ingest
 from penstock.sql.parse_insert import parse_delete, parse_insert
 from penstock.sql.parse_query import at_query, parse_query
-from penstock.sql.parse_show import parse_describe, parse_show
+from penstock.sql.parse_show import parse_describe, parse_kill_query, parse_show
 from penstock.sql.parse_stream import (
     parse_alter_stream,
     parse_analyze_stream,
@@ -155,7 +155,8 @@ _NOT_SUPPORTED = (
     *(("CREATE", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("DROP", noun) for noun in ("TOPIC", "INDEX", "VIEW", "DNODE", "MNODE", "QNODE", "TSMA")),
     *(("ALTER", noun) for noun in ("DNODE", "LOCAL", "CLUSTER", "VIEW")),
-    ("CREATE", "OR"), ("DROP", "CONSUMER"), ("KILL",), ("BALANCE",), ("COMPACT",), ("MERGE",),
+    ("CREATE", "OR"), ("DROP", "CONSUMER"), ("KILL", "CONNECTION"), ("KILL", "TRANSACTION"), ("BALANCE",), ("COMPACT",),
+    ("MERGE",),
     ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
 )
 
@@ -211,6 +212,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("REPLAY", "DLQ"): parse_replay,
     ("NOTE", "TIME"): _plain(parse_note_time),
     ("EXPLAIN",): _parse_explain,
+    ("KILL", "QUERY"): _plain(parse_kill_query),
     ("FLUSH",): _plain(parse_flush),
     ("TRIM",): _plain(parse_trim),
     ("SPLIT", "VGROUP"): _plain(parse_split_vgroup),

@@ -793,6 +793,13 @@ class Revoke(Statement):
     user: str
 
 
+@dataclass(frozen=True, slots=True)
+class KillQuery(Statement):
+    """KILL QUERY 'id'. `number`: what `kill_id` of SHOW QUERIES is the hexadecimal text of."""
+
+    number: int
+
+
 # --- connections ----------------------------------------------------------------------------------------------
 
 

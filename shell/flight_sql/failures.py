@@ -18,6 +18,8 @@ _CODES: tuple[tuple[type[PenstockError], grpc.StatusCode], ...] = (
     (errors.UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED),
     (errors.LoginDelayedError, grpc.StatusCode.UNAVAILABLE),
     (errors.PermissionDeniedError, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.LimitExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.BusyError, grpc.StatusCode.RESOURCE_EXHAUSTED),
     (errors.CancelledError, grpc.StatusCode.CANCELLED),
     (errors.NotFoundError, grpc.StatusCode.NOT_FOUND),
     (errors.AlreadyExistsError, grpc.StatusCode.ALREADY_EXISTS),

@@ -20,6 +20,7 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CancelledError, InternalError, PenstockError, UnavailableError
 from penstock.common.logging import logger
 from penstock.common.port_guard import PortGuard, read_peer
+from penstock.mnode.activity import OnCancel
 from penstock.mnode.logins import Logins, read_basic
 from penstock.mnode.roles import OWNER, Identity
 from penstock.shell.flight_sql import messages
@@ -145,23 +146,20 @@ class _Calls:
 
     def _get_flight_info(self, request: bytes, context: Any) -> bytes:
         with self._session(context) as session:
-            return bytes(self._flight_sql.info(session, read("FlightDescriptor", request)).SerializeToString())
+            info = self._flight_sql.info(session, read("FlightDescriptor", request), _canceller(context))
+            return bytes(info.SerializeToString())
 
     def _get_schema(self, request: bytes, context: Any) -> bytes:
         with self._session(context) as session:
             return bytes(self._flight_sql.schema(session, read("FlightDescriptor", request)).SerializeToString())
 
     def _do_get(self, request: bytes, context: Any) -> Iterator[bytes]:
-        def on_cancel(cancel: Callable[[], None]) -> None:
-            if not context.add_callback(cancel):
-                cancel()
-
         with self._session(context) as session:
-            yield from self._flight_sql.rows(session, read("Ticket", request), on_cancel)
+            yield from self._flight_sql.rows(session, read("Ticket", request), _canceller(context))
 
     def _do_put(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         with self._session(context) as session:
-            for result in self._flight_sql.put(session, whole(requests, context)):
+            for result in self._flight_sql.put(session, whole(requests, context), _canceller(context)):
                 yield result.SerializeToString()
 
     def _do_action(self, request: bytes, context: Any) -> Iterator[bytes]:
@@ -211,6 +209,16 @@ def _is_owner(context: Any) -> bool:
 def _address(context: Any) -> str:
     peer = read_peer(context.peer())
     return "" if peer is None else peer[0]
+
+
+def _canceller(context: Any) -> OnCancel:
+    """Returns what has a statement ended when its call does: the client is gone then, or has its answer."""
+
+    def on_cancel(cancel: Callable[[], None]) -> None:
+        if not context.add_callback(cancel):
+            cancel()
+
+    return on_cancel
 
 
 def _header(context: Any) -> str | None:

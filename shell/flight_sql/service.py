@@ -6,7 +6,7 @@ Every other statement runs at once; if it has rows, few of them, the session hol
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -19,6 +19,7 @@ from penstock.common.errors import (
     NotSupportedError,
     PenstockError,
 )
+from penstock.mnode.activity import OnCancel
 from penstock.mnode.engine import Engine
 from penstock.mnode.session import Result
 from penstock.shell.dbapi import IngestMode, quoted_table
@@ -54,10 +55,6 @@ _INGEST_MODES: dict[tuple[int, int], IngestMode] = {
 }
 _SCHEMA, _TIME_ZONE = "schema", "time_zone"
 
-OnCancel = Callable[[Callable[[], None]], None]
-"""Takes what is to be called when nobody waits for the call's answer any more."""
-
-
 @dataclass(frozen=True, slots=True)
 class _Statement:
     """A statement to be executed: its text, with the parameters in it, and what it was read as."""
@@ -82,7 +79,7 @@ class FlightSql:
 
     # --- questions ---------------------------------------------------------------------------------------------
 
-    def info(self, session: ClientSession, descriptor: Any) -> Any:
+    def info(self, session: ClientSession, descriptor: Any, on_cancel: OnCancel) -> Any:
         """Returns the FlightInfo for a command: how its rows are fetched, or what it has changed."""
         command = unpack(_command_of(descriptor))
         told = answer(command, kind_of(command), self._engine.catalog, session.connection.session.identity.rights)
@@ -93,7 +90,7 @@ class FlightSql:
             schema = arrow_schema(self._engine.query_columns(statement.query, session.connection.session))
             return self._flight_info(
                 session, descriptor, schema, _ticket(_QUERY + new_handle() + statement.text.encode()))
-        result = self._execute(session, statement)
+        result = self._execute(session, statement, on_cancel)
         if result.table is None:
             return self._flight_info(session, descriptor, pa.schema([]), None, result.affected)
         ticket = _ticket(_HELD + session.hold(result))
@@ -129,14 +126,13 @@ class FlightSql:
         query = _Statement(text, parse_one(text)).query
         if query is None:
             raise InvalidStatementError("this ticket was not given by this server")
-        with (self._engine.open_query(query, text, session.connection.session) as opened,
+        with (self._engine.open_query(query, text, session.connection.session, on_cancel) as opened,
               session.running(handle, opened)):
-            on_cancel(opened.cancel)
             yield from frames(arrow_schema(opened.columns), opened.batches(self._rows_max), self._bytes_max)
 
     # --- changes -----------------------------------------------------------------------------------------------
 
-    def put(self, session: ClientSession, requests: Iterator[bytes]) -> Iterator[Any]:
+    def put(self, session: ClientSession, requests: Iterator[bytes], on_cancel: OnCancel) -> Iterator[Any]:
         """Performs a DoPut and yields its PutResult: statements, rows of parameters, rows to insert."""
         first = next(requests, None)
         if first is None:
@@ -144,13 +140,13 @@ class FlightSql:
         command = unpack(_command_of(read("FlightData", first).flight_descriptor))
         match kind_of(command):
             case "CommandStatementUpdate":
-                affected = self._update(session, self._to_execute(session, command))
+                affected = self._update(session, self._to_execute(session, command), on_cancel)
             case "CommandStatementIngest":
                 affected = self._ingest(session, command, chain([first], requests))
             case "CommandPreparedStatementUpdate":
                 text = session.prepared(command.prepared_statement_handle).text
                 texts = _bound(text, chain([first], requests)) if count_marks(text) else [text]
-                affected = sum(self._update(session, _read(each)) for each in texts)
+                affected = sum(self._update(session, _read(each), on_cancel) for each in texts)
             case "CommandPreparedStatementQuery":
                 prepared = session.prepared(command.prepared_statement_handle)
                 prepared.parameters = _one_row(_parameters(chain([first], requests)))
@@ -253,13 +249,14 @@ class FlightSql:
                 return _read(bind(prepared.text, prepared.parameters))
         raise NotSupportedError(f"{kind_of(command)} is not supported")
 
-    def _update(self, session: ClientSession, statement: _Statement) -> int:
+    def _update(self, session: ClientSession, statement: _Statement, on_cancel: OnCancel) -> int:
         if statement.query is not None:
             raise InvalidStatementError("a query changes nothing", hint="execute it as one, to fetch its rows")
-        return self._execute(session, statement).affected
+        return self._execute(session, statement, on_cancel).affected
 
-    def _execute(self, session: ClientSession, statement: _Statement) -> Result:
-        return self._engine.execute_parsed(statement.parsed, statement.text, session.connection.session)
+    def _execute(self, session: ClientSession, statement: _Statement, on_cancel: OnCancel | None = None) -> Result:
+        return self._engine.execute_parsed(
+            statement.parsed, statement.text, session.connection.session, on_cancel)
 
     def _schema_of(self, session: ClientSession, statement: _Statement) -> pa.Schema | None:
         """Returns what columns a statement has, or None if it has none or they are only known afterwards."""

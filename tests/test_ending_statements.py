@@ -1,0 +1,200 @@
+"""Statements are ended: by KILL QUERY, by time, by size, by number, and when nobody waits for them; nothing is left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from waiting import wait_until
+
+from penstock.common.config import load_config
+from penstock.common.errors import (
+    BusyError,
+    CancelledError,
+    LimitExceededError,
+    NotFoundError,
+    PenstockError,
+    PermissionDeniedError,
+    SqlSyntaxError,
+)
+from penstock.mnode.engine import Engine
+from penstock.mnode.roles import Identity
+from penstock.mnode.session import SessionState
+from penstock.sql.parser import parse_one
+
+#: 25 million pairs of rows, each with a text that takes a while.
+ENDLESS = ("SELECT sum(length(replace(repeat('a', b.v), 'a', 'b'))) FROM d.m a LEFT WINDOW JOIN d.m b "
+           "WINDOW_OFFSET(-10s, 10s)")
+READER, OTHER = Identity("ann", "read"), Identity("bob", "read")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
+    """Opens an engine, with settings, over a table that `ENDLESS` can be asked of."""
+    with ExitStack() as stack:
+        def opened(**settings: Any) -> Engine:
+            engine = Engine(tmp_path / "data", load_config(settings, environment={}))
+            stack.callback(engine.close)
+            run(engine, "CREATE DATABASE d VGROUPS 1 KEEP 36500d")
+            run(engine, "CREATE TABLE d.m (ts TIMESTAMP, v INT)")
+            values = " ".join(f"({1_700_000_000_000 + n}, {n})" for n in range(5000))
+            run(engine, f"INSERT INTO d.m VALUES {values}")
+            return engine
+        yield opened
+
+
+def run(engine: Engine, text: str, identity: Identity | None = None) -> Any:
+    state = SessionState("UTC") if identity is None else SessionState("UTC", identity=identity)
+    return engine.execute(text, state)
+
+
+class Attempt:
+    """A statement in a thread; `error` is what it ended with."""
+
+    def __init__(self, engine: Engine, text: str, identity: Identity | None = None) -> None:
+        self.error: PenstockError | None = None
+        self._engine, self._text, self._identity = engine, text, identity
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            run(self._engine, self._text, self._identity)
+        except PenstockError as error:
+            self.error = error
+
+    def ended(self) -> PenstockError | None:
+        self._thread.join(60.0)
+        assert not self._thread.is_alive(), "it goes on"
+        return self.error
+
+
+def kill_id(engine: Engine, text: str) -> str:
+    """Returns the id of the statement that computes."""
+    found: list[str] = []
+
+    def look() -> bool:
+        found[:] = [f"{each.id:x}" for each, _ in engine.activity.running() if each.text == text and each.computes]
+        return bool(found)
+
+    wait_until(look, 60.0, what="nothing computes")
+    return found[0]
+
+
+def nothing_is_left(engine: Engine) -> bool:
+    """Tells whether no statement runs, nothing is spilled, and the engine has nothing that a query holds."""
+    spill = engine.paths.spill
+    return not engine.activity.running() and not (spill.exists() and [*spill.rglob("*.tmp")])
+
+
+def test_kill_query(start: Callable[..., Engine]) -> None:
+    """One's own, and for admins any; the statement ends at once and says who has ended it."""
+    engine = start()
+    for killer, refused in ((READER, False), (OTHER, True), (None, False)):
+        attempt = Attempt(engine, ENDLESS, READER)
+        kill = f"KILL QUERY '{kill_id(engine, ENDLESS)}'"
+        if refused:
+            with pytest.raises(PermissionDeniedError, match="another user's"):
+                run(engine, kill, killer)
+            killer = None
+        run(engine, kill, killer)
+        error = attempt.ended()
+        assert isinstance(error, CancelledError)
+        assert f"KILL QUERY of user {'root' if killer is None else 'ann'}" in str(error)
+        wait_until(lambda: nothing_is_left(engine), 10.0)
+        with pytest.raises(NotFoundError, match="SHOW QUERIES"):
+            run(engine, kill)
+    assert run(engine, "SELECT count(*) FROM d.m").table.to_pylist() == [{"count(*)": 5000}]
+
+
+def test_kill_query_in_the_dialect() -> None:
+    """The id is text, as SHOW QUERIES has it."""
+    assert repr(parse_one("KILL QUERY '1f'")) == "KillQuery(number=31)"
+    for text in ("KILL QUERY", "KILL QUERY 'x'", "KILL QUERY ''", "KILL QUERY '-1'", "KILL QUERY '1' 2"):
+        with pytest.raises(SqlSyntaxError):
+            parse_one(text)
+
+
+def test_a_query_ends_after_its_time(start: Callable[..., Engine]) -> None:
+    """Whatever it computes then; what computes nothing is not ended."""
+    engine = start(queryTimeout="100ms")
+    for text in (ENDLESS, f"EXPLAIN ANALYZE {ENDLESS}"):
+        assert isinstance(Attempt(engine, text).ended(), LimitExceededError), text
+    wait_until(lambda: nothing_is_left(engine), 10.0)
+    run(engine, "CREATE TABLE d.o (ts TIMESTAMP, v INT)")
+
+
+def test_queries_wait_for_their_turn(start: Callable[..., Engine]) -> None:
+    """Up to a number and a time; what goes on can be looked at, and ended, all the while; then the next one runs."""
+    engine = start(queriesMax=1, queriesWaitingMax=1, queryWait="300ms")
+    first = Attempt(engine, ENDLESS)
+    kill = f"KILL QUERY '{kill_id(engine, ENDLESS)}'"
+    waiting = Attempt(engine, "SELECT count(*) FROM d.m")
+    wait_until(lambda: len(engine.activity.running()) == 2, 60.0)
+    error = waiting.ended()
+    assert isinstance(error, BusyError)
+    assert error.retry
+    assert "1 queries run already, and none has ended for 300ms (try again; queriesMax says how many" in str(error)
+    assert run(engine, "SELECT count(*) FROM performance_schema.perf_queries").table.num_rows == 1
+    run(engine, kill)
+    first.ended()
+    assert run(engine, "SELECT count(*) FROM d.m").table.num_rows == 1
+
+
+def test_too_many_wait(start: Callable[..., Engine]) -> None:
+    """One more is refused at once; who waits gets the place that becomes free, and may be ended meanwhile, too."""
+    engine = start(queriesMax=1, queriesWaitingMax=2, queryWait="1h")
+    first = Attempt(engine, ENDLESS)
+    kill = f"KILL QUERY '{kill_id(engine, ENDLESS)}'"
+    count, dropped = "SELECT count(*) FROM d.m", "SELECT sum(v) FROM d.m"
+    waiting, ended = Attempt(engine, count), Attempt(engine, dropped)
+    second = kill_id(engine, dropped)
+    kill_id(engine, count)
+    with pytest.raises(BusyError, match="and 2 wait"):
+        run(engine, "SELECT max(v) FROM d.m")
+    run(engine, f"KILL QUERY '{second}'")
+    assert isinstance(ended.ended(), CancelledError)
+    run(engine, kill)
+    assert first.ended() is not None
+    assert waiting.ended() is None
+    wait_until(lambda: nothing_is_left(engine), 10.0)
+
+
+def test_results_are_bounded_but_for_admins(start: Callable[..., Engine]) -> None:
+    """In rows and in bytes; the error names the key."""
+    engine = start(resultRowsMax=100, resultSizeMax="20KiB")
+    with pytest.raises(LimitExceededError, match=r"more than 100 rows .*resultRowsMax"):
+        run(engine, "SELECT ts FROM d.m", READER)
+    with pytest.raises(LimitExceededError, match=r"more than 20KiB .*resultSizeMax"):
+        run(engine, "SELECT repeat('a', 1000) FROM d.m LIMIT 30", READER)
+    assert run(engine, "SELECT ts, v FROM d.m LIMIT 100", READER).table.num_rows == 100
+    assert run(engine, "SELECT ts FROM d.m WHERE v < 0", READER).table.num_rows == 0
+    assert run(engine, "SELECT ts, v, repeat('a', 1000) FROM d.m").table.num_rows == 5000
+
+
+def test_a_closed_connection_ends_its_statements(start: Callable[..., Engine]) -> None:
+    """Those of other connections go on."""
+    engine = start()
+    number = engine.activity.login("ann")
+    errors: list[PenstockError] = []
+
+    def ask() -> None:
+        try:
+            engine.execute(ENDLESS, SessionState("UTC", connection_id=number))
+        except PenstockError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    other = Attempt(engine, ENDLESS + " ")
+    kill_id(engine, ENDLESS)
+    kept = kill_id(engine, ENDLESS + " ")
+    engine.activity.logout(number)
+    thread.join(60.0)
+    assert [type(error) for error in errors] == [CancelledError]
+    run(engine, f"KILL QUERY '{kept}'")
+    other.ended()
