@@ -24,12 +24,31 @@ class Memory:
         return sum(self.by_pid.values())
 
 
-def measure_tree(pid: int) -> Memory:
+def measure_tree(pid: int, exact_from: float = 0.0) -> Memory:
     """Returns what a process and all that it has started take. Processes that end meanwhile are left out.
 
     Pages of mapped files aren't counted: the system takes them back when it needs the room. Those that forked workers
-    still share with the process they come from count for each.
+    still share with the process they come from count once in all where that matters: from a total of `exact_from`
+    bytes on. Below, where they are cheaper to count for each, the total is too high rather than too low.
     """
+    memory = _resident(pid)
+    if memory.total < exact_from:
+        return memory
+    return Memory({each: _shared_out(each, nbytes) for each, nbytes in memory.by_pid.items()}, memory.java)
+
+
+def _shared_out(pid: int, resident: int) -> int:
+    """Returns a process's own memory, with its part of what it shares; `resident` where the system doesn't say."""
+    try:
+        lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    except OSError:
+        return resident
+    found = dict(line.split()[:2] for line in lines[1:])
+    parts = [found.get(name) for name in ("Pss_Anon:", "Pss_Shmem:")]
+    return sum(int(part) * 1024 for part in parts if part is not None) if None not in parts else resident
+
+
+def _resident(pid: int) -> Memory:
     root = psutil.Process(pid)
     found: dict[int, int] = {}
     java: set[int] = set()

@@ -269,6 +269,10 @@ class _Entry:
     paused: bool
     #: why, if nobody has asked for it
     pause_reason: str = ""
+    #: it was paused for want of memory, as the n-th one; 0: it wasn't
+    until_room: int = 0
+    #: since when; 0: since it was started
+    paused_ms: int = 0
     #: when it was resumed last: its target outside has the whole time again
     resumed_ms: int = 0
     #: what was said last of how it fares outside, by connection
@@ -317,7 +321,8 @@ class StreamController:
         surroundings: Surroundings | None = None,
         before_commit: Callable[[int], None] = lambda stream_id: None,
         on_pause: Callable[[int, str], None] = lambda stream_id, reason: None,
-        measure: Callable[[], Memory] | None = None,
+        measure: Callable[[float], Memory] | None = None,
+        end_queries: Callable[[str], int] = lambda shortage: 0,
     ) -> None:
         """`service_address` and `secret` are those of the DnodeService. `build` replaces the task builder, for tests.
 
@@ -337,6 +342,7 @@ class StreamController:
         self._on_checkpoint = on_checkpoint
         self._before_commit = before_commit
         self._on_pause = on_pause
+        self._end_queries = end_queries
         self._measure = measure
         self._memory_watch = MemoryWatch(settings.memory_limit_bytes)
         self._memory = Memory({})
@@ -393,7 +399,7 @@ class StreamController:
 
     def pause(self, stream_id: int) -> None:
         """Lets the source tasks of a stream rest, also those of later attempts."""
-        self._ask(lambda: self._pause(stream_id))
+        self._ask(lambda: self._pause_on_demand(stream_id))
 
     def resume(self, stream_id: int, skip_to_end: bool = False) -> None:
         """Lets a paused stream go on; `skip_to_end` leaves out what was written meanwhile."""
@@ -649,7 +655,7 @@ class StreamController:
         assert self._measure is not None
         memory = None
         try:
-            memory = self._measure()
+            memory = self._measure(self._memory_watch.near)
         except Exception:  # noqa: BLE001
             # The next heartbeat tries again.
             _log.exception("memory could not be measured")
@@ -663,10 +669,24 @@ class StreamController:
         workers = {Place(group, index): memory.by_pid.get(worker.connection.pid, 0)
                    for group, members in self._workers.items() for index, worker in members.items()
                    if worker.connection.here}
-        found = self._memory_watch.decide(memory.total, workers, list(self._holdings()))
+        watch = self._memory_watch
+        shortage = watch.shortage(memory.total)
+        if shortage is not None and self._end_queries(shortage):
+            watch.note_ended(memory.total)
+        found = watch.decide(memory.total, workers, list(self._holdings()))
         if found is not None:
             holding, reason = found
-            self._pause_for(self._entries[holding.stream_id], reason)
+            self._pause_for(self._entries[holding.stream_id], reason, until_room=True)
+        elif watch.has_room(memory.total):
+            self._let_go_on()
+
+    def _let_go_on(self) -> None:
+        """Resumes the stream that was paused last for want of memory: one for each measurement."""
+        waiting = [entry for entry in self._entries.values() if entry.until_room]
+        if waiting:
+            entry = max(waiting, key=lambda entry: entry.until_room)
+            self._resume(entry.stream.stream_id, skip_to_end=False)
+            self._tell(entry.stream.stream_id, "goes on: there is room in memory again")
 
     def _next_count(self) -> float | None:
         scalable = self._executors is not None and self._executors.elastic and self._executors.all
@@ -764,13 +784,22 @@ class StreamController:
         self._handle(groups.RemoveStream(stream_id))
         return entry.removed
 
+    def _pause_on_demand(self, stream_id: int) -> None:
+        entry = self._entry(stream_id)
+        self._pause(stream_id)
+        # Whatever it was paused for before, it goes on when somebody says so.
+        entry.pause_reason, entry.until_room = "", 0
+
     def _pause(self, stream_id: int) -> None:
-        self._entry(stream_id).paused = True
+        entry = self._entry(stream_id)
+        if not entry.paused:
+            entry.paused_ms = self._clock.now_ms()
+        entry.paused = True
         self._post_event(stream_id, Pause())
 
     def _resume(self, stream_id: int, skip_to_end: bool) -> None:
         entry = self._entry(stream_id)
-        entry.paused, entry.pause_reason = False, ""
+        entry.paused, entry.paused_ms, entry.pause_reason, entry.until_room = False, 0, "", 0
         entry.resumed_ms = self._clock.now_ms()
         stream = self._machine.stream(stream_id)
         entry.skip_pending = skip_to_end and (stream is None or stream.state is not StreamState.RUNNING)
@@ -839,12 +868,12 @@ class StreamController:
             state = "STARTING" if stream.attempt == 0 and not reason else "RESTARTING"
             if not reason:
                 reason = self._what_it_waits_for(stream)
-        now = self._clock.monotonic()
+        since_ms = self._clock.now_ms() - round((self._clock.monotonic() - stream.since) * 1000)
         return StreamReport(
             stream.stream_id,
             state,
             reason,
-            self._clock.now_ms() - round((now - stream.since) * 1000),
+            max(since_ms, entry.paused_ms) if state == "PAUSED" else since_ms,
             stream.attempt,
             stream.group.name,
             stream.restarts,
@@ -959,12 +988,18 @@ class StreamController:
         if long_enough and outside.on_failure == "pause" and not entry.paused:
             self._pause_for(entry, f"{away.reason}; to go on: RESUME STREAM {entry.stream.name}")
 
-    def _pause_for(self, entry: _Entry, reason: str) -> None:
-        """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on."""
+    def _pause_for(self, entry: _Entry, reason: str, *, until_room: bool = False) -> None:
+        """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on.
+
+        `until_room`: it goes on by itself when there is memory, and so it does when the engine is started again.
+        """
         stream_id = entry.stream.stream_id
         entry.pause_reason = reason
         self._pause(stream_id)
         self._tell(stream_id, f"paused: {reason}", logging.WARNING)
+        if until_room:
+            entry.until_room = 1 + max(each.until_room for each in self._entries.values())
+            return
         self._helpers.submit(self._call_on_pause, stream_id, reason)
 
     def _call_on_pause(self, stream_id: int, reason: str) -> None:

@@ -17,7 +17,7 @@ from penstock import __version__
 from penstock.common.access import check_access
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config, is_local
-from penstock.common.errors import NotSupportedError, UnavailableError
+from penstock.common.errors import NotSupportedError, OutOfMemoryError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.memory import available_bytes, measure_tree
@@ -593,7 +593,8 @@ class Engine:
             self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,
             self._runtime, self._service.address, self._secret, self._streams.checkpointed,
             surroundings=self._surroundings, before_commit=self._settle, on_pause=self._note_paused,
-            measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None)
+            measure=partial(measure_tree, os.getpid()) if self._surroundings.threaded else None,
+            end_queries=self._end_queries)
 
     def _answer(self, request: Request) -> pa.Table:
         """Returns what a worker asks the dnode for."""
@@ -603,6 +604,11 @@ class Engine:
             case EndRequest() | SegmentsRequest() | BytesRequest():
                 return self._logs.answer(request)
         return self._states.answer(request)
+
+    def _end_queries(self, shortage: str) -> int:
+        """Ends the queries that run, since memory is short; returns how many."""
+        return self.activity.end_computing(OutOfMemoryError(
+            f"the query was ended: {shortage}", hint="try again; queryMemory and queriesMax bound what queries take"))
 
     def _note_paused(self, stream_id: int, reason: str) -> None:
         with self._ddl_lock:

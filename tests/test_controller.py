@@ -38,11 +38,13 @@ class Engine:
     """A controller with all that it needs."""
 
     def __init__(
-        self, root: Path, build: TaskBuilder = build_fakes, measure: Callable[[], Memory] | None = None, **limits: int
+        self, root: Path, build: TaskBuilder = build_fakes, measure: Callable[[float], Memory] | None = None,
+        end_queries: Callable[[str], int] = lambda shortage: 0, **limits: int
     ) -> None:
         self.root = root
         self.limits = limits
         self.measure = measure
+        self.end_queries = end_queries
         self.paused: list[tuple[int, str]] = []
         self.build = build
         self.results = Results()
@@ -74,6 +76,7 @@ class Engine:
             self.build,
             on_pause=lambda stream_id, reason: self.paused.append((stream_id, reason)),
             measure=self.measure,
+            end_queries=self.end_queries,
         )
 
     def stream(self, stream_id: int, plan: FakePlan, **more: Any) -> RunningStream:
@@ -346,9 +349,10 @@ def test_the_queues_of_all_streams_stay_within_the_budget(tmp_path: Path) -> Non
 
 
 def test_memory_beyond_the_limit_pauses_the_stream_that_holds_most(tmp_path: Path) -> None:
-    """Its queues are full; the stream beside it runs on. When there is memory it is resumed and has missed nothing."""
+    """Its queues are full; the stream beside it runs on. When there is memory it goes on by itself and has
+    missed nothing."""
     takes = [100]
-    engine = Engine(tmp_path, measure=lambda: Memory({os.getpid(): takes[0]}), memory_limit_bytes=900)
+    engine = Engine(tmp_path, measure=lambda exact_from: Memory({os.getpid(): takes[0]}), memory_limit_bytes=900)
     plan = FakePlan(500, 10)
     engine.results.gate.clear()
     engine.controller.start(engine.stream(1, plan))
@@ -360,23 +364,57 @@ def test_memory_beyond_the_limit_pauses_the_stream_that_holds_most(tmp_path: Pat
     wait_until(lambda: engine.controller.stream_states()[1].state == "PAUSED")
     reason = engine.controller.stream_states()[1].reason
     assert reason.startswith("the engine and its processes take 0.0 MiB of memory, memoryLimit is 0.0 MiB; of them ")
-    assert reason.endswith("then RESUME STREAM `s1`")
-    wait_until(lambda: engine.paused == [(1, reason)])
+    assert reason.endswith("it goes on by itself when there is room, or by RESUME STREAM `s1`")
+    assert engine.controller.stream_states()[1].since_ms >= SystemClock().now_ms() - 60_000
     assert engine.controller.stream_states()[2].state == "RUNNING"
     assert any(event.text == f"paused: {reason}" for event in engine.controller.events())
     engine.results.gate.set()
     assert engine.results.wait_rows(2, 2) == [0, 0]
+    takes[0] = 850
+    measured = engine.controller.memory
+    wait_until(lambda: measured()[-1:] == [MemoryInfo("all", None, 850, 900)])
+    assert engine.controller.stream_states()[1].state == "PAUSED"
     takes[0] = 100
-    engine.controller.resume(1)
+    wait_until(lambda: engine.controller.stream_states()[1].state == "RUNNING")
     assert engine.results.wait_rows(1, 10_000) == expected(plan)
     assert engine.controller.stream_states()[1].reason == ""
+    assert any("there is room in memory again" in event.text for event in engine.controller.events())
+    assert engine.paused == []
     engine.close()
+
+
+def test_queries_are_ended_before_a_stream_is_paused(tmp_path: Path) -> None:
+    """No stream pays for them: while memory doesn't grow on without them, all streams run."""
+    takes, running, told = [100], [3], list[str]()
+
+    def end_queries(shortage: str) -> int:
+        told.append(shortage)
+        ended, running[0] = running[0], 0
+        return ended
+
+    engine = Engine(tmp_path, measure=lambda exact_from: Memory({os.getpid(): takes[0]}), end_queries=end_queries,
+                    memory_limit_bytes=900)
+    try:
+        engine.results.gate.clear()
+        engine.controller.start(engine.stream(1, FakePlan(500, 10)))
+        wait_until(lambda: sum(status.input_bytes for status in engine.controller.statuses()) > 20_000)
+        takes[0] = 1000
+        wait_until(lambda: len(told) >= 3)
+        assert engine.controller.stream_states()[1].state == "RUNNING"
+        takes[0] = 1100
+        wait_until(lambda: engine.controller.stream_states()[1].state == "PAUSED")
+        engine.controller.pause(1)
+        takes[0] = 100
+        wait_until(lambda: engine.controller.memory()[-1:] == [MemoryInfo("all", None, 100, 900)])
+        assert engine.controller.stream_states()[1].state == "PAUSED"
+    finally:
+        engine.close()
 
 
 def test_what_agg_tasks_on_an_snode_hold_counts_for_its_worker(tmp_path: Path) -> None:
     """The queues of both agg tasks fill up on the third worker, which is the one that the reason names."""
     takes = [100]
-    engine = Engine(tmp_path, measure=lambda: Memory({os.getpid(): takes[0]}), memory_limit_bytes=900)
+    engine = Engine(tmp_path, measure=lambda exact_from: Memory({os.getpid(): takes[0]}), memory_limit_bytes=900)
     try:
         engine.results.gate.clear()
         engine.controller.start(engine.stream(1, FakePlan(500, 10), snode_ids=(9,), queues=(3, 3, 4),

@@ -33,8 +33,8 @@ def test_the_greediest_stream_of_the_largest_worker_is_paused_with_the_figures()
     assert found[0] == HOLDINGS[1]
     assert found[1] == (
         "the engine and its processes take 1000.0 MiB of memory, memoryLimit is 900.0 MiB; of them worker g-1.1/0 has "
-        "the most, 300.0 MiB, and there this stream: 200.0 MiB of state and rows in queues; to go on: make room, then "
-        "RESUME STREAM `greedy`")
+        "the most, 300.0 MiB, and there this stream: 200.0 MiB of state and rows in queues; it goes on by itself when "
+        "there is room, or by RESUME STREAM `greedy`")
 
 
 def test_the_next_stream_follows_only_if_memory_grows_on() -> None:
@@ -55,6 +55,41 @@ def test_a_worker_without_running_streams_is_passed_over() -> None:
     assert found[0].stream == "elsewhere"
     assert MemoryWatch(900).decide(1000, WORKERS, []) is None
     assert MemoryWatch(0).decide(1 << 60, WORKERS, HOLDINGS) is None
+
+
+def test_streams_do_not_pay_for_queries() -> None:
+    """Once queries were ended, a stream is paused only if memory grows on; what is paused goes on only with room."""
+    watch = MemoryWatch(900)
+    assert watch.shortage(900) is None
+    assert "memoryLimit is" in str(watch.shortage(1000))
+    watch.note_ended(1000)
+    assert [watch.decide(total, WORKERS, HOLDINGS) is not None for total in (1000, 1049, 1051)] == [False, False, True]
+    assert [watch.has_room(total) for total in (1000, 900, 811, 810)] == [False, False, False, True]
+    assert MemoryWatch(0).has_room(1 << 60)
+    assert MemoryWatch(0).shortage(1 << 60) is None
+
+
+def test_what_forked_processes_share_counts_once() -> None:
+    """Eight children that only wait take less than one of them has; where it doesn't matter, each is counted whole."""
+    script = """
+import os, sys
+held = bytearray(b"x") * 60_000_000
+children = []
+for _ in range(8):
+    if not (pid := os.fork()):
+        sys.stdin.read()
+        os._exit(0)
+print("there", flush=True)
+sys.stdin.read()
+"""
+    child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert child.stdout is not None
+    assert child.stdout.readline() == b"there\n"
+    each, once = measure_tree(child.pid, float("inf")), measure_tree(child.pid, 1.0)
+    assert len(each.by_pid) == len(once.by_pid) == 9
+    assert each.total > 9 * 60_000_000
+    assert 60_000_000 < once.total < 3 * 60_000_000
+    child.communicate()
 
 
 @given(st.lists(st.integers(0, 2000)), st.integers(1, 1000))
