@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from penstock.common.errors import StorageError
+from penstock.common.private import FILE_MODE, make_private
 
 T = TypeVar("T")
 
@@ -130,7 +131,7 @@ class OsAppendFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        self._descriptor = _guard("open", path, lambda: os.open(path, flags, 0o644))
+        self._descriptor = _guard("open", path, lambda: os.open(path, flags, FILE_MODE))
         self._size = os.fstat(self._descriptor).st_size
 
     @property
@@ -194,7 +195,7 @@ class OsFs:
     def write_atomic(self, path: Path, data: bytes) -> None:
         temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
         try:
-            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, FILE_MODE)
             try:
                 _write_all(descriptor, data)
                 os.fsync(descriptor)
@@ -208,7 +209,7 @@ class OsFs:
 
     def map_shared(self, path: Path, size: int) -> mmap.mmap:
         def map_it() -> mmap.mmap:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
                 if os.fstat(descriptor).st_size < size:
                     # A page that has no place on a full disk would end the process when it is written.
@@ -255,4 +256,4 @@ class OsFs:
             raise _refused("remove", path, error) from error
 
     def make_dirs(self, path: Path) -> None:
-        _guard("create", path, lambda: path.mkdir(parents=True, exist_ok=True))
+        _guard("create", path, lambda: make_private(path))

@@ -12,8 +12,11 @@ import sys
 import time
 from collections.abc import Mapping
 from contextvars import ContextVar
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from penstock.common.private import make_private, open_private
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
@@ -85,6 +88,15 @@ def _quoted(value: str) -> str:
     return value if value and not any(each.isspace() or each in "\"=" for each in value) else json.dumps(value)
 
 
+class _PrivateLog(logging.handlers.RotatingFileHandler):
+    """Log files that only their owner may read: they tell of statements."""
+
+    def _open(self) -> TextIOWrapper:
+        file = open_private(Path(self.baseFilename), self.mode, encoding=self.encoding, errors=self.errors)
+        assert isinstance(file, TextIOWrapper)
+        return file
+
+
 def configure_file_logging(
     config: Config, data_directory: Path, file_name: str = "penstock.log"
 ) -> logging.Handler:
@@ -93,8 +105,8 @@ def configure_file_logging(
     Raises `OSError` if the folder cannot be made.
     """
     directory = data_directory / config.log_dir
-    directory.mkdir(parents=True, exist_ok=True)
-    handler = logging.handlers.RotatingFileHandler(
+    make_private(directory)
+    handler = _PrivateLog(
         directory / file_name,
         maxBytes=config.log_file_size,
         backupCount=config.log_files_kept,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.common.errors import ConfigError, CorruptionError
+from penstock.common.private import make_private, write_private
 
 
 class BackupStore(Protocol):
@@ -66,8 +67,8 @@ class DirectoryStore:
 
     def write(self, name: str, data: bytes) -> None:
         target = self._root / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+        make_private(target.parent)
+        write_private(target, data)
         _sync(target)
 
     def read(self, name: str, most: int) -> bytes:

@@ -26,6 +26,7 @@ from penstock.common.connection import read_secret
 from penstock.common.errors import ConfigError, CorruptionError, PenstockError, StorageError
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
+from penstock.common.private import make_private, open_private
 from penstock.common.sealed import seal, unseal
 from penstock.mnode.backup_store import BackupStore
 from penstock.mnode.records import CommitRecord, CommitRecords
@@ -289,12 +290,12 @@ class Backups:
 
     def _copy(self, store: BackupStore, record: CommitRecord) -> None:
         name = f"{record.stream_id:x}/{record.checkpoint_id}"
-        self._paths.scratch.mkdir(parents=True, exist_ok=True)
+        make_private(self._paths.scratch)
         with tempfile.TemporaryDirectory(prefix="backup-", dir=self._paths.scratch) as temporary:
             pairs = []
             for part in record.tasks:
                 target = Path(temporary) / part.task
-                target.mkdir()
+                make_private(target)
                 pairs.append((self._paths.state(record.stream_id, part.task), target))
             copy_states(record.checkpoint_id, pairs)
             before = self._manifests(store, record.stream_id)
@@ -357,7 +358,7 @@ class Backups:
         if _MANIFEST not in store.names(name):
             _log.info("backup %s is not complete and is passed over", name)
             return False
-        self._paths.scratch.mkdir(parents=True, exist_ok=True)
+        make_private(self._paths.scratch)
         with tempfile.TemporaryDirectory(prefix="restore-", dir=self._paths.scratch) as temporary:
             try:
                 manifest = self._manifest(store, stream_id, checkpoint_id)
@@ -370,7 +371,7 @@ class Backups:
                     raise StorageError(f"backup {name} has {size} bytes, of which {free} fit here", hint="make room")
                 for file in manifest.files:
                     local = Path(temporary) / file.task / "data.mdb"
-                    local.parent.mkdir()
+                    make_private(local.parent)
                     if not _fetch(store, name, stream_id, manifest, file, local):
                         raise CorruptionError(f"backup {name}: the state of {file.task} fails its checksum")
             except (CorruptionError, FileNotFoundError) as error:
@@ -380,7 +381,7 @@ class Backups:
             shutil.rmtree(self._paths.stream(stream_id), ignore_errors=True)
             for file in manifest.files:
                 directory = self._paths.state(stream_id, file.task)
-                directory.parent.mkdir(parents=True, exist_ok=True)
+                make_private(directory.parent)
                 (Path(temporary) / file.task).rename(directory)
         self._records.forget(stream_id)
         self._records.write(manifest.record)
@@ -401,7 +402,7 @@ def _fetch(store: BackupStore, name: str, stream_id: int, manifest: _Manifest, f
         for data in _pieces(local):
             checksum = google_crc32c.extend(checksum, data)
         return (local.stat().st_size, checksum) == (file.size, file.checksum)
-    with local.open("wb") as target:
+    with open_private(local, "wb") as target:
         for piece in file.pieces:
             data = store.read(f"{_shelf(stream_id, manifest.shelf)}/{piece}", PIECE_BYTES)
             if hashlib.sha256(data).hexdigest() != piece:

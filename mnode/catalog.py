@@ -28,6 +28,7 @@ from penstock.common.errors import (
 from penstock.common.fs import shortage
 from penstock.common.passwords import PasswordHash
 from penstock.common.placement import Cut, owner, place
+from penstock.common.private import FILE_MODE, make_private
 from penstock.mnode import catalog_codec as codec
 from penstock.mnode import system_schema
 from penstock.sql.rights import GrantObject, Right, Role
@@ -260,8 +261,8 @@ def physical_name(name: str, taken: Iterable[str]) -> str:
 
 def write_entries(path: Path, entries: Iterable[Entry]) -> None:
     """Makes a new catalog of entries as they are stored."""
-    path.mkdir()
-    with lmdb.open(str(path), map_size=_MAP_BYTES, max_dbs=len(_STORES), subdir=True) as env:
+    make_private(path)
+    with lmdb.open(str(path), map_size=_MAP_BYTES, max_dbs=len(_STORES), subdir=True, mode=FILE_MODE) as env:
         stores = {name: env.open_db(name) for name in _STORES}
         with env.begin(write=True) as transaction:
             for entry in entries:
@@ -280,11 +281,12 @@ class Catalog:
     """
 
     def __init__(self, path: Path, *, map_bytes: int = _MAP_BYTES) -> None:
-        path.mkdir(parents=True, exist_ok=True)
+        make_private(path)
         self._path = path
         self._lock = threading.RLock()
         try:
-            self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=len(_STORES), subdir=True)
+            self._env = lmdb.open(str(path), map_size=map_bytes, max_dbs=len(_STORES), subdir=True,
+                                  mode=FILE_MODE)
             self._stores = {name: self._env.open_db(name) for name in _STORES}
         except lmdb.Error as error:
             raise CorruptionError(f"the catalog {path} cannot be opened: {error}") from error
@@ -1329,7 +1331,8 @@ class CatalogFile:
             raise NotFoundError(f"{path.parent} is not a data directory")
         self._path = path
         try:
-            self._env = lmdb.open(str(path), readonly=True, max_dbs=len(_STORES), subdir=True)
+            self._env = lmdb.open(str(path), readonly=True, max_dbs=len(_STORES), subdir=True,
+                                  mode=FILE_MODE)
             self._stores = dict(self._there())
         except lmdb.Error as error:
             raise StorageError(f"the catalog {path} cannot be opened: {error}",

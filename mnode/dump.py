@@ -10,11 +10,11 @@ import hashlib
 import io
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -30,6 +30,7 @@ from penstock.common.errors import (
 )
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.common.private import make_private, open_private, write_private
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import CatalogFile, ConnectionRecord, IngestRecord, StreamRecord, UserRecord
 from penstock.mnode.catalog_codec import function_to_json
@@ -155,7 +156,7 @@ class Dump:
 
     def _make_target(self) -> None:
         try:
-            self._target.mkdir(parents=True, exist_ok=True)
+            make_private(self._target)
             if next(self._target.iterdir(), None) is not None:
                 raise AlreadyExistsError(
                     f"{self._target} is not empty", hint="name a new directory; if this one is of a dump that was "
@@ -174,8 +175,8 @@ class Dump:
         if not source.is_file():
             return None
         copy = self._target / "functions" / name
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, copy)
+        make_private(copy.parent)
+        write_private(copy, source.read_bytes())
         return DumpFile(f"functions/{name}", *digest(copy))
 
     # --- databases ---------------------------------------------------------------------------------------------
@@ -197,7 +198,7 @@ class Dump:
     def _table(
         self, folder: str, database: Database, table: Table, children: Sequence[ChildTable], cut: Cut
     ) -> DumpTable:
-        (self._target / folder).mkdir(parents=True)
+        make_private(self._target / folder)
         listed = None
         if table.kind == "super":
             listed = self._written(f"{folder}/children.parquet", iter([_children(table, children)]))
@@ -245,7 +246,7 @@ class Dump:
     def _written(self, path: str, groups: Iterator[pa.Table]) -> DumpFile:
         """Writes the tables, which there is one of at least, into a Parquet file: a row group each."""
         rows = 0
-        with (self._target / path).open("wb") as file:
+        with open_private(self._target / path, "wb") as file:
             checked = _Checked(file)
             first = next(groups)
             with pq.ParquetWriter(checked, first.schema, compression="zstd") as writer:
@@ -262,7 +263,7 @@ class Dump:
 class _Checked(io.RawIOBase):
     """Hands bytes on to a file, and knows how many there were and their checksum."""
 
-    def __init__(self, file: io.BufferedWriter) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.hash = hashlib.sha256()
         self.size = 0

@@ -22,6 +22,7 @@ from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.memory import available_bytes, measure_tree
 from penstock.common.paths import DataPaths
+from penstock.common.private import exposed
 from penstock.mnode.activity import Activity, OnCancel, Running
 from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups, backup_key
@@ -198,6 +199,9 @@ class Engine:
             require_catalog(self.paths)
             self._log_handler = configure_file_logging(config, path)
             undo.callback(stop_logging, self._log_handler)
+            problem = exposed(path)
+            if problem is not None:
+                _log.warning("%s", problem)
             self.catalog = Catalog(self.paths.catalog)
             undo.callback(self.catalog.close)
             require_current(self.paths, self.fs, self.catalog)

@@ -20,6 +20,7 @@ from penstock.common.errors import (
     PenstockError,
     UserFunctionError,
 )
+from penstock.common.private import make_private, write_private
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import ConnectionRecord, IngestRecord, StreamRecord
 from penstock.mnode.catalog_codec import function_from_json
@@ -164,8 +165,8 @@ class Restore:
             target = directory / Path(dumped.code.path).relative_to("functions")
             if target.exists() and digest(target) != (dumped.code.size, dumped.code.sha256):
                 raise AlreadyExistsError(f"{target} exists and has other code", hint="compare both, and keep one")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_bytes(source.read_bytes())
+            make_private(target.parent)
+            write_private(target, source.read_bytes())
         known = engine.catalog.function(function.name)
         if known is not None:
             if replace(known, uid=0, create_time_ms=0) != replace(function, uid=0, create_time_ms=0):

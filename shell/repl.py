@@ -14,6 +14,7 @@ from prompt_toolkit.lexers import PygmentsLexer
 from prompt_toolkit.output import Output
 from prompt_toolkit.styles import Style
 
+from penstock.common.private import make_private, open_private
 from penstock.shell.complete import ShellCompleter
 from penstock.shell.lexer import PenstockLexer
 from penstock.shell.script import is_complete
@@ -80,8 +81,8 @@ class _DiscreetHistory(FileHistory):
 def _open_history(path: Path) -> History:
     """Returns the history in `path`, or one that is forgotten at the end if the file cannot be written."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
+        make_private(path.parent)
+        open_private(path, "ab").close()
     except OSError:
         return InMemoryHistory()
     return _DiscreetHistory(str(path))

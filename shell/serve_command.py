@@ -15,6 +15,7 @@ from penstock.common.admission import ConnectionBounds
 from penstock.common.config import Config
 from penstock.common.errors import ConfigError, StorageError
 from penstock.common.logging import logger
+from penstock.common.private import exposed, write_private
 from penstock.mnode.logins import tls_for_clients
 from penstock.mnode.registry import EngineLease, open_engine
 from penstock.mnode.roles import Identity
@@ -49,6 +50,9 @@ def run_serve(options: argparse.Namespace, config: Config) -> int:
                  if config.trust_loopback else
                  f"there are no users yet, so only the socket answers: penstock --host unix:{socket} -c \"CREATE USER "
                  "name PASS '...' ROLE admin\"")
+        problem = exposed(data)
+        if problem is not None:
+            _say(f"WARNING: {problem}")
         notify(READY)
         _wait_for_signal(signals)
         notify(STOPPING)
@@ -109,7 +113,7 @@ def _wait_for_signal(reading: int) -> None:
 def _pid_file(path: Path) -> Iterator[None]:
     """Keeps the process id in a file. Which process has a data directory, the lock in it tells, not this file."""
     try:
-        path.write_text(f"{os.getpid()}\n")
+        write_private(path, b"%d\n" % os.getpid())
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}") from error
     try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import os
 
 import duckdb
 import lmdb
@@ -18,6 +19,7 @@ import pyspark.worker
 
 import penstock.tasks.build
 import penstock.tasks.worker
+from penstock.common.private import UMASK
 from penstock.common.responsiveness import leave_out_what_stays
 
 #: Imported for the workers; named here so that no tool takes the imports for leftovers.
@@ -37,6 +39,8 @@ def main() -> None:
     # What exists now lives as long as the process: the collector needn't touch, and so copy, its pages. Tasks make no
     # cycles to speak of, but thousands of small objects per block: it needn't look at them after every few hundred.
     leave_out_what_stays()
+    # What libraries and users' functions write isn't for other users of the machine either; workers inherit it.
+    os.umask(UMASK)
     gc.set_threshold(_COLLECTED_AFTER)
     _keep_freed_memory()
     manager()

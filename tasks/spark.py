@@ -20,6 +20,7 @@ import penstock
 from penstock.common.config import LOOPBACK, is_local
 from penstock.common.errors import UnavailableError
 from penstock.common.logging import logger
+from penstock.common.private import make_private, open_private, private_umask
 from penstock.common.responsiveness import leave_out_what_stays
 from penstock.tasks.code_archive import CodeArchive, code_archive
 from penstock.tasks.executors import Executor, Executors
@@ -285,7 +286,7 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
     os.environ.setdefault("SPARK_LOCAL_IP", properties.get("spark.driver.bindAddress", LOOPBACK))
     gateway: Any = None
     if SparkContext._gateway is None:
-        with _output(log_file) as output:
+        with _output(log_file) as output, private_umask():
             try:
                 gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
             except PySparkRuntimeError as error:
@@ -336,8 +337,8 @@ def _output(log_file: Path | None) -> IO[bytes]:
         if sys.__stderr__ is None:
             return open(os.devnull, "wb")
         return open(sys.__stderr__.fileno(), "wb", closefd=False)
-    log_file.parent.mkdir(parents=True, exist_ok=True)
-    return log_file.open("ab")
+    make_private(log_file.parent)
+    return open_private(log_file, "ab")
 
 
 def _stop_context(context: SparkContext) -> None:

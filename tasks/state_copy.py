@@ -7,6 +7,7 @@ environment as of one moment, page by page, if the copy has the checkpoint whole
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from pathlib import Path
 import lmdb
 
 from penstock.common.errors import CheckpointDamagedError, PenstockError, StorageError
+from penstock.common.private import UMASK
 from penstock.tasks.state_store import StateStore
 
 _TIMEOUT_S = 3600.0
@@ -41,6 +43,7 @@ def copy_states(checkpoint_id: int, pairs: Sequence[tuple[Path, Path]]) -> None:
 
 def main() -> int:
     """Does what standard input says; returns the exit code."""
+    os.umask(UMASK)  # LMDB's copies take no mode
     checkpoint_id, pairs = json.loads(sys.stdin.read())
     try:
         for source, target in pairs:

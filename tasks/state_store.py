@@ -33,6 +33,7 @@ from penstock.common.errors import (
     StorageError,
 )
 from penstock.common.fs import shortage
+from penstock.common.private import FILE_MODE, make_private
 from penstock.tasks.state_cache import StateCache
 
 FORMAT_VERSION = 3
@@ -74,11 +75,11 @@ class StateStore:
         """`cache` bounds what is kept in memory, together with other stores; None: there are no others."""
         self._directory = directory
         self._cache = cache or StateCache()
-        directory.mkdir(parents=True, exist_ok=True)
+        make_private(directory)
         try:
             self._env = lmdb.open(
                 str(directory), map_size=map_bytes, max_dbs=_LAYERS_MAX, subdir=True, max_readers=16, readahead=False,
-            )
+                mode=FILE_MODE)
             self._env.reader_check()
             self._meta = self._env.open_db(_META)
             self._base = self._env.open_db(_BASE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def test_without_its_catalog_a_directory_stays_as_it_is(data: Path, capsys: pyte
     else:
         (data / "catalog" / "data.mdb").write_bytes(b"")
     before = content(data)
-    with pytest.raises(CorruptionError, match="catalog is missing.*") as error:
+    with pytest.raises(CorruptionError, match="catalog is missing") as error:
         open_sandbox(data)
     assert "fsck --repair" in str(error.value)
     assert main(["--safe-mode", "-d", str(data), "-c", "SHOW DATABASES"]) == 1
@@ -220,7 +221,7 @@ def test_copies_follow_the_catalog_and_are_few(tmp_path: Path) -> None:
             (newest, *_) = found = copies(OsFs(), paths)
             assert newest.generation == sandbox.engine.catalog.generation
             assert len(found) <= 5
-        assert all(one.made_ms - two.made_ms >= 400_000 for one, two in zip(found[1:], found[2:], strict=False))
+        assert all(one.made_ms - two.made_ms >= 400_000 for one, two in pairwise(found[1:]))
         assert read_copy(OsFs(), paths, newest) == sandbox.engine.catalog.entries()
     path = paths.catalog_copies / str(copies(OsFs(), paths)[0])
     path.write_bytes(path.read_bytes()[:-1])

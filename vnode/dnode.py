@@ -8,13 +8,14 @@ import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from penstock.common.access import check_access
 from penstock.common.clock import Clock
 from penstock.common.errors import DataDirectoryInUseError, NotFoundError, PenstockError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
+from penstock.common.private import make_private, open_private
 from penstock.vnode.vnode import Vnode, VnodeOptions
 
 _log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ _log = logging.getLogger(__name__)
 class DirectoryLock:
     """Holds a data directory for this process; the system frees it when the process ends, however it ends."""
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
 
     def release(self) -> None:
@@ -34,9 +35,9 @@ class DirectoryLock:
 def lock_data_directory(paths: DataPaths) -> DirectoryLock:
     """Locks a data directory, creating it when missing. Raises DataDirectoryInUseError naming the holder."""
     try:
-        paths.root.mkdir(parents=True, exist_ok=True)
+        make_private(paths.root)
         check_access([paths.lock])
-        file = open(paths.lock, "a+b")  # noqa: SIM115 - the lock lives as long as the file is open
+        file = open_private(paths.lock, "a+b")  # the lock lives as long as the file is open
     except OSError as error:
         raise StorageError(f"cannot open {paths.lock}: {error.strerror}",
                            hint="start Penstock as the user who owns the directory") from error

@@ -13,6 +13,7 @@ import pyarrow as pa
 from penstock.common.errors import StorageError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.paths import DataPaths
+from penstock.common.private import FILE_MODE
 from penstock.vnode.parts import parquet_bytes
 from penstock.vnode.snapshot import quoted, text_literal
 
@@ -89,6 +90,7 @@ def write_views(paths: DataPaths, tables: Iterable[ViewTable], *, fs: Fs | None 
             connection.execute(text)
         finally:
             connection.close()
+        temporary.chmod(FILE_MODE)
         files.write_atomic(paths.views_sql, text.encode())
         files.rename(temporary, paths.views_duckdb)
         files.fsync_dir(paths.root)
