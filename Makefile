@@ -31,7 +31,7 @@ check: $(READY)  ## Style and types.
 	$(BIN)/mypy
 
 nightly: $(READY)  ## What tests do many times over, more often: 20,000 random streams, all kills and power cuts; hours.
-	PENSTOCK_TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s $(OFTEN) $(ARGS)
+	TEST_PROFILE=nightly $(BIN)/python -m pytest -q -s $(OFTEN) $(ARGS)
 	PYTHONPATH=tests $(BIN)/python tests/lateness.py --rows 2000000
 	$(BIN)/python tests/many_streams.py --streams 1000
 

@@ -44,6 +44,10 @@ ENVIRONMENT_PREFIX = "PENSTOCK_"
 SPARK_PREFIX = "spark."
 LOOPBACK = "127.0.0.1"
 _MASTER, _DRIVER_HOST = "spark.master", "spark.driver.host"
+AUTHENTICATE = "spark.authenticate"
+SECRET = "spark.authenticate.secret"
+SECRET_FILE = "spark.authenticate.secret.file"
+_SECRET_NAME = re.compile(r"secret(?!\.file)|password|token|access[.]?key", re.IGNORECASE)
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
@@ -186,7 +190,7 @@ class Config:
     def items(self) -> list[tuple[str, str]]:
         """Returns every key with its value as text, in the order of the file; for SHOW VARIABLES."""
         known = [(key.name, format_value(key, getattr(self, name))) for name, key in keys().items()]
-        return known + sorted(self.spark.items())
+        return known + [(name, "..." if is_secret(name) else value) for name, value in sorted(self.spark.items())]
 
     @property
     def worker_host(self) -> str:
@@ -204,6 +208,11 @@ class Config:
 def is_local(master: str) -> bool:
     """Tells whether Spark's workers are processes of this machine, forked or started by the engine's own."""
     return master.startswith("local")
+
+
+def is_secret(name: str) -> bool:
+    """Tells whether a setting of Spark must be shown to nobody, by its name, as Spark itself decides that."""
+    return _SECRET_NAME.search(name) is not None
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -289,6 +298,7 @@ class _Loader:
     def finish(self, environment: Mapping[str, str]) -> Config:
         self._check_relations()
         self._check_worker_host()
+        self._check_cluster_secret()
         if self._errors:
             count = len(self._errors)
             heading = "bad configuration" if count == 1 else f"bad configuration, {count} mistakes"
@@ -335,6 +345,15 @@ class _Loader:
         master = self._spark.get(_MASTER, "local")
         if host in _EVERY_ADDRESS and not is_local(master):
             self._errors.append(f"host = {host!r}: workers of {master} need one address to call; set spark.driver.host")
+
+    def _check_cluster_secret(self) -> None:
+        """Checks that a cluster with a master of its own gets what its processes prove to each other, or needs none."""
+        master = self._spark.get(_MASTER, "local")
+        known = self._spark.get(SECRET) or self._spark.get(SECRET_FILE)
+        if master.startswith("spark://") and not known and self._spark.get(AUTHENTICATE) != "false":
+            self._errors.append(
+                f"{SECRET_FILE}: {master} and the engine need a secret that they share; or set {AUTHENTICATE} = false, "
+                "and whoever reaches their ports can run programs there (docs/cluster.md)")
 
     def _check_relations(self) -> None:
         """Checks bounds that depend on each other; each pair with the reason why it must hold."""

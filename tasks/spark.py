@@ -5,14 +5,17 @@ Spark places workers, ships code, notices lost processes and kills; nothing of t
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,6 +27,7 @@ from penstock.common.private import make_private, open_private, private_umask
 from penstock.common.responsiveness import leave_out_what_stays
 from penstock.tasks.code_archive import CodeArchive, code_archive
 from penstock.tasks.executors import Executor, Executors
+from penstock.tasks.spark_settings import on_command_line, with_secret, with_sockets
 from penstock.tasks.worker import WorkerSpec, run_worker
 
 if TYPE_CHECKING:
@@ -33,6 +37,9 @@ _log = logger(__name__)
 
 DEFAULT_MASTER = "local[64]"
 APPLICATION_NAME = "penstock"
+
+#: Of the folder that the sockets' folder is in: the path of a socket has some hundred characters at most.
+_PARENT_LENGTH_MAX = 40
 
 _PACKAGE_DIRECTORY = Path(penstock.__file__).parent
 _WORKERS_PYTHON_PATH = "spark.executorEnv.PYTHONPATH"
@@ -269,10 +276,11 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
         else:
             _ship(active, code_archive(_PACKAGE_DIRECTORY))
         return active
-    conf = SparkConf().setMaster(DEFAULT_MASTER).setAppName(APPLICATION_NAME)
+    conf = SparkConf().setAppName(APPLICATION_NAME)
     logging_options = f"-Dlog4j2.configurationFile={(conf_directory / 'log4j2.properties').as_uri()}"
     conf.set("spark.driver.extraJavaOptions", logging_options)
-    for name, value in properties.items():
+    settings = {"spark.master": DEFAULT_MASTER, **properties}
+    for name, value in with_sockets(with_secret(settings), _sockets_directory()).items():
         if name == "spark.driver.extraJavaOptions":
             value = f"{logging_options} {value}"
         conf.set(name, value)
@@ -286,13 +294,14 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
     os.environ.setdefault("SPARK_LOCAL_IP", properties.get("spark.driver.bindAddress", LOOPBACK))
     gateway: Any = None
     if SparkContext._gateway is None:
+        at_start = SparkConf(loadDefaults=False).setAll(list(on_command_line(dict(conf.getAll())).items()))
         with _output(log_file) as output, private_umask():
             try:
-                gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+                gateway = launch_gateway(at_start, {"stdout": output, "stderr": output})
             except PySparkRuntimeError as error:
                 # A Java that ends while it starts may have lacked memory or a port for a moment: one more try.
                 _log.warning("Spark's Java process ended while it started, it is started once more: %s", error)
-                gateway = launch_gateway(conf, {"stdout": output, "stderr": output})
+                gateway = launch_gateway(at_start, {"stdout": output, "stderr": output})
     context = SparkContext(conf=conf, gateway=gateway)
     # Now all the process's large modules are there.
     leave_out_what_stays()
@@ -314,6 +323,21 @@ def _ship(context: SparkContext, archive: CodeArchive) -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_bytes(archive.data)
     context.addPyFile(str(path))
+
+
+@cache
+def _sockets_directory() -> Path:
+    """Returns a folder of this process that no other account can enter; it goes with the process."""
+    parent = tempfile.gettempdir()
+    directory = tempfile.mkdtemp(prefix="penstock-", dir=parent if len(parent) <= _PARENT_LENGTH_MAX else "/tmp")
+    owner = os.getpid()
+
+    def remove() -> None:
+        if os.getpid() == owner:  # and not a process that this one has forked
+            shutil.rmtree(directory, ignore_errors=True)
+
+    atexit.register(remove)
+    return Path(directory)
 
 
 def _scratch_directory() -> Path:

@@ -31,7 +31,7 @@ TEST_CONFIG: dict[str, Any] = {
     "spark.master": "local[16]",
 }
 
-#: How many inputs a property test draws that doesn't say so itself, by profile; PENSTOCK_TEST_PROFILE names one.
+#: How many inputs a property test draws that doesn't say so itself, by profile; TEST_PROFILE names one.
 HISTORIES = {"default": 125, "nightly": 5_000}
 for name, count in HISTORIES.items():
     settings.register_profile(name, max_examples=count, deadline=None, print_blob=True,
@@ -40,7 +40,7 @@ for name, count in HISTORIES.items():
 
 def profile() -> str:
     """Returns the name of the profile that this run draws by."""
-    return os.environ.get("PENSTOCK_TEST_PROFILE", "default")
+    return os.environ.get("TEST_PROFILE", "default")
 
 
 def times(in_ci: int, by_night: int) -> int:

@@ -26,6 +26,10 @@ from waiting import wait_until
 PATIENCE_S = 120.0
 #: For a Java that lives for seconds: five of them start here, and compiling well is most of what that costs.
 JAVA_IN_A_HURRY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SECRET = "secret of the tests' clusters"
+#: What docs/cluster.md says that master and workers need.
+_SETTINGS = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET, "spark.network.crypto.enabled": "true",
+             "spark.network.crypto.authEngineVersion": "2"}
 _SPARK = Path(pyspark.__file__).parent
 _DEPLOY = "org.apache.spark.deploy"
 
@@ -137,6 +141,11 @@ class SparkCluster:
         ports = ["--port", "0", "--webui-port", "0"]
         self.host = machines[0].host
         try:
+            self.secret_file = root / "secret"
+            self.secret_file.write_text(SECRET)
+            settings = root / "cluster.conf"
+            settings.write_text("".join(f"{name} {value}\n" for name, value in _SETTINGS.items()))
+            ports += ["--properties-file", str(settings)]
             master = self._start("master", machines[0], [
                 spark, f"{_DEPLOY}.master.Master", "--host", self.host, *ports])
             self.url = master.said(r"Starting Spark master at (spark://\S+)")

@@ -67,7 +67,7 @@ class Engine(StatementEngine):
         super().__init__(data, TEST_CONFIG | {
             "host": cluster.host, "spark.master": cluster.url, "spark.executor.memory": "512m",
             "spark.executor.extraJavaOptions": JAVA_IN_A_HURRY, "spark.driver.extraJavaOptions": JAVA_IN_A_HURRY,
-            "spark.ui.enabled": False,
+            "spark.authenticate.secret.file": str(cluster.secret_file),
             # No group is placed before both machines are there.
             "spark.cores.max": 2 * VNODES, "spark.scheduler.minRegisteredResourcesRatio": 1,
             "spark.scheduler.maxRegisteredResourcesWaitingTime": "120s",

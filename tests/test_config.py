@@ -147,7 +147,7 @@ def test_spark_keys_pass_through(tmp_path: Path) -> None:
 
 def test_where_the_engine_listens_for_workers() -> None:
     """On loopback for those of this machine; else on `host`, or where the [spark] table says that Spark does."""
-    cluster = {"spark.master": "spark://10.0.0.9:7077", "host": "10.0.0.7"}
+    cluster = {"spark.master": "spark://10.0.0.9:7077", "host": "10.0.0.7", "spark.authenticate": False}
     for settings, host in (({"host": "0.0.0.0"}, "127.0.0.1"), (cluster, "10.0.0.7"),
                            (cluster | {"host": "::", "spark.driver.host": "10.0.0.8"}, "10.0.0.8")):
         config = load_config(settings, environment={})
