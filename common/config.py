@@ -174,6 +174,7 @@ class Config:
 
     log_level: str = field(metadata=_key("log", "choice", choices=("debug", "info", "warning", "error")))
     log_format: str = field(metadata=_key("log", "choice", choices=("text", "json")))
+    audit_log: str = field(metadata=_key("log", "choice", choices=("off", "changes", "all")))
     log_dir: Path = field(metadata=_key("log", "path"))
     log_file_size: int = field(metadata=_key("log", "size", 64 * KIB, GIB))
     log_files_kept: int = field(metadata=_key("log", "integer", 0, 1000))

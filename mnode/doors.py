@@ -14,6 +14,7 @@ from pathlib import Path
 from penstock.common.admission import ConnectionBounds
 from penstock.common.config import Config
 from penstock.common.errors import LoginDelayedError, UnauthenticatedError
+from penstock.mnode.audit import Origin
 from penstock.mnode.http_door import Answer, HttpBounds, HttpDoor, Page, Place, Request
 from penstock.mnode.logins import Logins, UsersView, tls_for_clients
 from penstock.mnode.overview import Overview
@@ -66,7 +67,10 @@ class _ForUsers:
 
     def answer(self, request: Request) -> Answer:
         try:
-            identity = self.logins.authorize(request.headers.get("authorization"), request.address)
+            header = request.headers.get("authorization")
+            with self.logins.noting(Origin("http", request.address), header or "") as note:
+                identity = self.logins.authorize(header, request.address)
+                note(identity.name)
         except LoginDelayedError as error:
             return Answer(HTTPStatus.TOO_MANY_REQUESTS, f"{error}\n".encode())
         except UnauthenticatedError as error:

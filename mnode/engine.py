@@ -17,13 +17,14 @@ from penstock import __version__
 from penstock.common.access import check_access
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config, is_local
-from penstock.common.errors import NotSupportedError, OutOfMemoryError, UnavailableError
+from penstock.common.errors import NotSupportedError, OutOfMemoryError, PermissionDeniedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.memory import available_bytes, measure_tree
 from penstock.common.paths import DataPaths
 from penstock.common.private import exposed
 from penstock.mnode.activity import Activity, OnCancel, Running
+from penstock.mnode.audit import Audit, object_of, words_of
 from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups, backup_key
 from penstock.mnode.catalog import Catalog
@@ -202,6 +203,8 @@ class Engine:
             problem = exposed(path)
             if problem is not None:
                 _log.warning("%s", problem)
+            self.audit = Audit(path / config.log_dir, config, self.clock)
+            undo.callback(self.audit.close)
             self.catalog = Catalog(self.paths.catalog)
             undo.callback(self.catalog.close)
             require_current(self.paths, self.fs, self.catalog)
@@ -275,12 +278,12 @@ class Engine:
             self._gate, self._ddl_lock, self.activity.note_progress)
         self.system_tables = SystemTables(
             catalog, storage, self._streams, self._lifecycle, self.connections, self._ingests, self.activity,
-            self.config, clock, __version__, clock.now_ms())
+            self.audit, self.config, clock, __version__, clock.now_ms())
         directory = functions_directory(self.config, self.paths)
         self._functions = Functions(catalog, clock, directory)
         self._users = Users(catalog, clock, secrets.token_bytes)
         self.logins = Logins(catalog, clock, secrets.token_bytes, self.config.token_lifetime,
-                             self.config.trust_loopback)
+                             self.config.trust_loopback, self.audit)
         self._queries = Queries(
             catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), self.activity, directory,
             self.paths, query_bounds(self.config, self.paths, available_bytes()), admission_bounds(self.config))
@@ -314,14 +317,14 @@ class Engine:
         `on_cancel` is told how to end it when nobody waits for the answer any more.
         """
         self._check_open()
-        require(state.identity, statement, state.database, self.catalog)
+        self._admit(statement, state)
         with self._listed(state, without_password(statement, text), on_cancel):
             return self._execute(statement, text, state)
 
     def query_columns(self, query: Query, state: SessionState) -> tuple[ResultColumn, ...]:
         """Returns what columns the rows of a query would have, without running it. Raises PenstockErrors."""
         self._check_open()
-        require(state.identity, query, state.database, self.catalog)
+        self._admit(query, state, runs=False)
         return self._queries.plan(query, state.freeze(self.clock.now_ms())).columns
 
     @contextmanager
@@ -333,7 +336,7 @@ class Engine:
         `on_cancel`: as in `execute_parsed`.
         """
         self._check_open()
-        require(state.identity, query, state.database, self.catalog)
+        self._admit(query, state)
         with (self._listed(state, text, on_cancel),
               self._queries.open(query, state.freeze(self.clock.now_ms()), self._limits(state)) as opened):
             yield opened
@@ -479,7 +482,7 @@ class Engine:
     def check_insert(self, table: str, state: SessionState) -> None:
         """Raises PermissionDeniedError if a session must not insert rows into a table, before it sends any."""
         self._check_open()
-        self._require(state.identity, insert_needs(parse_table_name(table), state.database, self.catalog), "INSERT")
+        self._admit_rows(state, insert_needs(parse_table_name(table), state.database, self.catalog), "INSERT", table)
 
     def insert_arrow(self, table: str, rows: pa.Table, state: SessionState, *, first_row: int = 0) -> Result:
         """Inserts an Arrow table into a table; see `Cursor.insert_arrow`. Errors count rows from `first_row`."""
@@ -498,7 +501,7 @@ class Engine:
     ) -> int:
         """Writes lines of InfluxDB's line protocol; see `Connection.ingest_lines`."""
         self._check_open()
-        self._require(state.identity, lines_needs(database), "line protocol")
+        self._admit_rows(state, lines_needs(database), "line protocol", database)
         with self._listed(state, f"line protocol into {database} ({len(data)} bytes)"), self._gate.passing():
             return self._schemaless.ingest_lines(data, database, precision, first_line)
 
@@ -553,9 +556,27 @@ class Engine:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
-    def _require(self, identity: Identity, wanted: Iterator[Need], what: str) -> None:
-        if identity.role != "admin":
-            require_needs(identity, wanted, what)
+    def _admit(self, statement: Statement, state: SessionState, *, runs: bool = True) -> None:
+        """Lets a statement be executed, or raises PermissionDeniedError; every door leads here."""
+        name, origin = state.identity.name, state.origin
+        try:
+            require(state.identity, statement, state.database, self.catalog)
+        except PermissionDeniedError:
+            self.audit.refused(name, origin, words_of(statement), object_of(statement))
+            raise
+        if runs:
+            self.audit.statement(name, origin, statement)
+
+    def _admit_rows(self, state: SessionState, wanted: Iterator[Need], what: str, on: str) -> None:
+        """Does for rows without a statement what `_admit` does."""
+        name, origin = state.identity.name, state.origin
+        try:
+            if state.identity.role != "admin":
+                require_needs(state.identity, wanted, what)
+        except PermissionDeniedError:
+            self.audit.refused(name, origin, what, on)
+            raise
+        self.audit.rows(name, origin, what, on)
 
     def _listed(
         self, state: SessionState, text: str, on_cancel: OnCancel | None = None

@@ -9,8 +9,9 @@ import hmac
 import ipaddress
 import math
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn, Protocol
 
@@ -20,6 +21,7 @@ from penstock.common.errors import ConfigError, LoginDelayedError, Unauthenticat
 from penstock.common.logging import logger
 from penstock.common.passwords import SALT_BYTES, PasswordHash
 from penstock.common.tls import Tls, tls_of
+from penstock.mnode.audit import Origin
 from penstock.mnode.catalog import UserRecord
 from penstock.mnode.login_gate import LoginGate
 from penstock.mnode.roles import OWNER, Identity
@@ -43,12 +45,21 @@ class UsersView(Protocol):
     def users_lost(self) -> bool: ...
 
 
+class LoginNotes(Protocol):
+    """Takes note of logins."""
+
+    def login(self, user: str, origin: Origin, *, again: bool = False) -> None: ...
+
+    def login_refused(self, origin: Origin) -> None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Token:
     """What stands for user and password for `lifetime_s` seconds; `text` goes behind `Authorization: Bearer`."""
 
     text: str = field(repr=False)
     lifetime_s: float
+    user: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +82,12 @@ class Logins:
 
     def __init__(
         self, users: UsersView, clock: Clock, random_bytes: Callable[[int], bytes], lifetime_s: float,
-        trusting: bool = False,
+        trusting: bool = False, audit: LoginNotes | None = None,
     ) -> None:
-        """`random_bytes`: as `secrets.token_bytes`. Tokens are valid for `lifetime_s` seconds."""
+        """`random_bytes`: as `secrets.token_bytes`. Tokens are valid for `lifetime_s` seconds. `audit` takes
+        note of who comes, where the doors say that somebody does.
+        """
+        self._audit = audit
         self._trusting = trusting
         self._users = users
         self._clock = clock
@@ -89,6 +103,23 @@ class Logins:
         #: whether a password fits a user's hash, for those that are being tried
         self._under_way: dict[tuple[str, bytes, PasswordHash], Future[bool]] = {}
         self._turns, self._turns_of_known = (threading.BoundedSemaphore(_HASHES_AT_ONCE) for _ in range(2))
+
+    @contextmanager
+    def noting(self, origin: Origin, header: str | None = None) -> Iterator[Callable[[str], None]]:
+        """Gives what is to be called with the name of who has got in, in a `with` block around the login.
+
+        A refusal is noted, too; that a token of a `header` is taken isn't, since its login was.
+        """
+        def note(user: str) -> None:
+            if self._audit is not None and not (header or "").lower().startswith("bearer "):
+                self._audit.login(user, origin, again=header is not None)
+
+        try:
+            yield note
+        except UnauthenticatedError:
+            if self._audit is not None:
+                self._audit.login_refused(origin)
+            raise
 
     def authorize(self, header: str | None, address: str = "") -> Identity:
         """Returns who sent this Authorization header, `Basic ...` or `Bearer ...`, from `address`.
@@ -123,7 +154,7 @@ class Logins:
             while self._tokens and self._is_over(next(iter(self._tokens.values())), now):
                 del self._tokens[next(iter(self._tokens))]
             self._tokens[_digest(text)] = _Grant(user, password, now + self._lifetime_s)
-        return Token(text, self._lifetime_s)
+        return Token(text, self._lifetime_s, OWNER.name if user is None else user)
 
     def identify(self, token: str) -> Identity:
         """Returns who logged in for this token, with the role that the user has now. Raises UnauthenticatedError."""

@@ -19,6 +19,7 @@ from penstock.common.errors import (
     PenstockError,
     UnauthenticatedError,
 )
+from penstock.mnode.audit import Origin
 from penstock.mnode.http_body import RequestError
 from penstock.mnode.http_door import Answer, Place, Request
 from penstock.mnode.json_rows import column_meta, json_rows
@@ -151,14 +152,19 @@ class Rest:
         scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() != "basic":
             raise UnauthenticatedError("user and password are needed", hint="send Authorization: Basic")
-        token = self._logins.login(*read_basic(credentials.strip()), request.address)
+        with self._logins.noting(Origin("http", request.address)) as note:
+            token = self._logins.login(*read_basic(credentials.strip()), request.address)
+            note(token.user)
         request.logged_in()
         return _document_answer(HTTPStatus.OK, {"code": 0, "token": token.text, "lifetime_s": token.lifetime_s})
 
     def _session(self, request: Request, database: str | None) -> SessionState:
-        identity = self._logins.authorize(request.headers.get("authorization"), request.address)
+        header, origin = request.headers.get("authorization"), Origin("http", request.address)
+        with self._logins.noting(origin, header or "") as note:
+            identity = self._logins.authorize(header, origin.address)
+            note(identity.name)
         request.logged_in()
-        return SessionState(self._time_zone, database, identity)
+        return SessionState(self._time_zone, database, identity, origin=origin)
 
 
 def status_of(error: PenstockError) -> HTTPStatus:

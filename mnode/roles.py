@@ -6,12 +6,12 @@ takes the same rights as what is, so that nobody learns from a refusal what ther
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.common.errors import PermissionDeniedError
+from penstock.mnode.audit import words_of
 from penstock.mnode.catalog import IngestRecord, StreamRecord
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
@@ -94,7 +94,7 @@ def require(identity: Identity, statement: Statement, database: str | None, name
         return
     if isinstance(statement, AlterUser) and statement.name == identity.name and statement.role is None:
         return
-    what = _words(statement)
+    what = words_of(statement)
     if _names_a_file(statement):
         _refuse_role(identity, "a statement with a file of the engine's machine")
     wanted = needs(statement, database, names)
@@ -267,10 +267,6 @@ class _Finder:
                 yield from self.of_database(statement.database or self.database)
             case "create stream" | "checkpoints" | "savepoints" if statement.table is not None:
                 yield from self.of_stream(statement.table.name)
-
-
-def _words(statement: Statement) -> str:
-    return " ".join(re.findall("[A-Z][a-z]*", type(statement).__name__)).upper()
 
 
 def _names_a_file(statement: Statement) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from penstock.mnode.audit import Origin
 from penstock.mnode.roles import OWNER, Identity
 from penstock.planner.plan import ResultColumn
 from penstock.sql.schema import Session
@@ -19,6 +20,7 @@ class SessionState:
     """The state of one connection; USE changes it. Statements of one session may come from several threads.
 
     `identity`: who asks, and what that one may do. `connection_id` is what perf_connections lists it under.
+    `origin`: where that one is.
     """
 
     time_zone: str
@@ -26,6 +28,7 @@ class SessionState:
     identity: Identity = OWNER
     connection_id: int = 0
     settings: dict[str, str] = field(default_factory=dict)
+    origin: Origin = field(default_factory=Origin)
 
     def freeze(self, now_ms: int) -> Session:
         """Returns the session as one statement sees it."""

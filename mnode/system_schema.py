@@ -72,6 +72,10 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
             ("id", _BIG), ("name", _text(134)), ("uptime", _INT), ("create_time", _TIME), ("version", _WORD),
         ),
         "ins_users": (("name", _WORD), ("super", _INT), ("enable", _INT), ("create_time", _TIME), ("role", _WORD)),
+        "ins_audit": (
+            ("time", _TIME), ("user_name", _WORD), ("door", _WORD), ("address", _text(64)), ("what", _text(64)),
+            ("object", _text(512)), ("outcome", _WORD),
+        ),
         "ins_user_privileges": (
             ("user_name", _WORD), ("privilege", _text(10)), ("db_name", _NAME), ("table_name", _TABLE),
             ("condition", _LINE), ("notes", _LINE), ("connection", _NAME),

@@ -17,6 +17,7 @@ from penstock.common.clock import Clock
 from penstock.common.config import SPARK_PREFIX, Config, keys
 from penstock.common.errors import NotFoundError
 from penstock.mnode.activity import Activity
+from penstock.mnode.audit import Audit
 from penstock.mnode.bounds import state_bytes
 from penstock.mnode.catalog import Catalog, StreamRecord
 from penstock.mnode.connections import ConnectionInfo
@@ -97,6 +98,7 @@ class SystemTables:
         connections: ConnectionsView,
         ingests: IngestsView,
         activity: Activity,
+        audit: Audit,
         config: Config,
         clock: Clock,
         version: str,
@@ -109,6 +111,7 @@ class SystemTables:
         self._outside = connections
         self._ingests = ingests
         self._activity = activity
+        self._audit = audit
         self._config = config
         self._clock = clock
         self._version = version
@@ -127,6 +130,7 @@ class SystemTables:
             "ins_orphans": self._orphans,
             "ins_cluster": self._cluster,
             "ins_users": self._users,
+            "ins_audit": self._audit_rows,
             "ins_user_privileges": self._privileges,
             "ins_functions": self._functions,
             "ins_connections": self._outside_rows,
@@ -295,6 +299,11 @@ class SystemTables:
             yield (user.name, int(user.role == "admin"), 1, user.created_ms, user.role)
         if not self._catalog.users():
             yield (OWNER.name, 1, 1, self._started_ms, OWNER.role)
+
+    def _audit_rows(self) -> Iterator[Row]:
+        for entry in self._audit.entries():
+            yield (entry.time_ms, entry.user or None, entry.door, entry.address or None, entry.what, entry.on or None,
+                   entry.outcome)
 
     def _privileges(self) -> Iterator[Row]:
         """Yields what users may do by role, then what was granted to them."""

@@ -32,7 +32,7 @@ OF_USERS = {
     "ins_users": "name", "ins_user_privileges": "user_name", "perf_connections": "user", "perf_queries": "user"}
 #: Those that tell of all streams at once.
 OF_READERS_OF_ALL: Collection[str] = frozenset({"ins_stream_workers"})
-ADMINS: Collection[str] = frozenset({"ins_orphans"})
+ADMINS: Collection[str] = frozenset({"ins_orphans", "ins_audit"})
 
 
 class Objects(Names, Protocol):

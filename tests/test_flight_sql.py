@@ -24,6 +24,7 @@ from waiting import wait_until
 
 from penstock.common.clock import ManualClock
 from penstock.common.errors import CancelledError, InvalidStatementError, InvalidValueError
+from penstock.mnode.audit import Origin
 from penstock.mnode.roles import Identity
 from penstock.shell.flight_sql import messages
 from penstock.shell.flight_sql.endpoint import address
@@ -497,9 +498,9 @@ def test_the_idlest_session_goes_first() -> None:
             closed.append(self.name)
 
     sessions = Sessions(lambda identity: Fake(identity.name), ManualClock(), 100.0, most=2)  # type: ignore[arg-type,return-value]
-    with sessions.use("a", Identity("a", "admin")):
+    with sessions.use("a", Identity("a", "admin"), Origin()):
         for name in ("b", "c", "d"):
-            with sessions.use(name, Identity(name, "admin")):
+            with sessions.use(name, Identity(name, "admin"), Origin()):
                 pass
     assert closed == ["b", "c"]
     assert len(sessions) == 2

@@ -21,6 +21,7 @@ from penstock.common.errors import CancelledError, InternalError, PenstockError,
 from penstock.common.logging import logger
 from penstock.common.port_guard import PortGuard, read_peer
 from penstock.mnode.activity import OnCancel
+from penstock.mnode.audit import Origin
 from penstock.mnode.logins import Logins, read_basic
 from penstock.mnode.roles import OWNER, Identity
 from penstock.shell.flight_sql import messages
@@ -136,11 +137,14 @@ class _Calls:
     def _handshake(self, requests: Iterator[bytes], context: Any) -> Iterator[bytes]:
         header = _header(context)
         user, password = read_basic(header.partition(" ")[2]) if header else ("", "")
-        if _is_owner(context):
-            token = self._logins.login_owner()
-        else:
-            token = self._logins.login(user, password, _address(context))
-            self.guard.logged_in(context.peer())
+        origin = _origin(context)
+        with self._logins.noting(origin) as note:
+            if _is_owner(context):
+                token = self._logins.login_owner()
+            else:
+                token = self._logins.login(user, password, origin.address)
+                self.guard.logged_in(context.peer())
+            note(token.user)
         context.send_initial_metadata([(_AUTHORIZATION, f"Bearer {token.text}")])
         yield make("HandshakeResponse").SerializeToString()
 
@@ -169,7 +173,7 @@ class _Calls:
             self._sessions.end(key)
             body = make("CloseSessionResult", status=messages.SESSION_CLOSED).SerializeToString()
         else:
-            with self._sessions.use(key, identity) as session:
+            with self._sessions.use(key, identity, _origin(context)) as session:
                 body = self._flight_sql.act(session, action.type, action.body)
         if body is not None:
             yield make("Result", body=body).SerializeToString()
@@ -180,7 +184,7 @@ class _Calls:
             yield make("ActionType", type=name, description=description).SerializeToString()
 
     def _session(self, context: Any) -> Any:
-        return self._sessions.use(*self._caller(context))
+        return self._sessions.use(*self._caller(context), _origin(context))
 
     def _caller(self, context: Any) -> tuple[str, Identity]:
         """Returns the key of the caller's session and who it is. Raises UnauthenticatedError.
@@ -190,11 +194,21 @@ class _Calls:
         header = _header(context)
         if _is_owner(context):
             return context.peer(), OWNER
-        identity = self._logins.authorize(header, _address(context))
+        origin = _origin(context)
+        with self._logins.noting(origin, header or "") as note:
+            identity = self._logins.authorize(header, origin.address)
+            note(identity.name)
         if not _by_socket(context):
             self.guard.logged_in(context.peer())
         scheme, _, token = (header or "").partition(" ")
         return token if scheme.lower() == "bearer" else f"{context.peer()} {identity.name}", identity
+
+
+def _origin(context: Any) -> Origin:
+    if _by_socket(context):
+        return Origin("socket")
+    peer = read_peer(context.peer())
+    return Origin("flight", "" if peer is None else peer[0])
 
 
 def _by_socket(context: Any) -> bool:
@@ -204,11 +218,6 @@ def _by_socket(context: Any) -> bool:
 def _is_owner(context: Any) -> bool:
     """Tells whether somebody came by the socket and doesn't want to be one of the users."""
     return _by_socket(context) and _header(context) is None
-
-
-def _address(context: Any) -> str:
-    peer = read_peer(context.peer())
-    return "" if peer is None else peer[0]
 
 
 def _canceller(context: Any) -> OnCancel:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from penstock.common.clock import Clock
 from penstock.common.errors import NotFoundError, UnavailableError
+from penstock.mnode.audit import Origin
 from penstock.mnode.query import OpenQuery
 from penstock.mnode.roles import Identity
 from penstock.mnode.session import Result
@@ -130,7 +131,7 @@ class Sessions:
         self._sessions: OrderedDict[str, ClientSession] = OrderedDict()
 
     @contextmanager
-    def use(self, key: str, identity: Identity) -> Iterator[ClientSession]:
+    def use(self, key: str, identity: Identity, origin: Origin) -> Iterator[ClientSession]:
         """Gives a client's session for one call, a new one if it has none. Raises UnavailableError."""
         now = self._clock.monotonic()
         with self._lock:
@@ -144,6 +145,7 @@ class Sessions:
             session.calls += 1
             over = self._take_over(now)
         session.connection.session.identity = identity
+        session.connection.session.origin = origin
         for old in over:
             old.close()
         try:

@@ -1,0 +1,195 @@
+"""The audit log: who came in or was refused, and what was done by statements; never passwords, values or rows.
+
+One JSON object per line, in files that only the engine's account may read.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import logging.handlers
+import os
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.common.clock import Clock
+from penstock.common.config import Config
+from penstock.common.logging import logger
+from penstock.sql.statements import (
+    AnalyzeStream,
+    CreateChildTables,
+    Delete,
+    Describe,
+    DropTable,
+    Explain,
+    Grant,
+    Insert,
+    NoteTime,
+    Revoke,
+    Select,
+    SetOperation,
+    Show,
+    Statement,
+    UseDatabase,
+)
+
+_log = logger(__name__)
+_FILE = "audit.log"
+_OBJECT_CHARACTERS = 512
+_SHOWN = 10_000
+_KNOWN_MAX = 1000
+_SAME_LOGIN_S = 3600.0
+# What reads and writes rows, or looks: so much of it that it is only logged where that is configured.
+_DAILY: tuple[type[Statement], ...] = (
+    Select, SetOperation, Explain, AnalyzeStream, Show, Describe, UseDatabase, Insert, Delete, NoteTime)
+
+Door = Literal["embedded", "flight", "socket", "http"]
+Outcome = Literal["allowed", "refused"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """By which door somebody came, and from what address: "" where there is none."""
+
+    door: Door = "embedded"
+    address: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line. `user` is "" where a login named none that there is; `what` is LOGIN or the kind of a statement."""
+
+    time_ms: int
+    user: str
+    door: str
+    address: str
+    what: str
+    on: str
+    outcome: str
+
+
+class Audit:
+    """Writes the log; safe for many threads. What can't be written is told to the engine's log, and holds nobody up."""
+
+    def __init__(self, directory: Path, config: Config, clock: Clock) -> None:
+        """`auditLog` of the configuration says what is written; the files are those of `directory`."""
+        self._level = config.audit_log
+        self._clock = clock
+        self._path = directory / _FILE
+        self._handler = _PrivateFiles(self._path, config.log_file_size, config.log_files_kept)
+        self._lock = threading.Lock()
+        self._known: OrderedDict[tuple[str, Origin], float] = OrderedDict()
+
+    def login(self, user: str, origin: Origin, *, again: bool = False) -> None:
+        """Notes a login. `again`: who sends a password with each request is only noted once an hour."""
+        if self._level == "off" or (again and self._is_known(user, origin)):
+            return
+        self._write(user, origin, "LOGIN", "", "allowed")
+
+    def login_refused(self, origin: Origin) -> None:
+        """Notes a login that was refused. As whom isn't told: it may be a password in the wrong field."""
+        if self._level != "off":
+            self._write("", origin, "LOGIN", "", "refused")
+
+    def statement(self, user: str, origin: Origin, statement: Statement) -> None:
+        """Notes a statement that is going to be executed."""
+        if self._level == "all" or (self._level == "changes" and not isinstance(statement, _DAILY)):
+            self._write(user, origin, words_of(statement), object_of(statement), "allowed")
+
+    def rows(self, user: str, origin: Origin, what: str, on: str) -> None:
+        """Notes rows that are going to be written without a statement."""
+        if self._level == "all":
+            self._write(user, origin, what, on, "allowed")
+
+    def refused(self, user: str, origin: Origin, what: str, on: str) -> None:
+        """Notes what somebody must not do."""
+        if self._level != "off":
+            self._write(user, origin, what, on, "refused")
+
+    def entries(self) -> list[Entry]:
+        """Returns the newest entries, the oldest first; lines that are damaged are left out."""
+        lines: deque[Entry] = deque(maxlen=_SHOWN)
+        for number in range(self._handler.backupCount, -1, -1):
+            path = self._path.with_name(f"{_FILE}.{number}") if number else self._path
+            lines.extend(_read(path))
+        return list(lines)
+
+    def close(self) -> None:
+        self._handler.close()
+
+    def _is_known(self, user: str, origin: Origin) -> bool:
+        """Tells whether somebody was noted within the last hour, and takes note."""
+        now = self._clock.monotonic()
+        with self._lock:
+            noted = self._known.get((user, origin))
+            if noted is not None and now < noted + _SAME_LOGIN_S:
+                return True
+            self._known[user, origin] = now
+            self._known.move_to_end((user, origin))
+            while len(self._known) > _KNOWN_MAX:
+                self._known.popitem(last=False)
+            return False
+
+    def _write(self, user: str, origin: Origin, what: str, on: str, outcome: Outcome) -> None:
+        entry = Entry(self._clock.now_ms(), user, origin.door, origin.address, what, on[:_OBJECT_CHARACTERS], outcome)
+        line = json.dumps(asdict(entry), ensure_ascii=True)
+        self._handler.handle(logging.LogRecord("audit", logging.INFO, "", 0, line, None, None))
+
+
+def words_of(statement: Statement) -> str:
+    """Returns what kind a statement is of, such as CREATE USER."""
+    name = type(statement).__name__
+    return "".join(f" {each}" if each.isupper() else each for each in name).strip().upper()
+
+
+def object_of(statement: Statement) -> str:
+    """Returns what a statement is about, as it names it: no values, no options, no conditions."""
+    match statement:
+        case Grant() | Revoke():
+            return f"{', '.join(statement.privileges).upper()} ON {statement.on} TO {statement.user}"
+        case DropTable():
+            return ", ".join(map(str, statement.names))
+        case CreateChildTables():
+            return ", ".join(str(table.name) for table in statement.tables)
+        case Insert():
+            return ", ".join(str(target.name) for target in statement.targets)
+        case NoteTime():
+            return statement.database
+    return str(getattr(statement, "name", ""))
+
+
+def _read(path: Path) -> Iterator[Entry]:
+    try:
+        text = path.read_text("utf-8", errors="replace")
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        _log.warning("%s cannot be read: %s", path, error)
+        return
+    for line in text.splitlines():
+        try:
+            values: Any = json.loads(line)
+            yield Entry(int(values["time_ms"]), *(
+                str(values[name]) for name in ("user", "door", "address", "what", "on", "outcome")))
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+class _PrivateFiles(logging.handlers.RotatingFileHandler):
+    """Files that are opened with the first line, for this account alone."""
+
+    def __init__(self, path: Path, size: int, kept: int) -> None:
+        super().__init__(path, maxBytes=size, backupCount=kept, encoding="utf-8", delay=True)
+
+    def _open(self) -> io.TextIOWrapper:
+        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        return io.TextIOWrapper(os.fdopen(descriptor, "ab"), encoding="utf-8", write_through=True)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        _log.exception("the audit log cannot be written")
