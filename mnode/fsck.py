@@ -26,6 +26,7 @@ from penstock.vnode.check import Damage, LogReport, check_log, check_store
 from penstock.vnode.dnode import lock_data_directory
 from penstock.vnode.manifest import Manifest
 from penstock.vnode.repair import Repair, VnodeRepair
+from penstock.vnode.views import moved_views, write_sql
 
 Advanced = Callable[[str, int], None]
 """Called with what is being read, and how many bytes of it were read since the last call."""
@@ -109,6 +110,7 @@ class Fsck:
             for stream in catalog.streams():
                 self._check_stream(stream)
             self._check_orphans(catalog)
+            self._check_views()
         finally:
             catalog.close()
 
@@ -149,6 +151,19 @@ class Fsck:
                 "nobody reads it; it is never removed", "nothing if it isn't missed; --repair moves it out of the way"))
             if self._repair:
                 self._move_orphan(path)
+
+    def _check_views(self) -> None:
+        """Finds views over the files of another directory, of which this one is a copy."""
+        moved = moved_views(self._paths)
+        if moved is None:
+            return
+        self._report.damages.append(Damage(
+            "views", self._paths.views_duckdb, "its views read the files of another directory, of which this is a copy",
+            "a DuckDB that opens it shows the rows of the other directory", "open the copy with an engine once, or "
+            "--repair: it writes them for this directory"))
+        if self._repair:
+            write_sql(self._paths, moved, self._fs)
+            self._report.repairs.append(Repair(self._paths.views_duckdb, "its views read the files beside it now"))
 
     def _move_orphan(self, path: Path) -> None:
         if path.parent.name == "parts":

@@ -72,8 +72,8 @@ def read_directory(directory: Path) -> Answers:
 
 
 def copy_of(source: Path, target: Path) -> Path:
-    """Copies a closed directory."""
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("LOCK", "lock.mdb", "OWNER", "log"))
+    """Copies a closed directory, without its views, which are over the original's files."""
+    shutil.copytree(source, target, ignore=shutil.ignore_patterns("LOCK", "lock.mdb", "OWNER", "log", "views.*"))
     return target
 
 

@@ -152,7 +152,7 @@ def test_other_readers_see_every_row_once(tmp_path: Path) -> None:
         bed.engine.flush()
 
         def seen() -> list[tuple[Any, ...]]:
-            with open_duckdb(bed.engine.paths.views_duckdb) as connection:
+            with open_duckdb(bed.engine.paths) as connection:
                 return sorted(connection.execute("SELECT tbname, epoch_ms(ts), v FROM d.meters").fetchall())
 
         known = seen()

@@ -45,7 +45,7 @@ class Engine:
 
     def query(self, sql: str) -> list[tuple[object, ...]]:
         """Runs a query on a fresh connection, as a stranger would."""
-        with open_duckdb(self.paths.views_duckdb) as connection:
+        with open_duckdb(self.paths) as connection:
             return connection.execute(sql).fetchall()
 
 

@@ -32,7 +32,7 @@ from penstock.wal.segment import (
 
 DamageKind = Literal[
     "torn_tail", "log_record", "log_segment", "log_end", "manifest", "part", "last_times", "format", "catalog",
-    "commit_record", "state", "log_behind", "vnode", "orphan", "unlisted"]
+    "commit_record", "state", "log_behind", "vnode", "orphan", "unlisted", "views"]
 Progress = Callable[[int], None]
 """Called with the number of bytes that were read since the last call."""
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,9 @@ from penstock.common.paths import DataPaths
 from penstock.common.private import FILE_MODE
 from penstock.vnode.parts import parquet_bytes
 from penstock.vnode.snapshot import quoted, text_literal
+
+#: in views.sql, before the directory whose files the views read, as JSON
+_OF = "-- Data directory: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +71,8 @@ QUALIFY row_number() OVER (PARTITION BY {', '.join(keys)} ORDER BY r._ver DESC) 
 
 def views_sql(paths: DataPaths, tables: Sequence[ViewTable]) -> str:
     """Returns the statements that create all views, schema by schema."""
-    lines = ["-- Written by Penstock: views over its Parquet files for any DuckDB. Rewritten when schemas change."]
+    lines = ["-- Written by Penstock: views over its Parquet files for any DuckDB. Rewritten when schemas change.",
+             f"{_OF}{json.dumps(str(paths.root.absolute()))}"]
     lines += [f"CREATE SCHEMA IF NOT EXISTS {quoted(name)};" for name in dict.fromkeys(t.database for t in tables)]
     lines += [view_sql(paths, table) for table in tables]
     return "\n".join(lines) + "\n"
@@ -78,8 +84,11 @@ def write_views(paths: DataPaths, tables: Iterable[ViewTable], *, fs: Fs | None 
     Every table must have been defined in at least one vnode (that creates the file its view's glob needs), and super
     tables need their children file (`write_children`). Raises StorageError.
     """
-    files = fs or OsFs()
-    text = views_sql(paths, list(tables))
+    write_sql(paths, views_sql(paths, list(tables)), fs or OsFs())
+
+
+def write_sql(paths: DataPaths, text: str, files: Fs) -> None:
+    """Writes views.sql and views.duckdb as the statements say. Raises StorageError."""
     files.make_dirs(paths.root)
     temporary = paths.root / f"views.{os.getpid()}.tmp.duckdb"
     files.remove(temporary)
@@ -101,11 +110,52 @@ def write_views(paths: DataPaths, tables: Iterable[ViewTable], *, fs: Fs | None 
             files.remove(path)
 
 
-def open_duckdb(path: Path) -> duckdb.DuckDBPyConnection:
-    """Returns an in-memory DuckDB connection with views.duckdb attached read-only as `penstock` and in use."""
+def moved_views(paths: DataPaths) -> str | None:
+    """Returns the statements for views over the files of this directory if those in it are over another's, or None.
+
+    Views hold absolute paths, since DuckDB binds none that depend on where a database lies: those of a copied directory
+    read the original until an engine has opened the copy.
+    """
+    try:
+        text = paths.views_sql.read_text("utf-8")
+    except FileNotFoundError:
+        return None
+    root = _root_of(text)
+    here = str(paths.root.absolute())
+    if root is None or root == here or (os.path.exists(root) and os.path.samefile(root, here)):
+        return None
+    old, new = (f"{_OF}{json.dumps(one)}" for one in (root, here))
+    return text.replace(old, new).replace(f"read_parquet('{_quoted(root)}/", f"read_parquet('{_quoted(here)}/")
+
+
+def _root_of(text: str) -> str | None:
+    """Returns the directory that views are over, also of those that earlier versions wrote."""
+    for line in text.splitlines():
+        if line.startswith(_OF):
+            found: str = json.loads(line.removeprefix(_OF))
+            return found
+    found_path = re.search(r"read_parquet\('((?:[^']|'')*)/vnode/\*/store/parts/", text)
+    return None if found_path is None else found_path[1].replace("''", "'")
+
+
+def _quoted(path: str) -> str:
+    return path.replace("'", "''")
+
+
+def open_duckdb(paths: DataPaths) -> duckdb.DuckDBPyConnection:
+    """Returns an in-memory DuckDB connection with the views as the database `penstock`, in use and not to be written.
+
+    In a copy of a data directory they are over the files of the copy.
+    """
     connection = duckdb.connect()
-    connection.execute(f"ATTACH {text_literal(str(path))} AS penstock (READ_ONLY)")
-    connection.execute("USE penstock")
+    moved = moved_views(paths)
+    if moved is None:
+        connection.execute(f"ATTACH {text_literal(str(paths.views_duckdb))} AS penstock (READ_ONLY)")
+        connection.execute("USE penstock")
+    else:
+        connection.execute("ATTACH ':memory:' AS penstock")
+        connection.execute("USE penstock")
+        connection.execute(moved)
     return connection
 
 

@@ -76,4 +76,4 @@ def duckdb(path: str = "./penstock-data") -> Any:
     from penstock.common.paths import DataPaths
     from penstock.vnode.views import open_duckdb
 
-    return open_duckdb(DataPaths(Path(path)).views_duckdb)
+    return open_duckdb(DataPaths(Path(path)))
