@@ -1,4 +1,4 @@
-"""Who is connected and which statements run now, for perf_connections and SHOW QUERIES; and how they are ended.
+"""Who is connected, to which ports, and which statements run now, for ins_ports, perf_connections and SHOW QUERIES; and how they are ended.
 
 A statement is ended where it computes: in DuckDB, which is interrupted, between two batches of rows, and while it waits
 for its turn. What it changes it changes whole or not at all.
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from penstock.common.admission import PortCounts
 from penstock.common.clock import Clock
 from penstock.common.errors import (
     CancelledError,
@@ -115,6 +116,15 @@ class Running:
             interrupt()
 
 
+@dataclass(frozen=True, slots=True)
+class PortInfo:
+    """A port that is open, and what is connected to it."""
+
+    port: int
+    purpose: str
+    counts: PortCounts
+
+
 class Activity:
     """Thread-safe, and cheap enough for every statement."""
 
@@ -122,6 +132,7 @@ class Activity:
         """`timeout_s`: how long a statement may take that computes; 0 is unlimited."""
         self._clock = clock
         self._timeout_s = timeout_s
+        self._ports: dict[int, tuple[str, Callable[[], PortCounts]]] = {}
         self._lock = threading.Lock()
         self._numbers = itertools.count(1)
         self._connections: dict[int, ConnectionInfo] = {}
@@ -130,6 +141,17 @@ class Activity:
         self._wake = threading.Event()
         self._closed = False
         self._watching = False
+
+    def port_opened(self, port: int, purpose: str, counts: Callable[[], PortCounts]) -> None:
+        """Takes note of a port that is open from now on."""
+        self._ports[port] = purpose, counts
+
+    def port_closed(self, port: int) -> None:
+        self._ports.pop(port, None)
+
+    def ports(self) -> list[PortInfo]:
+        """Returns the ports that are open."""
+        return [PortInfo(port, purpose, counts()) for port, (purpose, counts) in sorted(self._ports.items())]
 
     def login(self, user: str) -> int:
         """Returns the id of a new connection."""

@@ -17,6 +17,7 @@ from penstock import __version__
 from penstock.common.access import check_access
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config, is_local
+from penstock.common.descriptors import raise_limit, shortage
 from penstock.common.errors import NotSupportedError, OutOfMemoryError, PermissionDeniedError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
@@ -205,6 +206,7 @@ class Engine:
                 _log.warning("%s", problem)
             self.audit = Audit(path / config.log_dir, config, self.clock)
             undo.callback(self.audit.close)
+            self._reserve_descriptors()
             self.catalog = Catalog(self.paths.catalog)
             undo.callback(self.catalog.close)
             require_current(self.paths, self.fs, self.catalog)
@@ -243,7 +245,17 @@ class Engine:
             rest = Rest(self, self.logins, config.timezone, config.request_size_max)
             for door in open_doors(config, self.overview, rest, self.logins, self.catalog):
                 undo.callback(door.close)
+                self.activity.port_opened(door.port, "HTTP", door.counts)
             self._undo = undo.pop_all()
+
+    def _reserve_descriptors(self) -> None:
+        """Sees to it that clients can't take all descriptors of this process."""
+        config = self.config
+        ports = {config.http_port, config.metrics_port, config.ui_port} - {0}
+        # Flight may have twice as many for a moment.
+        problem = shortage(raise_limit(), config.connections_max * (len(ports) + 2))
+        if problem is not None:
+            _log.warning("%s", problem)
 
     def _connect_parts(self) -> None:
         catalog, storage, clock = self.catalog, self.storage, self.clock
@@ -613,6 +625,7 @@ class Engine:
         mark_place(self.paths, self.fs, self._secret)
         self._service = DnodeService(
             self._secret, self.results.write_results, self._answer, self._states.keep, self.config.worker_host)
+        self.activity.port_opened(self._service.port, "dnode service", self._service.guard.admission.counts)
         self._runtime = self._runtime_factory(self.config, self.paths.root)
         return StreamController(
             self.paths, self.clock, ControllerSettings.from_config(self.config, available_bytes()), self.records,

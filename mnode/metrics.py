@@ -10,12 +10,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.registry import Collector
 
+from penstock.common.admission import REASONS
 from penstock.mnode.overview import Overview, Row
 
 CONTENT_TYPE: str = CONTENT_TYPE_PLAIN_0_0_4
 
 _STREAM, _TASK, _VNODE = ("stream",), ("stream", "task", "level", "vnode"), ("stream", "vnode")
-_INGEST = ("ingest",)
+_INGEST, _PORT = ("ingest",), ("port", "purpose")
 
 # (name, help, column, divisor): None where a column is NULL gives no sample.
 _STREAM_GAUGES = (
@@ -79,6 +80,7 @@ def families(overview: Overview) -> Iterator[Metric]:
         ((row["process"], str(row["pid"])), row["memory_bytes"]) for row in memory if row["pid"] is not None])
     yield _gauge("penstock_memory_limit_bytes", "What they may take together, if there is a limit.", (),
                  [((), row["memory_limit"]) for row in memory if row["pid"] is None])
+    yield from _of_ports(overview["ports"])
     yield _gauge("penstock_stream_state", "1 for the state that the stream is in.", (*_STREAM, "state"),
                  [((stream["stream_name"], stream["state"]), 1) for stream in streams])
     for name, text, column, divisor in _STREAM_GAUGES:
@@ -105,6 +107,17 @@ def families(overview: Overview) -> Iterator[Metric]:
         ((stream["stream_name"], str(mark["node_id"])), _number(mark["event_time_watermark"], 1000))
         for stream in streams for mark in stream["watermarks"]])
     yield from _of_ingests(overview["ingests"])
+
+
+def _of_ports(ports: list[Row]) -> Iterator[Metric]:
+    labels = [(port, (str(port["port"]), port["purpose"])) for port in ports]
+    yield _gauge("penstock_port_connections", "Connections to the port.", _PORT,
+                 [(of, port["connections"]) for port, of in labels])
+    yield _gauge("penstock_port_strangers", "Connections to the port that have not logged in.", _PORT,
+                 [(of, port["strangers"]) for port, of in labels])
+    yield _counter("penstock_port_refused_connections", "Connections that were closed: no login in time, too many "
+                   "without one, too many from one address, too many in all.", (*_PORT, "reason"),
+                   [((*of, reason), port[f"refused_{reason}"]) for port, of in labels for reason in REASONS])
 
 
 def _of_ingests(ingests: list[Row]) -> Iterator[Metric]:

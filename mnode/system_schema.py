@@ -155,6 +155,10 @@ SCHEMAS: Mapping[str, Mapping[str, tuple[tuple[str, DataType], ...]]] = {
         "ins_stream_memory": (
             ("process", _text(96)), ("pid", _INT), ("memory_bytes", _BIG), ("memory_limit", _BIG),
         ),
+        "ins_ports": (
+            ("port", _BIG), ("purpose", _WORD), ("connections", _BIG), ("strangers", _BIG), ("refused_login", _BIG),
+            ("refused_strangers", _BIG), ("refused_address", _BIG), ("refused_total", _BIG),
+        ),
         "ins_watermarks": (
             ("stream_name", _TABLE), ("node_id", _INT), ("event_time_watermark", _TIME), ("max_event_time", _TIME),
             ("upper_bound", _TIME), ("idle", _BOOL), ("lag", _BIG), ("late_rows", _BIG), ("late_kept", _BIG),

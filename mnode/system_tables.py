@@ -13,6 +13,7 @@ from typing import Any, Protocol, get_args
 
 import pyarrow as pa
 
+from penstock.common.admission import REASONS
 from penstock.common.clock import Clock
 from penstock.common.config import SPARK_PREFIX, Config, keys
 from penstock.common.errors import NotFoundError
@@ -143,6 +144,7 @@ class SystemTables:
             "ins_stream_savepoints": self._savepoint_rows,
             "ins_stream_workers": self._worker_rows,
             "ins_stream_memory": self._memory_rows,
+            "ins_ports": self._port_rows,
             "ins_watermarks": self._watermark_rows,
             "ins_late_rows": self._late_row_rows,
             "ins_stream_events": self._event_rows,
@@ -353,6 +355,12 @@ class SystemTables:
                    info.messages, info.nbytes, info.errors, info.unknown, info.lag, info.last_refused or None,
                    None if plan is None else plan.guarantee, None if plan is None else plan.on_error,
                    record.tasks, record.attempt, info.restarts, record.created_ms, record.text)
+
+    def _port_rows(self) -> Iterator[Row]:
+        for info in self._activity.ports():
+            refused = info.counts.refused
+            yield (info.port, info.purpose, info.counts.connections, info.counts.strangers,
+                   *(refused[reason] for reason in REASONS))
 
     def _connections(self) -> Iterator[Row]:
         for connection in self._activity.connections():

@@ -17,7 +17,7 @@ Row = Mapping[str, Any]
 
 EVERYBODY: Collection[str] = frozenset({
     "ins_cluster", "ins_dnodes", "ins_mnodes", "ins_snodes", "ins_functions", "ins_configs", "ins_indexes",
-    "ins_stream_memory"})
+    "ins_stream_memory", "ins_ports"})
 #: Those about databases and tables, with the columns that name them.
 OF_DATABASES = {"ins_databases": "name", "ins_vgroups": "db_name", "ins_vnodes": "db_name"}
 OF_TABLES = {

@@ -70,11 +70,13 @@ def open_flight_sql(lease: EngineLease, data: Path, config: Config) -> FlightSql
         return Connection(open_engine(data, config), config.timezone, identity)
 
     sessions = Sessions(connect, engine.clock, config.token_lifetime)
-    return FlightSqlServer(
+    server = FlightSqlServer(
         FlightSql(engine), engine.logins, sessions, config.host, config.flight_port,
         Bounds(config.flight_message_max, config.flight_calls_max, ConnectionBounds.of_clients(config)),
         engine.clock, tls.pem() if tls is not None else None,
         _socket_of(data, config, needed=not config.trust_loopback and not engine.catalog.users()))
+    engine.activity.port_opened(server.port, "Flight SQL", server.guard.admission.counts)
+    return server
 
 
 def _socket_of(data: Path, config: Config, *, needed: bool) -> Path | None:

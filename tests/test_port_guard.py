@@ -13,7 +13,9 @@ from served_here import ServedHere
 from waiting import wait_until
 
 from penstock.common.admission import ConnectionBounds
+from penstock.common.descriptors import shortage
 from penstock.common.port_guard import PortGuard, read_peer
+from penstock.mnode.metrics import exposition
 
 LIMITS = {"connectionsMax": 40, "connectionsPerAddressMax": 40, "strangersMax": 10}
 
@@ -47,6 +49,13 @@ def test_idle_connections_keep_nobody_out(served: ServedHere) -> None:
             served.clock.advance(10.0)
             wait_until(lambda: guard.admission.counts().connections == 1)
             assert guard.admission.counts().refused["login"] == 10
+            listed = connection.execute(
+                "SELECT connections, strangers, refused_login FROM information_schema.ins_ports "
+                f"WHERE port = {served.port} AND purpose = 'Flight SQL'").fetchall()
+            assert listed == [(1, 0, 10)]
+            metrics = exposition(served.lease.engine.overview).decode()
+            assert f'penstock_port_refused_connections_total{{port="{served.port}",purpose="Flight SQL",' \
+                'reason="login"} 10.0' in metrics
             assert connection.execute("SHOW DATABASES").fetchall()
 
 
@@ -84,3 +93,9 @@ def test_a_connection_of_another_port_is_not_touched() -> None:
 def test_peers_are_read_as_grpc_writes_them(text: str, peer: tuple[str, int] | None) -> None:
     """What gRPC calls a peer is what the system calls it."""
     assert read_peer(text) == peer
+
+
+def test_too_few_descriptors_are_told() -> None:
+    """Who allows more connections than there are descriptors is told both numbers, and what to do."""
+    assert shortage(5000, 3000) is None
+    assert "LimitNOFILE" in str(shortage(4000, 3000))
