@@ -69,8 +69,10 @@ def test_as_soon_as_there_are_users_only_they_see_the_pages() -> None:
     with Sandbox(config={"uiPort": ui, "metricsPort": metrics, "trustLoopback": True}) as bed:
         bed.execute("CREATE USER keeper PASS 'keeps-all-1' ROLE admin")
         bed.execute("CREATE USER viewer PASS 'looks-only-1' ROLE read")
-        right, wrong = (f"Basic {b64encode(f'viewer:{word}'.encode()).decode()}" for word in ("looks-only-1", "other"))
         for port, path in places:
+            # Another one for each place: who is wrong three times in a row has to wait.
+            right, wrong = (f"Basic {b64encode(text.encode()).decode()}"
+                            for text in ("viewer:looks-only-1", f"viewer{port}{path}:other"))
             assert text_at(port, path, right)
             for authorization in (None, wrong):
                 with pytest.raises(HTTPError, match="401") as refused:
