@@ -1,4 +1,5 @@
-"""Who is connected, to which ports, and which statements run now, for ins_ports, perf_connections and SHOW QUERIES; and how they are ended.
+"""Who is connected, to which ports, and which statements run now, for ins_ports, perf_connections and SHOW QUERIES; and
+how statements are ended.
 
 A statement is ended where it computes: in DuckDB, which is interrupted, between two batches of rows, and while it waits
 for its turn. What it changes it changes whole or not at all.

@@ -416,11 +416,12 @@ def test_with_users_a_password_or_a_token_is_needed(db: Embedded, client: Client
            "CREATE USER eve PASS 'to whom it may' ROLE write")
     for authorization in (None, basic("ada", "wrong horse"), basic("nobody", "correct horse"), "Bearer x", "Basic x"):
         stranger = Client(client.port, authorization)
-        for said in (stranger.sql("SELECT 1"), stranger.write(LINE), stranger.write(b"x" * 5_000_000),
-                     stranger.ask("POST", "/login")):
+        for said in (stranger.sql("SELECT 1"), stranger.write(b"x" * 5_000_000), stranger.ask("POST", "/login")):
             assert said.status == 401
             assert said.headers["WWW-Authenticate"].startswith("Basic")
             assert said.body["code"] == 0x0357
+    often = Client(client.port, basic("ada", "wrong horse")).write(LINE)
+    assert (often.status, often.headers["Retry-After"]) == (429, "1")
     assert Client(client.port).ask("GET", "/ping").status == 204
     reader, writer, admin = (Client(client.port, basic(*pair)) for pair in (
         ("bob", "battery staple"), ("eve", "to whom it may"), ("ada", "correct horse")))
