@@ -88,7 +88,7 @@ def _quoted(value: str) -> str:
     return value if value and not any(each.isspace() or each in "\"=" for each in value) else json.dumps(value)
 
 
-class _PrivateLog(logging.handlers.RotatingFileHandler):
+class PrivateLog(logging.handlers.RotatingFileHandler):
     """Log files that only their owner may read: they tell of statements."""
 
     def _open(self) -> TextIOWrapper:
@@ -106,7 +106,7 @@ def configure_file_logging(
     """
     directory = data_directory / config.log_dir
     make_private(directory)
-    handler = _PrivateLog(
+    handler = PrivateLog(
         directory / file_name,
         maxBytes=config.log_file_size,
         backupCount=config.log_files_kept,

@@ -5,11 +5,8 @@ One JSON object per line, in files that only the engine's account may read.
 
 from __future__ import annotations
 
-import io
 import json
 import logging
-import logging.handlers
-import os
 import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterator
@@ -19,7 +16,7 @@ from typing import Any, Literal
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
-from penstock.common.logging import logger
+from penstock.common.logging import PrivateLog, logger
 from penstock.sql.statements import (
     AnalyzeStream,
     CreateChildTables,
@@ -29,6 +26,7 @@ from penstock.sql.statements import (
     Explain,
     Grant,
     Insert,
+    KillQuery,
     NoteTime,
     Revoke,
     Select,
@@ -81,7 +79,8 @@ class Audit:
         self._level = config.audit_log
         self._clock = clock
         self._path = directory / _FILE
-        self._handler = _PrivateFiles(self._path, config.log_file_size, config.log_files_kept)
+        self._handler = _AuditFiles(
+            self._path, maxBytes=config.log_file_size, backupCount=config.log_files_kept, encoding="utf-8", delay=True)
         self._lock = threading.Lock()
         self._known: OrderedDict[tuple[str, Origin], float] = OrderedDict()
 
@@ -160,6 +159,8 @@ def object_of(statement: Statement) -> str:
             return ", ".join(str(target.name) for target in statement.targets)
         case NoteTime():
             return statement.database
+        case KillQuery():
+            return f"{statement.number:x}"
     return str(getattr(statement, "name", ""))
 
 
@@ -180,16 +181,6 @@ def _read(path: Path) -> Iterator[Entry]:
             continue
 
 
-class _PrivateFiles(logging.handlers.RotatingFileHandler):
-    """Files that are opened with the first line, for this account alone."""
-
-    def __init__(self, path: Path, size: int, kept: int) -> None:
-        super().__init__(path, maxBytes=size, backupCount=kept, encoding="utf-8", delay=True)
-
-    def _open(self) -> io.TextIOWrapper:
-        Path(self.baseFilename).parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.baseFilename, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        return io.TextIOWrapper(os.fdopen(descriptor, "ab"), encoding="utf-8", write_through=True)
-
+class _AuditFiles(PrivateLog):
     def handleError(self, record: logging.LogRecord) -> None:
         _log.exception("the audit log cannot be written")
