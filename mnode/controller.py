@@ -943,10 +943,20 @@ class StreamController:
             self._handle(groups.StreamFailed(message.stream_id, message.attempt, reason))
         elif isinstance(message, control.Stopped):
             self._handle(groups.StreamStopped(message.stream_id, message.attempt, connection.index))
+        elif isinstance(message, control.Wanted):
+            self._read_back(message)
         elif isinstance(message, control.Acknowledged):
             self._handle_checkpoint(checkpoints.Acknowledgement(message.checkpoint, message.attempt))
         else:
             raise InternalError(f"worker {connection.index} sent a {type(message).__name__}")
+
+    def _read_back(self, message: control.Wanted) -> None:
+        """Hands an agg task's order to the source tasks; what comes of it is part of its stream's next checkpoints."""
+        stream_id = message.order.task.stream_id
+        stream = self._machine.stream(stream_id)
+        if stream is not None and stream.attempt == message.attempt:
+            for first, last in message.order.ranges:
+                self._post_event(stream_id, Recalculate(first, last))
 
     def _hear_of_queues(self, queues: Iterable[control.QueuesHeld], index: int) -> None:
         for held in queues:

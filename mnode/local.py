@@ -26,6 +26,7 @@ from penstock.tasks.messages import (
     CheckpointCommitted,
     Contact,
     Pause,
+    ReadBack,
     Recalculate,
     Replay,
     Resume,
@@ -72,7 +73,7 @@ class LocalController:
         self._results = results
         self._records = records
         self._environment = LocalEnvironment(
-            clock, fs, paths, results.read, results.write_results, self._note_acknowledged, consumers)
+            clock, fs, paths, results.read, results.write_results, self._hear, consumers)
         self._entries: dict[int, _Entry] = {}
         self._events: list[StreamEvent] = []
 
@@ -250,8 +251,13 @@ class LocalController:
                 raise cause from None
             raise
 
-    def _note_acknowledged(self, checkpoint: TaskCheckpoint) -> None:
-        self._entries[checkpoint.task.stream_id].acknowledged.append(checkpoint)
+    def _hear(self, told: TaskCheckpoint | ReadBack) -> None:
+        entry = self._entries[told.task.stream_id]
+        if isinstance(told, TaskCheckpoint):
+            entry.acknowledged.append(told)
+        elif entry.running is not None:
+            for first, last in told.ranges:
+                entry.running.post(Recalculate(first, last))
 
     def _checkpoint(self, entry: _Entry, running: LocalStream) -> CommitRecord | None:
         """Takes a checkpoint in the middle of a stream's work and commits it; None if it comes to no end."""

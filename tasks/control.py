@@ -20,6 +20,7 @@ from penstock.common.processes import Address
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
+    ReadBack,
     Resume,
     SetRates,
     StartCheckpoint,
@@ -90,6 +91,14 @@ class Acknowledged:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """An agg task needs windows that it has forgotten."""
+
+    order: ReadBack
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
 class QueuesHeld:
     """What the queues of a stream on this worker hold at most until they get another order; see BoundQueues."""
 
@@ -107,7 +116,7 @@ class Heartbeat:
     queues: tuple[QueuesHeld, ...] = ()
 
 
-WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Heartbeat
+WorkerMessage = Hello | Deployed | Failed | Stopped | Acknowledged | Wanted | Heartbeat
 
 # --- from the mnode ----------------------------------------------------------------------------------------------
 
@@ -163,7 +172,7 @@ class Shutdown:
 MnodeMessage = Deploy | StartStream | StopStream | PostEvent | BoundQueues | Shutdown
 
 _MESSAGES = (
-    Hello, Deployed, Failed, Stopped, Acknowledged, Heartbeat,
+    Hello, Deployed, Failed, Stopped, Acknowledged, Wanted, Heartbeat,
     Deploy, StartStream, StopStream, PostEvent, BoundQueues, Shutdown,
 )  # fmt: skip
 

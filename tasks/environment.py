@@ -26,7 +26,7 @@ from penstock.tasks.connectors.consumers import open_consumer
 from penstock.tasks.copied_state import CHANGES, CheckpointOf, CopiedState, StateKeeper, StateOrder
 from penstock.tasks.emit.build import outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
-from penstock.tasks.messages import TaskCheckpoint, TaskId
+from penstock.tasks.messages import ReadBack, TaskCheckpoint, TaskId
 from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.notify.notifier import Notifier, notifier_of
 from penstock.tasks.remote_log import LogRequest, RemoteLogs
@@ -306,8 +306,8 @@ def _call_nobody() -> None:
     """Stands for waking a runner that has ended."""
 
 
-def _tell_nobody(checkpoint: TaskCheckpoint) -> None:
-    """Stands for acknowledging a checkpoint of tasks that are closed."""
+def _tell_nobody(what: TaskCheckpoint | ReadBack) -> None:
+    """Stands for what tasks tell once they are closed."""
 
 
 def read_lookup(
@@ -335,14 +335,14 @@ class WorkerEnvironment:
         clock: Clock,
         data: DataAccess,
         dnode: DnodeClient,
-        acknowledge: Callable[[TaskCheckpoint], None],
+        tell: Callable[[TaskCheckpoint | ReadBack], None],
         wake: Callable[[], None],
     ) -> None:
-        """`acknowledge` sends over the control connection; `wake` wakes the runner and what waits for queues."""
+        """`tell` sends over the control connection; `wake` wakes the runner and what waits for queues."""
         self.clock = clock
         self._data = data
         self._dnode = dnode
-        self._acknowledge = acknowledge
+        self._tell = tell
         self._wake = wake
         self._writers: list[FlightResultWriter] = []
 
@@ -406,7 +406,10 @@ class WorkerEnvironment:
         return self._data.open_state(task, map_bytes)
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
-        self._acknowledge(checkpoint)
+        self._tell(checkpoint)
+
+    def read_back(self, order: ReadBack) -> None:
+        self._tell(order)
 
     def wake(self) -> None:
         self._wake()
@@ -421,4 +424,4 @@ class WorkerEnvironment:
             self._writers.pop().close()
         self._data.close()
         # Tasks refer to themselves in circles, and so keep this environment until the collector comes.
-        self._wake, self._acknowledge = _call_nobody, _tell_nobody
+        self._wake, self._tell = _call_nobody, _tell_nobody

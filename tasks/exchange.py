@@ -25,7 +25,7 @@ import pyarrow.flight as flight
 from penstock.common.clock import Clock
 from penstock.common.errors import InternalError, PenstockError, StaleAttemptError, UnavailableError
 from penstock.common.logging import logger
-from penstock.tasks.messages import Barrier, Block, Cleared, End, Recalculating, Settled, Signal, TaskId, Watermark
+from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, Signal, TaskId, Watermark
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.wire import (
     SENT_AHEAD,
@@ -99,9 +99,7 @@ def _signal_to_json(signal: Signal) -> list[Any]:
         return ["barrier", signal.checkpoint_id]
     if isinstance(signal, Cleared):
         return ["cleared", signal.first, signal.last]
-    if isinstance(signal, Settled):
-        return ["settled", signal.done]
-    return ["recalculating"] if isinstance(signal, Recalculating) else ["end"]
+    return ["settled"] if isinstance(signal, Settled) else ["end"]
 
 
 def _signal_from_json(parts: list[Any]) -> Signal:
@@ -110,8 +108,7 @@ def _signal_from_json(parts: list[Any]) -> Signal:
 
 
 _SIGNALS: dict[str, Any] = {
-    "watermark": Watermark, "barrier": Barrier, "recalculating": Recalculating, "cleared": Cleared,
-    "settled": Settled, "end": End,
+    "watermark": Watermark, "barrier": Barrier, "cleared": Cleared, "settled": Settled, "end": End,
 }
 
 

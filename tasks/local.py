@@ -23,7 +23,7 @@ from penstock.tasks.control import concerns
 from penstock.tasks.emit.build import outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.environment import RowsRequest, SpanRequest, StoreRequest, read_lookup
-from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.notify.notifier import Notifier
 from penstock.tasks.runner import LocalLink, drive_once, statuses
@@ -104,7 +104,7 @@ class LocalEnvironment:
     paths: DataPaths
     read: Callable[[StoreRequest], pa.Table]
     write: Callable[[ResultWrite], None]
-    acknowledged: Callable[[TaskCheckpoint], None]
+    tell: Callable[[TaskCheckpoint | ReadBack], None]
     consumers: ConsumerFactory = open_consumer
     state_cache: StateCache = field(default_factory=StateCache)
 
@@ -148,7 +148,10 @@ class LocalEnvironment:
         return StateStore(self.paths.state(task.stream_id, str(task)), map_bytes, self.state_cache)
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
-        self.acknowledged(checkpoint)
+        self.tell(checkpoint)
+
+    def read_back(self, order: ReadBack) -> None:
+        self.tell(order)
 
     def wake(self) -> None:
         """Nobody sleeps."""

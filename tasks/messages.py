@@ -88,11 +88,6 @@ class Barrier:
 
 
 @dataclass(frozen=True, slots=True)
-class Recalculating:
-    """The sender is going to compute windows again, until a `Settled` says so; no window may be forgotten before."""
-
-
-@dataclass(frozen=True, slots=True)
 class Cleared:
     """What the sender had contributed to windows that start in [first, last] is void; what follows takes its place."""
 
@@ -102,9 +97,7 @@ class Cleared:
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """What follows `Cleared` is complete: the windows can be emitted again. `done`: none of the sender's is left."""
-
-    done: bool
+    """What follows `Cleared` is complete: the windows can be emitted again, once the others have sent theirs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +105,7 @@ class End:
     """Nothing more will come on this channel."""
 
 
-Signal = Watermark | Barrier | Recalculating | Cleared | Settled | End
+Signal = Watermark | Barrier | Cleared | Settled | End
 Item = Block | Signal
 
 
@@ -210,6 +203,14 @@ class TaskCheckpoint:
     digest: str = ""
     rows: int | None = None
     unwritten: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReadBack:
+    """What an agg task asks for: all source tasks of its stream compute the windows in these ranges of time again."""
+
+    task: TaskId
+    ranges: tuple[tuple[int, int], ...]
 
 
 # --- results: what a sink task asks the dnode to write -----------------------------------------------------------

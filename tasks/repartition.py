@@ -187,14 +187,19 @@ class Repartition:
             aggs += [self._new_agg(edges.task, stores, functions, metas)
                      for edges in self._new["agg"][known:]]
             late: list[list[tuple[int, list[int]]]] = [[] for _ in aggs]
+            held: list[list[tuple[int, list[int]]]] = [[] for _ in aggs]
             for agg, meta in zip(aggs[:known], metas, strict=True):
                 homes = homes_of(self._plan, agg.groups, agg.task.index, len(aggs), self._moved)
                 if (homes != agg.task.index).any():
                     self._hand_over(agg, aggs, homes)
                 _spread_late(meta.get("late", ()), agg.groups, homes, late)
+                _spread_late(meta.get("held", {}).get("groups", ()), agg.groups, homes, held)
             if self._divides:
                 self._divide(aggs)
-            for agg, waiting in zip(aggs, late, strict=True):
+            for agg, waiting, returning in zip(aggs, late, held, strict=True):
+                if "held" in agg.meta:
+                    # The sources are asked for them anew, since they have other rows now.
+                    agg.meta["held"] = {"returned": [], "wanted": [], "groups": returning}
                 self._finish_agg(agg, metas, waiting)
 
     @property

@@ -17,8 +17,8 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
     """Yields the records in runs, each of which may be processed at once. `newest`: the vnode's, before the records.
 
     What a run recalculates is read from the store as of the run's end. Rows that the stream leaves out (IGNORE
-    EXPIRED 1) or counts twice (IGNORE UPDATE 1) must not be there yet if they came later. And which windows
-    DELETE_MARK has forgotten goes by the newest event time before a record, which is that before its run.
+    EXPIRED 1) or counts twice (IGNORE UPDATE 1) must not be there yet if they came later. And for which windows rows
+    come too late by DELETE_MARK goes by the newest event time before a record, which is that before its run.
     """
     records = list(records)
     if _never_cut(records, plan, newest):
@@ -37,11 +37,11 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
             if len(ts) and newest is not None and plan.join is not None:
                 anew = recalculates and plan.ignore_expired and int(ts.min()) < newest - plan.closing_delay
             elif len(ts) and newest is not None:
-                anew = int(ts.min()) < newest - plan.delete_mark or (
+                anew = (plan.ignore_expired and int(ts.min()) < newest - plan.delete_mark) or (
                     recalculates and change is not None and _differs_from_store(change, ts, plan, newest))
         elif isinstance(record, DeleteRecord) and record.table_uid == plan.source.storage_uid:
             changes = True
-            anew = newest is not None and record.first_ts < newest - plan.delete_mark
+            anew = plan.ignore_expired and newest is not None and record.first_ts < newest - plan.delete_mark
         if anew and run:
             yield run
             run, recalculates = [], False
@@ -65,7 +65,7 @@ def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> b
         if len(ts):
             lows.append(int(ts.min()))
             highs.append(int(ts.max()))
-    return bool(records) and (not lows or min(lows) >= max(highs) - plan.delete_mark)
+    return bool(records) and (not plan.ignore_expired or not lows or min(lows) >= max(highs) - plan.delete_mark)
 
 
 def changes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:

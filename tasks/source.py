@@ -47,7 +47,6 @@ from penstock.tasks.messages import (
     LeftOutRow,
     Reason,
     Recalculate,
-    Recalculating,
     Replay,
     RowKey,
     Settled,
@@ -143,7 +142,6 @@ class SourceTask(BaseSourceTask):
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
-            self._announce_ranges()
         self._quarantine = Quarantine(self._store, plan.source)
         looks_up = plan.source.lookup
         self._lookup = None if looks_up is None else Lookup(
@@ -355,10 +353,8 @@ class SourceTask(BaseSourceTask):
     def _handle(self, event: TaskEvent) -> None:
         if isinstance(event, Recalculate):
             self._ranges.add(event.first_ts, event.last_ts)
-            self._announce_ranges()
         elif isinstance(event, Replay):
             self._replay(event)
-            self._announce_ranges()
         elif isinstance(event, UseConnection):
             if self._lookup is not None:
                 self._lookup.use(event.connection)
@@ -372,12 +368,8 @@ class SourceTask(BaseSourceTask):
         """
         own = [row for vgroup_id, row in order.rows if vgroup_id == self._vgroup_id]
         self._retries.update((row.row.row_key, row) for row in own)
-        rows = own if self._grid is None or self._source.group_is_table else [row for _, row in order.rows]
+        rows = own if self._grid is None or self._plan.colocated else [row for _, row in order.rows]
         self._ranges.add_retries(sorted({row.row.ts for row in rows}))
-
-    def _announce_ranges(self) -> None:
-        if self._grid is not None and self._ranges.pending:
-            self._outbox.signal(Recalculating())
 
     def _skip_to_end(self) -> None:
         while self.input.take(self.id) is not None:
@@ -579,7 +571,7 @@ class SourceTask(BaseSourceTask):
         else:
             self._outbox.signal(Cleared(piece.first, piece.last))
             self._send(ADD, within(fresh, piece))
-            self._outbox.signal(Settled(done=not self._ranges.pending))
+            self._outbox.signal(Settled())
 
     def _retried(self, rows: pa.Table) -> tuple[pa.Table, list[RowKey]]:
         """Returns a piece's rows without those that were tried once more in vain, and the keys of the others tried."""
@@ -670,7 +662,7 @@ class SourceTask(BaseSourceTask):
     def _emit(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
         """Sends what a block of rows and deletes changes: additions, and recalculated parts in their place.
 
-        Windows older than DELETE_MARK, which agg tasks may have forgotten, are left as they are.
+        With IGNORE EXPIRED 1 windows older than DELETE_MARK, which agg tasks may have forgotten, are left as they are.
 
         `before` and `after` are the WAL versions between which the block lies.
         """
@@ -712,11 +704,11 @@ class SourceTask(BaseSourceTask):
             self._send(REPLACE, self._remembered(batch, added=False))
 
     def _remembered(self, partials: pa.RecordBatch, *, added: bool = True) -> pa.RecordBatch:
-        """Returns the partials without those of windows that DELETE_MARK lets agg tasks forget.
+        """Returns the partials; with IGNORE EXPIRED 1 without those of windows that DELETE_MARK lets agg tasks forget.
 
-        Rows that would have been `added` to them are late.
+        Rows that would have been `added` to them are late. Where they count, agg tasks ask for what they forgot.
         """
-        if self._grid is None or self._max_ts is None or partials.num_rows == 0:
+        if self._grid is None or self._max_ts is None or partials.num_rows == 0 or not self._plan.ignore_expired:
             return partials
         limit = self._max_ts - self._plan.delete_mark
         if partials.column(WINDOW_START.name).to_numpy().min() > limit:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
-from penstock.tasks.messages import ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.messages import ReadBack, ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.queues import ChannelQueue
@@ -238,6 +238,10 @@ class TaskEnvironment(Protocol):
         ...
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None: ...
+
+    def read_back(self, order: ReadBack) -> None:
+        """Has source tasks compute windows again, soon; the order is lost if the attempt ends before they have it."""
+        ...
 
     def wake(self) -> None:
         """Wakes the stream's runner: something changed that a task may act on."""

@@ -15,7 +15,7 @@ from penstock.tasks.compute import result_schema
 from penstock.tasks.delayed import Delayed
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.inbox import Inbox
-from penstock.tasks.messages import Barrier, Block, Cleared, End, Recalculating, Settled, TaskId, TaskStatus, Watermark
+from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
@@ -106,7 +106,7 @@ class TimedTask(ComputingTask):
             case Barrier(checkpoint_id) as barrier:
                 if self._inbox.barrier(channel, barrier):
                     self._checkpoint(checkpoint_id, self._outbox)
-            case Recalculating() | Cleared() | Settled():
+            case Cleared() | Settled():
                 self._replace(item, self._inputs[channel])
             case End():
                 self._hear_time(self._inputs[channel], Watermark(None, idle=True))
@@ -236,7 +236,7 @@ class TimedTask(ComputingTask):
         """The time that results wait for is over."""
         raise NotImplementedError
 
-    def _replace(self, signal: Recalculating | Cleared | Settled, input: int) -> None:
+    def _replace(self, signal: Cleared | Settled, input: int) -> None:
         """A source puts something else in the place of what it sent; only sources of INTERVAL windows do."""
         raise InternalError(f"{self.id} was told of {signal}")
 

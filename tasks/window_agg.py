@@ -16,7 +16,7 @@ from penstock.tasks.agg import AggTask
 from penstock.tasks.compute import ADD, OPENED, OPERATION, ROWS, UPSERT, WINDOW_START
 from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
-from penstock.tasks.messages import Cleared, Recalculating, Settled
+from penstock.tasks.messages import Cleared, ReadBack, Settled
 from penstock.tasks.result_index import WITHDRAWN, ResultIndex
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.window_table import Times, Touched, WindowTable, united
@@ -35,10 +35,10 @@ class WindowAggTask(AggTask):
         self._told: dict[int, set[int]] = {}
         # The state of windows that end by then is gone.
         self._forgotten_until: int | None = None
-        # Inputs that compute windows again: what one has brought back must wait for the others.
-        self._recalculating: set[int] = set()
         self._merged: list[Touched] = []
-        self._held = HeldWindows()
+        self._held = HeldWindows(inputs, self._table.grid.step, self._is_forgotten)
+        # Windows to ask the sources for.
+        self._missing: list[int] = []
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
         if self._plan.fill is not None:
@@ -57,10 +57,11 @@ class WindowAggTask(AggTask):
         self._merged.append(touched)
 
     def _remembered(self, data: pa.RecordBatch, operation: int, input: int) -> pa.RecordBatch:
-        """Returns partials without those of forgotten windows, whose results stay; rows added to them are late.
+        """Returns partials without those of windows whose state is gone.
 
-        A source leaves out what is older than DELETE_MARK by its own vnode's time, but time goes on without vnodes that
-        are idle. Windows that a source computes again come back.
+        With IGNORE EXPIRED 0 their sources are asked for all that is in such a window, these rows included. With IGNORE
+        EXPIRED 1 its result stays, and rows added to it are late: a source leaves out what is older than DELETE_MARK by
+        its own vnode's time, but time goes on without idle vnodes. Windows that sources compute again come back.
         """
         until = self._forgotten_until
         if until is None or self._held.replaces(input):
@@ -69,10 +70,42 @@ class WindowAggTask(AggTask):
         if int(starts.min()) >= until:
             return data
         gone = self._table.ends(starts) <= until
+        if not self._plan.ignore_expired:
+            gone[gone] = ~self._held.returned(starts[gone], input)
+        if not gone.any():
+            return data
+        lost = data.filter(pa.array(gone))
         if operation == ADD:
-            rows = data.column(ROWS.name).to_numpy()
-            self._late_forgotten[self._upstream[input].index] += int(rows[gone].sum())
+            late = self._late_forgotten if self._plan.ignore_expired else self._late_kept
+            late[self._upstream[input].index] += int(lost.column(ROWS.name).to_numpy().sum())
+        if not self._plan.ignore_expired:
+            groups = self._table.groups.learn(lost.select(lost.schema.names[1:]))
+            self._want(starts[gone], groups)
         return data.filter(pa.array(~gone))
+
+    def _want(self, starts: Times, groups: Slots) -> None:
+        """Notes (window, group)s that have changed and whose windows' state is gone."""
+        touched: dict[int, set[int]] = {}
+        for start, group in zip(starts.tolist(), groups.tolist(), strict=True):
+            touched.setdefault(start, set()).add(group)
+        self._missing += self._held.want(touched)
+
+    def _go_on(self) -> bool:
+        asks = bool(self._missing)
+        if asks:
+            # Neighbouring windows are read together.
+            ranges: list[tuple[int, int]] = []
+            for start in sorted(self._missing):
+                if ranges and start <= self._table.end(ranges[-1][1]):
+                    ranges[-1] = ranges[-1][0], start
+                else:
+                    ranges.append((start, start))
+            self._missing = []
+            self._environment.read_back(ReadBack(self.id, tuple(ranges)))
+        return self._follow() or asks
+
+    def _is_forgotten(self, start: int) -> bool:
+        return self._forgotten_until is not None and self._table.end(start) <= self._forgotten_until
 
     def _show_merged(self) -> None:
         if self._merged:
@@ -155,16 +188,11 @@ class WindowAggTask(AggTask):
     def _emit_delayed(self) -> None:
         self._emit_windows(self._delayed.take())
 
-    def _replace(self, signal: Recalculating | Cleared | Settled, input: int) -> None:
-        if isinstance(signal, Recalculating):
-            self._recalculating.add(input)
-            return
+    def _replace(self, signal: Cleared | Settled, input: int) -> None:
         if isinstance(signal, Cleared):
             first, last = signal.first, signal.last
             self._held.clear(input, first, last, self._table.clear(first, last, input))
             return
-        if signal.done:
-            self._recalculating.discard(input)
         settled = self._held.settle(input)
         starts = np.array(list(settled), np.int64)
         sizes = [len(groups) for groups in settled.values()]
@@ -172,7 +200,7 @@ class WindowAggTask(AggTask):
             touched = Touched(starts, np.repeat(np.arange(len(starts)), sizes), np.concatenate([*settled.values()]))
             self._show(touched, ordered=True)
 
-    def _go_on(self) -> bool:
+    def _follow(self) -> bool:
         """Sends one chunk of what follows the results that were sent last; nothing else is emitted before."""
         if not self._following:
             return False
@@ -221,14 +249,17 @@ class WindowAggTask(AggTask):
         self._forget_old_windows()
         if self._filler is not None:
             self._filler.save()
-        return {**super()._state(), "late": self._late(), "forgotten_until": self._forgotten_until}
+        return {**super()._state(), "late": self._late(), "forgotten_until": self._forgotten_until,
+                "held": self._held.save(self._table.groups.id)}
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
-        until = self._forgettable_until()
-        if until is not None and not self._recalculating:
-            self._table.forget(until)
-            self._forgotten_until = until if self._forgotten_until is None else max(until, self._forgotten_until)
+        times = [until for until in (self._forgettable_until(), self._forgotten_until) if until is not None]
+        is_in_part = self._held.forget()
+        if times:
+            waiting = self._delayed.windows()
+            self._forgotten_until = max(times)
+            self._table.forget(self._forgotten_until, lambda start: start in waiting or is_in_part(start))
 
     def _forgettable_until(self) -> int | None:
         until = self._closed_until
@@ -244,6 +275,9 @@ class WindowAggTask(AggTask):
                 self._told.setdefault(whole[place], set()).add(group)
         # A checkpoint of an older version doesn't say what it had forgotten.
         self._forgotten_until = meta["forgotten_until"] if "forgotten_until" in meta else self._forgettable_until()
+        if "held" in meta:
+            self._held.restore(meta["held"], self._table.groups.numbers)
+            self._missing = self._held.wanted
         now = self._clock.monotonic()
         if self._plan.trigger == "max_delay":
             for start in self._open:

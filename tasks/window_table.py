@@ -8,7 +8,7 @@ holds it in chunks of neighbouring groups. Knows nothing of queues, triggers or 
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, repeat
 from typing import Any
@@ -243,14 +243,20 @@ class WindowTable:
             touched[start] = groups
         return touched
 
-    def forget(self, until: int) -> None:
-        """Drops the state of all windows that end at or before `until`, in memory and in the store."""
-        for start in [start for start in self._line_of if self.end(start) <= until]:
+    def forget(self, until: int, keeps: Callable[[int], bool]) -> None:
+        """Drops the state of the windows that end at or before `until`, in memory and in the store.
+
+        Those stay for whose start `keeps` is true.
+        """
+        def goes(start: int) -> bool:
+            return self.end(start) <= until and not keeps(start)
+
+        for start in [start for start in self._line_of if goes(start)]:
             self._drop_line(start)
-        self._spilled = {start for start in self._spilled if self.end(start) > until}
-        self._dirty = {chunk for chunk in self._dirty if self.end(chunk[0]) > until}
-        self._emptied = {start for start in self._emptied if self.end(start) > until}
-        gone = [key for key, _ in self._stored(-_SIGN, until) if self.end(_start_of(key)) <= until]
+        self._spilled = {start for start in self._spilled if not goes(start)}
+        self._dirty = {chunk for chunk in self._dirty if not goes(chunk[0])}
+        self._emptied = {start for start in self._emptied if not goes(start)}
+        gone = [key for key, _ in self._stored(-_SIGN, until) if goes(_start_of(key))]
         self._ends = {start: end for start, end in self._ends.items() if end > until}
         self._store.put_many((key, None) for key in gone)
 

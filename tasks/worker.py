@@ -37,11 +37,12 @@ from penstock.tasks.control import (
     StartStream,
     Stopped,
     StopStream,
+    Wanted,
 )
 from penstock.tasks.data_place import reaches_files
 from penstock.tasks.environment import DataAccess, DnodeClient, FileAccess, NetworkAccess, WorkerEnvironment
 from penstock.tasks.exchange import ChannelId, ExchangeServer, RemoteLink
-from penstock.tasks.messages import LeftOutRow, TaskCheckpoint, TaskId
+from penstock.tasks.messages import LeftOutRow, ReadBack, TaskCheckpoint, TaskId
 from penstock.tasks.notifier import WalNotifier
 from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.remote_log import RemoteLogs
@@ -151,10 +152,11 @@ class Worker:
             stream.runner.wake()
             self._exchange.queue_changed(deployment.stream_id)
 
-        def acknowledge(checkpoint: TaskCheckpoint) -> None:
-            self._connection.send(Acknowledged(checkpoint, deployment.attempt))
+        def tell(what: TaskCheckpoint | ReadBack) -> None:
+            self._connection.send(Wanted(what, deployment.attempt) if isinstance(what, ReadBack)
+                                  else Acknowledged(what, deployment.attempt))
 
-        environment = WorkerEnvironment(self._clock, self._data_access(), self._dnode, acknowledge, wake)
+        environment = WorkerEnvironment(self._clock, self._data_access(), self._dnode, tell, wake)
         stream = _HostedStream(deployment, environment)
         stream.runner = StreamRunner(
             name=deployment.name,

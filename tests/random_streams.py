@@ -539,7 +539,8 @@ class Fill:
 class Stream:
     """One CREATE STREAM and its meaning. `window` None: rows without windows, with `columns` as their values.
 
-    `spoilt`: rows that meet it can't be computed, and are left out (ON_ERROR SKIP).
+    `spoilt`: rows that meet it can't be computed, and are left out (ON_ERROR SKIP). `mark_ms`: DELETE_MARK, which
+    bounds state and changes no answer.
     """
 
     schema: Schema
@@ -557,6 +558,7 @@ class Stream:
     block_rows: int
     memory: int
     spoilt: Expression | None
+    mark_ms: int | None
 
     @property
     def sql(self) -> str:
@@ -568,6 +570,8 @@ class Stream:
             options.append(f"ignore expired {expired} ignore update 0")
         if self.history:
             options.append("fill_history 1")
+        if self.mark_ms is not None:
+            options.append(f"delete_mark {self.mark_ms}a")
         named = ", ".join(f"k{n} varchar(30)" for n in range(len(self.groups)))
         into = f"o tags({named})" if self.tags and self.groups else "o"
         failing = "" if self.spoilt is None else f"sound(case when {self.spoilt.text} then 1 else 0 end) = 1"
@@ -688,12 +692,13 @@ def streams(draw: Draw, schema: Schema) -> Stream:
             fill = Fill(mode, tuple("none" if column.family == "text" else 7 for column in columns))
     spoilt = conditions(draw, names) if draw(st.sampled_from([True, False, False, False])) else None
     watermark = draw(st.sampled_from([0, 2])) * TICKS_MS[schema.scale] if kind != "count" else FOREVER_MS
+    ticks = draw(st.sampled_from([None, 1, 6])) if kind == "interval" and fill is None else None
     by_table = not super_table or any(group.text == "tbname" for group in groups)
     return Stream(
         schema, "meters" if super_table else "d0", where, tuple(groups), window, columns, trigger,
         watermark * schema.units_per_ms, fill, draw(st.booleans()), draw(st.booleans()), by_table,
         draw(st.sampled_from([1, 4, 4, 100, 100])), draw(st.sampled_from([0, 1_000, 1 << 27])),
-        spoilt)
+        spoilt, ticks and ticks * TICKS_MS[schema.scale])
 
 
 def _groups(draw: Draw, names: Names) -> Iterator[Expression]:

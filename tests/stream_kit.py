@@ -25,7 +25,16 @@ from penstock.tasks.emit.build import OpenTarget, open_target, outside_writer
 from penstock.tasks.emit.courier import Target
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.local import LocalStream
-from penstock.tasks.messages import CheckpointCommitted, ResultWrite, StartCheckpoint, TaskCheckpoint, TaskEvent, TaskId
+from penstock.tasks.messages import (
+    CheckpointCommitted,
+    ReadBack,
+    Recalculate,
+    ResultWrite,
+    StartCheckpoint,
+    TaskCheckpoint,
+    TaskEvent,
+    TaskId,
+)
 from penstock.tasks.notify.notifier import Notifier, OpenMouth, notifier_of
 from penstock.tasks.notify.target import open_mouth
 from penstock.tasks.state_cache import StateCache
@@ -233,6 +242,10 @@ class MemoryEnvironment:
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
         self.kit.acknowledged.append(checkpoint)
+
+    def read_back(self, order: ReadBack) -> None:
+        for first, last in order.ranges:
+            self.kit.stream.post(Recalculate(first, last))
 
     def wake(self) -> None:
         return

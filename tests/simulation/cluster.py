@@ -28,7 +28,7 @@ from penstock.tasks import executors as spark
 from penstock.tasks.build import build_tasks, task_edges
 from penstock.tasks.control import concerns
 from penstock.tasks.environment import RowsRequest, SpanRequest
-from penstock.tasks.messages import ResultWrite, TaskCheckpoint, TaskId
+from penstock.tasks.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskId
 from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.runner import LocalLink, TaskFailure, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
@@ -545,6 +545,9 @@ class SimEnvironment:
 
     def acknowledge(self, checkpoint: TaskCheckpoint) -> None:
         self._worker.line.answer(control.Acknowledged(checkpoint, self._hosted.deployment.attempt))
+
+    def read_back(self, order: ReadBack) -> None:
+        self._worker.line.answer(control.Wanted(order, self._hosted.deployment.attempt))
 
     def wake(self) -> None:
         self._worker.wake(self._hosted)
