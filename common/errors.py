@@ -165,6 +165,12 @@ class CheckpointDamagedError(CorruptionError):
     """A task's part of a checkpoint is missing or not as it was written; an older checkpoint may be intact."""
 
 
+class StateLayoutError(PenstockError):
+    """The saved state of a stream is laid out otherwise than its plan of today has it: it isn't read, and is kept."""
+
+    actor = "user"
+
+
 class StaleAttemptError(PenstockError):
     """An older attempt of a stream tried to act; it was fenced off and must stop."""
 

@@ -39,6 +39,7 @@ from penstock.planner.ingest import IngestPlan
 from penstock.planner.stream import Company
 from penstock.tasks import control
 from penstock.tasks.executors import Executors
+from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -196,6 +197,11 @@ class RunningStream:
     connection: Callable[[], OpenedConnection | None] = lambda: None
     lookup_connection: Callable[[], OpenedConnection | None] = lambda: None
     note_contact: Callable[[Contact], None] = lambda contact: None
+
+    @property
+    def layout(self) -> str:
+        """The fingerprint of its state's layout, empty for an ingest, whose state has a form of its own."""
+        return "" if isinstance(self.plan, IngestPlan) else layout_of(self.plan)
 
     @property
     def connected(self) -> bool:
@@ -1249,7 +1255,7 @@ class StreamController:
         outcome: checkpoints.Event
         try:
             self._before_commit(record.stream_id)
-            self._records.write(record, entry.stream.savepoints())
+            self._records.write(replace(record, layout=entry.stream.layout), entry.stream.savepoints())
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))
@@ -1312,8 +1318,18 @@ def newest_or_recovered(
 ) -> CommitRecord | None:
     """Returns the newest checkpoint that can be used, from the stream's backup if none is there; None: the beginning.
 
-    `damaged` are those that can't be; what comes from the backup can. Raises CorruptionError.
+    `damaged` are those that can't be; what comes from the backup can. Raises CorruptionError, and StateLayoutError if
+    the state was saved by another plan.
     """
+    record = _newest_or_recovered(records, stream, attempt, damaged)
+    if record is not None:
+        record.check_layout(stream.layout)
+    return record
+
+
+def _newest_or_recovered(
+    records: CommitRecords, stream: RunningStream, attempt: int, damaged: dict[int, str]
+) -> CommitRecord | None:
     try:
         record = records.newest(stream.stream_id, damaged)
     except CorruptionError:

@@ -275,7 +275,7 @@ class LocalController:
         now_ms = self._clock.now_ms()
         record = commit_record(
             stream.stream_id, entry.checkpoint_id, entry.attempt, stream.source_vgroup_ids,
-            [(ack, float(now_ms - started_ms)) for ack in done], started_ms, float(now_ms - started_ms))
+            [(ack, float(now_ms - started_ms)) for ack in done], started_ms, float(now_ms - started_ms), stream.layout)
         self._records.write(record, stream.savepoints())
         kept = tuple(id_ for id_ in self._records.ids(stream.stream_id) if id_ != record.checkpoint_id)
         running.post(CheckpointCommitted(record.checkpoint_id, kept))

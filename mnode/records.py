@@ -7,7 +7,7 @@ import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
 
-from penstock.common.errors import CorruptionError, StorageError
+from penstock.common.errors import CorruptionError, StateLayoutError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
@@ -16,8 +16,9 @@ from penstock.tasks.messages import TaskCheckpoint
 
 _log = logger(__name__)
 
-FORMAT_VERSION = 3
-"""2 added what is behind `TaskRecord.bytes_written`, 3 `TaskRecord.unwritten`; records of older formats are read."""
+FORMAT_VERSION = 4
+"""2 added what is behind `TaskRecord.bytes_written`, 3 `TaskRecord.unwritten`, 4 `CommitRecord.layout`; records of
+older formats are read."""
 _SUFFIX = ".json"
 
 
@@ -46,7 +47,11 @@ class TaskRecord:
 
 @dataclass(frozen=True, slots=True)
 class CommitRecord:
-    """What makes a checkpoint valid. `versions`: (vgroup id, last WAL version that is in the state)."""
+    """What makes a checkpoint valid. `versions`: (vgroup id, last WAL version that is in the state).
+
+    `layout`: the fingerprint of the state's layout (`tasks.layout`); empty in records from before there was one, and in
+    those of ingests.
+    """
 
     stream_id: int
     checkpoint_id: int
@@ -55,6 +60,7 @@ class CommitRecord:
     tasks: tuple[TaskRecord, ...]
     started_ms: int
     duration_ms: float
+    layout: str = ""
 
     @property
     def bytes_written(self) -> int:
@@ -81,6 +87,14 @@ class CommitRecord:
         """Tells whether these are the vnodes that the stream read: it can't go on over others from here."""
         return {vgroup_id for vgroup_id, _ in self.versions} == set(vgroup_ids)
 
+    def check_layout(self, layout: str) -> None:
+        """Raises StateLayoutError unless the state may be read by a plan of this layout; an old record doesn't say."""
+        if self.layout and self.layout != layout:
+            raise StateLayoutError(
+                f"its state was saved with another layout ({self.layout[:8]} instead of {layout[:8]}), by a version of "
+                "Penstock that plans its statement otherwise; it is kept as it is, and nothing is read",
+                hint="run the version that saved it, or CREATE OR REPLACE STREAM computes it anew from history")
+
     def encode(self) -> bytes:
         """Returns the record as text with its checksum in front."""
         body = {
@@ -92,6 +106,7 @@ class CommitRecord:
             "tasks": [list(astuple(task)) for task in self.tasks],
             "started_ms": self.started_ms,
             "duration_ms": self.duration_ms,
+            "layout": self.layout,
         }
         return seal(json.dumps(body, sort_keys=True).encode())
 
@@ -109,6 +124,7 @@ class CommitRecord:
             tuple(TaskRecord(*fields) for fields in body["tasks"]),
             body["started_ms"],
             body["duration_ms"],
+            body.get("layout", ""),
         )
 
 
@@ -120,6 +136,7 @@ def commit_record(
     acknowledged: Iterable[tuple[TaskCheckpoint, float]],
     started_ms: int,
     duration_ms: float,
+    layout: str = "",
 ) -> CommitRecord:
     """Returns the record of a checkpoint that all tasks have acknowledged, each so many ms after its start.
 
@@ -133,7 +150,7 @@ def commit_record(
             versions[vgroup_id] = min(checkpoint.version, versions.get(vgroup_id, checkpoint.version))
     return CommitRecord(
         stream_id, checkpoint_id, attempt, tuple(sorted(versions.items())),
-        tuple(TaskRecord.of(checkpoint, after_ms) for checkpoint, after_ms in parts), started_ms, duration_ms)
+        tuple(TaskRecord.of(checkpoint, after_ms) for checkpoint, after_ms in parts), started_ms, duration_ms, layout)
 
 
 @dataclass(frozen=True, slots=True)

@@ -262,7 +262,7 @@ class Splitting:
                            self._environment(known, homes)).run()
         took_ms = (self._clock.monotonic() - started) * 1000
         return commit_record(stream.id, record.checkpoint_id + 1, latest.attempt, wanted.database.vgroup_ids,
-                             [(one, took_ms) for one in done], started_ms, took_ms)
+                             [(one, took_ms) for one in done], started_ms, took_ms, record.layout)
 
 
     def _environment(self, known: Database, homes: Mapping[int, int]) -> LocalEnvironment:

@@ -25,6 +25,7 @@ from penstock.common.errors import (
     NotFoundError,
     NotSupportedError,
     PenstockError,
+    StateLayoutError,
     UnavailableError,
 )
 from penstock.common.logging import about, logger
@@ -73,6 +74,7 @@ from penstock.sql.statements import (
 from penstock.sql.stream_options import altered
 from penstock.tasks.build import TaskEdges, nodes_of, queue_counts, task_edges
 from penstock.tasks.explain import placement
+from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.task import StreamDeployment, TaskSettings
@@ -659,6 +661,7 @@ class Streams:
             self._note_plan(stream, plan)
             self._failed.pop(stream.id, None)
             self._forget_misfits(stream, plan)
+            self._check_layout(stream, plan)
             if stream.wanted != "stopped" and not self._config.disable_stream:
                 self._run(stream, plan)
         except PenstockError as error:
@@ -672,6 +675,12 @@ class Streams:
                    if one.record is not None and not one.record.is_over(vgroup_ids)]
         if misfits:
             self._records.remove(stream.id, misfits)
+
+    def _check_layout(self, stream: StreamRecord, plan: StreamPlan) -> None:
+        """Raises StateLayoutError if what the stream goes on from was saved by a plan with another layout."""
+        newest = next((one.record for one in self._records.all(stream.id) if one.record is not None), None)
+        if newest is not None:
+            newest.check_layout(layout_of(plan))
 
     def plan_again(self, stream: StreamRecord) -> StreamPlan:
         """Returns the plan that the stream's text gave when it was created; raises what CREATE STREAM would."""
@@ -848,7 +857,8 @@ class Streams:
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
         if failed is not None:
-            return replace(info, state="FAILED", reason=str(failed[0]), since_ms=failed[1])
+            state = "MISMATCHED" if isinstance(failed[0], StateLayoutError) else "FAILED"
+            return replace(info, state=state, reason=str(failed[0]), since_ms=failed[1])
         if self._config.disable_stream:
             return replace(info, state="STOPPED", reason="disableStream is set", since_ms=None)
         return info

@@ -158,7 +158,8 @@ class AggPlan:
     `_op` (1 where no rows are left, or none that count: the result is to be deleted), `_gid`, keys and the result
     columns.
     `window` is None where rows define the windows (`SourcePlan.row_window`). `kernel` is what `final_sql` computes,
-    where that is simple enough to do without DuckDB.
+    where that is simple enough to do without DuckDB. `meanings`: what the keys and the accumulators stand for, in their
+    order, such as `sum("v")`.
     """
 
     window: IntervalWindow | None
@@ -167,6 +168,7 @@ class AggPlan:
     accumulators: tuple[Accumulator, ...]
     final_sql: str
     kernel: FinalKernel | None = None
+    meanings: tuple[str, ...] = ()
 
     @property
     def fields(self) -> tuple[Field, ...]:

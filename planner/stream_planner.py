@@ -957,7 +957,12 @@ class _Planner:
         results = expression_kernels(casts, types if end_kernel is None else {**types, "_wend": Kind.BIGINT})
         nothing = expression_kernel(self._nothing(), types)
         kernel = FinalKernel(results, end_kernel, nothing) if results is not None and nothing is not None else None
-        return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final, kernel)
+        meanings = [key.sql for key in self.keys]
+        for (name, *arguments), (_, partial) in self.partials.items():
+            if partial.accumulators:
+                companions = "" if partial.struct is None else f" of {partial.struct}"
+                meanings.append(f"{name}({', '.join(arguments)}){companions}")
+        return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final, kernel, tuple(meanings))
 
     def _nothing(self) -> str:
         """SQL of whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""
