@@ -469,6 +469,11 @@ class StreamPlan:
     notify: NotifyPlan | None = None
 
     @property
+    def forgets(self) -> bool:
+        """Whether DELETE_MARK lets state go: values for gaps come from the windows around them, however old."""
+        return self.source.row_window is None and not (self.fill is not None and (self.fill.before or self.fill.after))
+
+    @property
     def company(self) -> Company:
         """With whom the stream may share processes."""
         if self.functions:

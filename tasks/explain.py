@@ -161,7 +161,7 @@ def _state(plan: StreamPlan) -> str:
     where = "in memory up to streamBufferSize, on disk up to stateMapSize per task"
     if plan.agg is None:
         return "bounded, nothing is kept of rows"
-    if plan.source.row_window is not None:
+    if not plan.forgets:
         bounded, kept = "unbounded", "all windows"
     else:
         mark = duration_text(plan.delete_mark, UNITS_PER_SECOND[plan.source.precision])

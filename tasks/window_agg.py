@@ -254,6 +254,8 @@ class WindowAggTask(AggTask):
 
     def _forget_old_windows(self) -> None:
         """Drops the state of closed windows that are older than DELETE_MARK."""
+        if not self._plan.forgets:
+            return
         times = [until for until in (self._forgettable_until(), self._forgotten_until) if until is not None]
         is_in_part = self._held.forget()
         if times:

@@ -692,7 +692,7 @@ def streams(draw: Draw, schema: Schema) -> Stream:
             fill = Fill(mode, tuple("none" if column.family == "text" else 7 for column in columns))
     spoilt = conditions(draw, names) if draw(st.sampled_from([True, False, False, False])) else None
     watermark = draw(st.sampled_from([0, 2])) * TICKS_MS[schema.scale] if kind != "count" else FOREVER_MS
-    ticks = draw(st.sampled_from([None, 1, 6])) if kind == "interval" and fill is None else None
+    ticks = draw(st.sampled_from([None, 1, 6])) if kind == "interval" else None
     by_table = not super_table or any(group.text == "tbname" for group in groups)
     return Stream(
         schema, "meters" if super_table else "d0", where, tuple(groups), window, columns, trigger,

@@ -129,7 +129,8 @@ def plan_of(query: str, options: str = "trigger at_once") -> StreamPlan:
 BASE = "select _wstart, sum(voltage) v, sum(current) p from meters partition by site, tbname interval(10s)"
 OTHERS = [
     BASE.replace("sum(voltage)", "sum(current)").replace("sum(current) p", "sum(voltage) p"),
-    BASE.replace("10s", "20s"), BASE.replace("site, tbname", "tbname, site"), BASE.replace("sum(voltage)", "avg(voltage)"),
+    BASE.replace("10s", "20s"), BASE.replace("site, tbname", "tbname, site"),
+    BASE.replace("sum(voltage)", "avg(voltage)"),
     BASE.replace("interval(10s)", "session(ts, 10s)"), BASE.replace("interval(10s)", "interval(10s) sliding(5s)"),
     BASE.replace("sum(voltage)", "first(voltage)"), BASE.replace("partition by site, tbname", "partition by site"),
 ]
