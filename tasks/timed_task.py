@@ -94,7 +94,7 @@ class TimedTask(ComputingTask):
                 slowest = self._upstream[self._watermarks.holding_back()[0]]
                 self._tracker.enter("IDLE", f"holds back {waiting}, which is ahead by more than MAX_SKEW", str(slowest))
             else:
-                self._tracker.enter("IDLE", "nothing in its input queue")
+                self._tracker.enter("IDLE", self._waits_for() or "nothing in its input queue")
             return progressed
         channel, item = taken
         self._tracker.enter("RUNNING")
@@ -239,6 +239,10 @@ class TimedTask(ComputingTask):
     def _replace(self, signal: Cleared | Settled, input: int) -> None:
         """A source puts something else in the place of what it sent; only sources of INTERVAL windows do."""
         raise InternalError(f"{self.id} was told of {signal}")
+
+    def _waits_for(self) -> str:
+        """Returns what besides its input the task waits for, as reasons have it, "" for nothing."""
+        return ""
 
     def _go_on(self) -> bool:
         """Sends some of what is still to be sent before anything else; returns whether there was anything."""

@@ -104,6 +104,10 @@ class WindowAggTask(AggTask):
             self._environment.read_back(ReadBack(self.id, tuple(ranges)))
         return self._follow() or asks
 
+    def _waits_for(self) -> str:
+        count = len(self._held.wanted) if self._held.any else 0
+        return f"waits for {count} forgotten window{'' if count == 1 else 's'} to be read back" if count else ""
+
     def _is_forgotten(self, start: int) -> bool:
         return self._forgotten_until is not None and self._table.end(start) <= self._forgotten_until
 

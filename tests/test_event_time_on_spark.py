@@ -25,9 +25,11 @@ def test_what_workers_leave_out_is_seen_and_tried_again(con: Any) -> None:
         "AS SELECT _wstart ts, count(*) n FROM st INTERVAL(2s)",
         "CREATE STREAM p TIME INGESTION INTO op AS SELECT _wstart ts, count(*) n FROM st INTERVAL(1s)",
         "CREATE STREAM w WATERMARK FROM WRITERS INTO ow AS SELECT _wstart ts, count(*) n FROM st INTERVAL(2s)",
+        "CREATE STREAM m TRIGGER AT_ONCE IGNORE EXPIRED 0 DELETE_MARK 1s INTO om "
+        "AS SELECT _wstart ts, count(*) n FROM st INTERVAL(2s)",
     ):
         con.execute(statement)
-    soon("SELECT count(*) FROM information_schema.ins_streams WHERE state = 'RUNNING'", [(3,)])
+    soon("SELECT count(*) FROM information_schema.ins_streams WHERE state = 'RUNNING'", [(4,)])
     first = SystemClock().now_ms() // 10_000 * 10_000
     con.execute(f"INSERT INTO c0 VALUES ({first}, 1) c1 VALUES ({first}, 1)")
     for ts in (first + 9_000, first + 100, 9_214_646_400_000):
@@ -44,3 +46,8 @@ def test_what_workers_leave_out_is_seen_and_tried_again(con: Any) -> None:
     con.execute("REPLAY DLQ dead WHERE reason = 'late'")
     soon("SELECT n FROM o ORDER BY ts", [(3,), (1,)])
     soon("SELECT state FROM dead ORDER BY id", [("replayed",), ("dead",)])
+    con.execute(f"INSERT INTO c1 VALUES ({first + 9_000}, 1)")
+    soon("SELECT n FROM om ORDER BY ts", [(3,), (2,)])
+    con.execute("CHECKPOINT STREAM m")  # forgets the first window, which is read back from both vnodes
+    con.execute(f"INSERT INTO c1 VALUES ({first + 200}, 1)")
+    soon("SELECT n FROM om ORDER BY ts", [(4,), (2,)])
