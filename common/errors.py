@@ -168,7 +168,7 @@ class CheckpointDamagedError(CorruptionError):
 class StateLayoutError(PenstockError):
     """The saved state of a stream is laid out otherwise than its plan of today has it: it isn't read, and is kept."""
 
-    actor = "user"
+    actor = "operator"
 
 
 class StaleAttemptError(PenstockError):
