@@ -469,6 +469,11 @@ class StreamPlan:
     notify: NotifyPlan | None = None
 
     @property
+    def recalls(self) -> bool:
+        """Whether what comes for windows that DELETE_MARK let go has them read back; else it is late."""
+        return not self.ignore_expired and self.time.clock == "event"
+
+    @property
     def forgets(self) -> bool:
         """Whether DELETE_MARK lets state go: values for gaps come from the windows around them, however old."""
         return self.source.row_window is None and not (self.fill is not None and (self.fill.before or self.fill.after))

@@ -37,11 +37,11 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
             if len(ts) and newest is not None and plan.join is not None:
                 anew = recalculates and plan.ignore_expired and int(ts.min()) < newest - plan.closing_delay
             elif len(ts) and newest is not None:
-                anew = (plan.ignore_expired and int(ts.min()) < newest - plan.delete_mark) or (
+                anew = (not plan.recalls and int(ts.min()) < newest - plan.delete_mark) or (
                     recalculates and change is not None and _differs_from_store(change, ts, plan, newest))
         elif isinstance(record, DeleteRecord) and record.table_uid == plan.source.storage_uid:
             changes = True
-            anew = plan.ignore_expired and newest is not None and record.first_ts < newest - plan.delete_mark
+            anew = not plan.recalls and newest is not None and record.first_ts < newest - plan.delete_mark
         if anew and run:
             yield run
             run, recalculates = [], False
@@ -65,7 +65,7 @@ def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> b
         if len(ts):
             lows.append(int(ts.min()))
             highs.append(int(ts.max()))
-    return bool(records) and (not plan.ignore_expired or not lows or min(lows) >= max(highs) - plan.delete_mark)
+    return bool(records) and (plan.recalls or not lows or min(lows) >= max(highs) - plan.delete_mark)
 
 
 def changes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:

@@ -708,7 +708,7 @@ class SourceTask(BaseSourceTask):
 
         Rows that would have been `added` to them are late. Where they count, agg tasks ask for what they forgot.
         """
-        if self._grid is None or self._max_ts is None or partials.num_rows == 0 or not self._plan.ignore_expired:
+        if self._grid is None or self._max_ts is None or partials.num_rows == 0 or self._plan.recalls:
             return partials
         limit = self._max_ts - self._plan.delete_mark
         if partials.column(WINDOW_START.name).to_numpy().min() > limit:

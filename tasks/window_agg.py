@@ -70,15 +70,15 @@ class WindowAggTask(AggTask):
         if int(starts.min()) >= until:
             return data
         gone = self._table.ends(starts) <= until
-        if not self._plan.ignore_expired:
+        if self._plan.recalls:
             gone[gone] = ~self._held.returned(starts[gone], input)
         if not gone.any():
             return data
         lost = data.filter(pa.array(gone))
         if operation == ADD:
-            late = self._late_forgotten if self._plan.ignore_expired else self._late_kept
+            late = self._late_kept if self._plan.recalls else self._late_forgotten
             late[self._upstream[input].index] += int(lost.column(ROWS.name).to_numpy().sum())
-        if not self._plan.ignore_expired:
+        if self._plan.recalls:
             groups = self._table.groups.learn(lost.select(lost.schema.names[1:]))
             self._want(starts[gone], groups)
         return data.filter(pa.array(~gone))
