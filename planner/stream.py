@@ -471,7 +471,7 @@ class StreamPlan:
     @property
     def recalls(self) -> bool:
         """Whether what comes for windows that DELETE_MARK let go has them read back; else it is late."""
-        return not self.ignore_expired and self.time.clock == "event"
+        return not self.ignore_expired and self.time.clock == "event" and self.join is None
 
     @property
     def forgets(self) -> bool:
