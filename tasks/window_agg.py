@@ -36,7 +36,7 @@ class WindowAggTask(AggTask):
         # The state of windows that end by then is gone.
         self._forgotten_until: int | None = None
         self._merged: list[Touched] = []
-        self._held = HeldWindows(inputs, self._table.grid.step, self._is_forgotten)
+        self._held = HeldWindows(inputs, self._table.step, self._is_forgotten)
         # Windows to ask the sources for.
         self._missing: list[int] = []
         self._following: deque[Iterator[pa.RecordBatch]] = deque()

@@ -277,6 +277,11 @@ class WindowTable:
             return starts + self.grid.width
         return np.array([self.end(start) for start in starts.tolist()], np.int64)
 
+    @property
+    def step(self) -> int:
+        """From one start to the next at least: what a calendar says differs."""
+        return self.grid.step if self._regular else 1
+
     def starts(self) -> list[int]:
         """Returns the starts of all windows in memory or spilled while open, ascending."""
         return sorted(self._line_of.keys() | self._spilled)
