@@ -248,3 +248,8 @@ class InternalError(PenstockError):
     """A broken invariant: a defect of Penstock."""
 
     actor = "developer"
+
+    @classmethod
+    def of(cls, cause: Exception) -> InternalError:
+        """Returns the error for what should never have been raised."""
+        return cls(f"{type(cause).__name__}: {cause}")

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from penstock.common.private import make_private, open_private
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from penstock.common.config import Config
 
 ROOT_NAME = "penstock"
+MAX_TRACE = 8_000
 FORMAT = "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(process)d %(name)s: %(message)s"
 DATE_FORMAT = "%Y-%m-%dT%H:%M:%S"
 _NOTHING: Mapping[str, str] = {}
@@ -52,7 +53,18 @@ def _subject_of(record: logging.LogRecord) -> Mapping[str, str]:
     return {**_subject.get(), **getattr(record, "about", _NOTHING)}
 
 
-class TextFormatter(logging.Formatter):
+class _BoundedFormatter(logging.Formatter):
+    """Shortens traces: those of deep calls, or of causes of causes, would fill the files."""
+
+    def formatException(self, ei: Any) -> str:
+        trace = super().formatException(ei)
+        if len(trace) <= MAX_TRACE:
+            return trace
+        head, tail = trace[:MAX_TRACE // 4], trace[-MAX_TRACE * 3 // 4:]
+        return f"{head}\n[{len(trace) - len(head) - len(tail)} characters are left out]\n{tail}"
+
+
+class TextFormatter(_BoundedFormatter):
     """A readable line, with `key=value` for what it is about at its end."""
 
     def __init__(self) -> None:
@@ -64,7 +76,7 @@ class TextFormatter(logging.Formatter):
         return super().formatMessage(record) + pairs
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_BoundedFormatter):
     """One JSON object per line."""
 
     def __init__(self) -> None:

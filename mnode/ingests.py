@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.connection import Connection
-from penstock.common.errors import AlreadyExistsError, NotFoundError, PenstockError, UnavailableError
+from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
@@ -190,6 +190,9 @@ class Ingests:
         except PenstockError as error:
             _log.error("ingest %s cannot be started: %s", ingest.name, error, extra=about(stream=ingest.name))
             self._failed[ingest.id] = (error, self._clock.now_ms())
+        except Exception as error:  # noqa: BLE001  whatever is wrong with it, the engine opens and the others run
+            _log.exception("ingest %s cannot be started", ingest.name, extra=about(stream=ingest.name))
+            self._failed[ingest.id] = (InternalError.of(error), self._clock.now_ms())
 
     def table_altered(self) -> None:
         """Has ingests whose tables are others by now go on with what they are; one that can't is FAILED."""

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from penstock.common.clock import SystemClock
 from penstock.common.errors import (
     InternalError,
+    InvalidStatementError,
     InvalidValueError,
     LimitExceededError,
     PenstockError,
@@ -233,4 +234,7 @@ def _translated(error: Exception) -> PenstockError:
     if kind.endswith("Out of Memory"):
         return UnavailableError(f"the query needs more memory than there is: {text}",
                                 hint="narrow the time range, or raise queryMemory or spillMax")
+    if "expression depth limit" in text:
+        return InvalidStatementError("the query nests more than DuckDB computes",
+                                     hint="compute a part in a sub-query, or split the query")
     return InternalError(f"the planned query failed: {text or kind}")

@@ -203,8 +203,8 @@ class _Finder:
 
     def of_query(self, query: Query) -> Iterator[Need]:
         if isinstance(query, SetOperation):
-            yield from self.of_query(query.left)
-            yield from self.of_query(query.right)
+            for one in query.queries:
+                yield from self.of_query(one)
         elif query.source is not None:
             yield from self.of_source(query.source)
 

@@ -19,6 +19,7 @@ from penstock.common.config import Config
 from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
+    InternalError,
     InUseError,
     InvalidStatementError,
     InvalidStreamError,
@@ -667,6 +668,9 @@ class Streams:
         except PenstockError as error:
             _log.error("stream %s cannot be started: %s", stream.name, error, extra=about(stream=stream.name))
             self._failed[stream.id] = (error, self._clock.now_ms())
+        except Exception as error:  # noqa: BLE001  whatever is wrong with it, the engine opens and the others run
+            _log.exception("stream %s cannot be started", stream.name, extra=about(stream=stream.name))
+            self._failed[stream.id] = (InternalError.of(error), self._clock.now_ms())
 
     def _forget_misfits(self, stream: StreamRecord, plan: StreamPlan) -> None:
         """Forgets checkpoints over other vnodes than there are: from before a split, or of one that failed."""

@@ -30,6 +30,7 @@ NO_DATABASE = 0x2616
 
 # Names a column of `Relation.star` by its number: what `*` stands for may have equal names.
 COLUMN_MARK = "\x00star"
+MAX_STEPS = 900
 TBNAME = DataType(Kind.VARCHAR, 192)
 Tree = Callable[[], PlanNode]
 
@@ -145,7 +146,14 @@ class Builder:
         return name
 
     def render(self, last: str) -> str:
-        """Returns the SQL of the whole statement, whose rows are those of the query `last`."""
+        """Returns the SQL of the whole statement, whose rows are those of the query `last`.
+
+        Raises InvalidStatementError where it has more steps than DuckDB can bind in each other.
+        """
+        if len(self._steps) > MAX_STEPS:
+            raise InvalidStatementError(
+                f"the query has {len(self._steps)} steps, at most {MAX_STEPS} are possible: each SELECT and each table "
+                "counts", hint="unite or join fewer queries at once")
         steps = ",\n".join(f"{name} AS ({sql()})" for name, sql in self._steps)
         return f"WITH {steps}\n{last}" if steps else last
 

@@ -16,6 +16,7 @@ from penstock.planner.scalar_call import Builder, Call
 from penstock.planner.scalar_cast import cast, null_of, timestamp_constant, to_bool, to_integer, to_text
 from penstock.planner.scalar_compare import Comparer, like, match
 from penstock.planner.scalar_json import JsonValue
+from penstock.planner.scalar_math import BITS, PRODUCTS, SUMS, RowOfOperators, in_row
 from penstock.planner.scalar_sql import integer_literal, quote_text
 from penstock.planner.timezones import add_months
 from penstock.planner.user_functions import bound_function
@@ -47,6 +48,11 @@ _COMPARISONS: dict[type[exp.Expression], str] = {
 _ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], str]] = {
     exp.Add: scalar_math.add, exp.Sub: scalar_math.subtract, exp.Mul: scalar_math.multiply,
     exp.Div: scalar_math.divide, exp.Mod: scalar_math.remainder,
+}
+_BITS: dict[type[exp.Expression], str] = {exp.BitwiseAnd: "&", exp.BitwiseOr: "|"}
+_LEVELS: dict[type[exp.Expression], int] = {
+    exp.BitwiseAnd: BITS, exp.BitwiseOr: BITS, exp.Add: SUMS, exp.Sub: SUMS, exp.Mul: PRODUCTS, exp.Div: PRODUCTS,
+    exp.Mod: PRODUCTS,
 }
 _NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USMALLINT, Kind.INT, Kind.UINT,
                  Kind.BIGINT, Kind.UBIGINT, Kind.FLOAT, Kind.DOUBLE)
@@ -136,6 +142,7 @@ class _Compiler:
     def __init__(self, scope: Scope, *, calendar: bool = True) -> None:
         self._scope = scope
         self._calendar = calendar
+        self._calls = 0  # what is inside of calls may end up in lambdas, where DuckDB knows no queries
         self._session = scope.session
         self._precision: Precision = scope.precision
         self._comparer = Comparer(scope.precision, scope.session.time_zone)
@@ -148,12 +155,14 @@ class _Compiler:
             return method(self, node)
         if type(node) in _COMPARISONS:
             return self._comparison(node)
-        if type(node) in _ARITHMETIC:
-            return self._arithmetic(node)
+        if type(node) in _ARITHMETIC or type(node) in _BITS:
+            return self._chain(node)
         raise self._wrong(f"{type(node).__name__} is no scalar expression", node)
 
     def condition(self, node: exp.Expression) -> str:
-        value = self.compile(node)
+        return self._as_condition(self.compile(node), node)
+
+    def _as_condition(self, value: SqlExpr, node: exp.Expression) -> str:
         if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY):
             raise self._wrong(f"{value.type.sql()} is no condition", node)
         return to_bool(value)
@@ -236,14 +245,26 @@ class _Compiler:
             raise self._wrong(f"there is no arithmetic with {operand.type.kind}", node)
         return operand
 
-    def _arithmetic(self, node: exp.Expression) -> SqlExpr:
-        left, right = self._operand(node.this), self._operand(node.expression)
+    def _chain(self, node: exp.Expression) -> SqlExpr:
+        """Operators in a row, which may be hundreds, from the left and without calling itself."""
+        row: list[exp.Expression] = []
+        while type(node) in _ARITHMETIC or type(node) in _BITS:
+            row.append(node)
+            node = node.this
+        value = self._operand(node)
+        for operator in reversed(row):
+            right = self._operand(operator.expression)
+            value = (self._arithmetic if type(operator) in _ARITHMETIC else self._bits)(operator, value, right)
+        return value
+
+    def _arithmetic(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
         shifted = self._shifted_time(node, left, right)
         if shifted is not None:
             return shifted
         if Kind.NULL in (left.type.kind, right.type.kind):
             return SqlExpr(null_of(DOUBLE), DOUBLE)
-        return SqlExpr(_ARITHMETIC[type(node)](left, right), DOUBLE, _fold_numbers(node, left, right, self._precision))
+        known = _fold_numbers(node, left, right, self._precision)
+        return RowOfOperators(_ARITHMETIC[type(node)](left, right), DOUBLE, known, _LEVELS[type(node)])
 
     def _shifted_time(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr | None:
         """TIMESTAMP plus or minus a duration or an integer is a TIMESTAMP; the difference of two is BIGINT."""
@@ -277,13 +298,13 @@ class _Compiler:
             return expression.constant.in_units(self._precision)
         return expression.constant if type(expression.constant) is int else None
 
-    def _bits(self, node: exp.Expression) -> SqlExpr:
-        left, right = self._operand(node.this), self._operand(node.expression)
+    def _bits(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
         for side, operand in ((node.this, left), (node.expression, right)):
             if operand.type.is_string:
                 raise self._wrong("a bit operator needs numbers", side)
-        operator = "&" if isinstance(node, exp.BitwiseAnd) else "|"
-        return SqlExpr(f"({to_integer(left)} {operator} {to_integer(right)})", BIGINT)
+        level = _LEVELS[type(node)]
+        text = f"{in_row(left, to_integer(left), level)} {_BITS[type(node)]} {to_integer(right)}"
+        return RowOfOperators(f"({text})", BIGINT, None, level)
 
     def _comparison(self, node: exp.Expression) -> SqlExpr:
         left, right = self.compile(node.this), self.compile(node.expression)
@@ -307,7 +328,7 @@ class _Compiler:
         value = self.compile(node.this)
         if value.type.kind is Kind.NULL:
             raise self._wrong("NOT needs a condition, not NULL", node)
-        return SqlExpr(f"(NOT {self.condition(node.this)})", BOOL)
+        return SqlExpr(f"(NOT {self._as_condition(value, node.this)})", BOOL)
 
     def _is_null(self, node: exp.Is) -> SqlExpr:
         value = self.compile(node.this)
@@ -315,7 +336,8 @@ class _Compiler:
 
     def _in(self, node: exp.In) -> SqlExpr:
         items = [self.compile(item) for item in node.expressions]
-        return SqlExpr(self._comparer.in_list(self.compile(node.this), items, self._position(node)), BOOL)
+        return SqlExpr(self._comparer.in_list(self.compile(node.this), items, self._position(node),
+                                               queries=not self._calls), BOOL)
 
     def _between(self, node: exp.Between) -> SqlExpr:
         value, low, high = (self.compile(node.args[key]) for key in ("this", "low", "high"))
@@ -405,7 +427,9 @@ class _Compiler:
         for argument in node.expressions:
             if isinstance(argument, exp.Star):
                 raise self._wrong(f"{spec.name}() does not take *", node)
+        self._calls += 1
         arguments = [self.compile(argument) for argument in node.expressions]
+        self._calls -= 1
         if bound is not None:
             return bound.scalar(arguments, self._precision, self._position(node))
         call = self._call(spec, arguments, node)
@@ -494,8 +518,6 @@ _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlEx
     exp.Column: _Compiler._column,
     exp.Paren: _Compiler._paren,
     exp.Neg: _Compiler._neg,
-    exp.BitwiseAnd: _Compiler._bits,
-    exp.BitwiseOr: _Compiler._bits,
     exp.And: _Compiler._and_or,
     exp.Or: _Compiler._and_or,
     exp.Not: _Compiler._not,

@@ -7,6 +7,7 @@ implicit casts, and integer arithmetic is limited to what cannot overflow unseen
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -22,6 +23,11 @@ from penstock.sql.statements import IntervalWindow
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Kind, Precision
 
 Types = Mapping[str, Kind]
+
+MAX_TEXT = 20_000
+MAX_NESTING = 20
+MAX_DEPTH = 64
+_BRACKETS = re.compile(r"[()\[\]{}]|\bCASE |\bEND\b")
 
 _CASTS: dict[exp.DataType.Type, Kind] = {
     exp.DataType.Type.DOUBLE: Kind.DOUBLE, exp.DataType.Type.FLOAT: Kind.FLOAT, exp.DataType.Type.BIGINT: Kind.BIGINT,
@@ -86,16 +92,38 @@ def panes_of(window: IntervalWindow, precision: Precision, time_zone: str) -> Pa
     return Panes(grid.offset, grid.step, grid.width, math.gcd(grid.width, grid.step))
 
 
-def columns_of(sql: str) -> set[str]:
-    """Returns the names of the columns that compiled SQL reads."""
-    return {column.name for column in _parse(sql).find_all(exp.Column)}
+def columns_of(sql: str) -> set[str] | None:
+    """Returns the names of the columns that compiled SQL reads, or None where it isn't simple enough to be looked at.
+    """
+    try:
+        return {column.name for column in _parse(sql).find_all(exp.Column)}
+    except _TooComplex:
+        return None
 
 
 def _parse(sql: str) -> exp.Expression:
+    """Returns the SQL as a tree of at most MAX_DEPTH levels: sqlglot, and what comes of its trees, calls itself over
+    them, and what is long takes NumPy longer than DuckDB."""
+    _need(len(sql) <= MAX_TEXT and _nesting(sql) <= MAX_NESTING)
     try:
-        return sqlglot.parse_one(sql, read="duckdb")
+        parsed = sqlglot.parse_one(sql, read="duckdb")
     except SqlglotError as error:
         raise _TooComplex from error
+    level = [parsed]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in node.iter_expressions()]
+        if not level:
+            return parsed
+    raise _TooComplex
+
+
+def _nesting(sql: str) -> int:
+    """Returns how deep brackets and CASE are nested in the SQL; those in texts count as well."""
+    deepest = depth = 0
+    for bracket in _BRACKETS.findall(sql):
+        depth += 1 if bracket in ("(", "[", "{", "CASE ") else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _need(condition: bool) -> None:

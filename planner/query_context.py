@@ -168,7 +168,7 @@ class QueryContext:
         self, outputs: Sequence[Output], compile_: Callable[[exp.Expression], SqlExpr]
     ) -> list[OrderTerm]:
         """Returns what orders the result: its columns by position, alias or text, or expressions of their own."""
-        marks = [fingerprint(item.expression, self.scope) for item in self.items]
+        marks = [fingerprint(item.expression, self.scope) for item in self.items] if self.select.order_by else []
         terms = []
         for item in self.select.order_by:
             node = unwrapped(item.expression)

@@ -95,7 +95,7 @@ def call_of(name: str, arguments: list[exp.Expression], origin: exp.Expression) 
 
 def text_of(node: exp.Expression) -> str:
     """Returns the expression as the dialect spells it."""
-    return str(node.sql(dialect=Penstock))
+    return str(node.sql(dialect=Penstock, copy=False))
 
 
 def window_text(window: Window) -> str:

@@ -16,6 +16,7 @@ from penstock.planner.scopes import (
     TIME_NAMES,
     WINDOW_NAMES,
     Key,
+    Mark,
     RowScope,
     fingerprint,
     key_of,
@@ -38,7 +39,7 @@ class RowResultScope(RowScope):
 class CalledScope(RowResultScope):
     """As before, with the values of the functions that gave the rows, and the bounds of their windows."""
 
-    def __init__(self, rows: RowScope, keys: Sequence[Key], known: dict[object, SqlExpr], *, windowed: bool) -> None:
+    def __init__(self, rows: RowScope, keys: Sequence[Key], known: dict[Mark, SqlExpr], *, windowed: bool) -> None:
         super().__init__(rows, keys)
         self.known = known
         self.windowed = windowed
@@ -56,7 +57,7 @@ class CalledScope(RowResultScope):
 class InterpScope(CalledScope):
     """Names in the result of INTERP: keys, values at instants, and what is known of the instants."""
 
-    def __init__(self, rows: RowScope, keys: Sequence[Key], known: dict[object, SqlExpr]) -> None:
+    def __init__(self, rows: RowScope, keys: Sequence[Key], known: dict[Mark, SqlExpr]) -> None:
         super().__init__(rows, keys, known, windowed=False)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:

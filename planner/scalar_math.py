@@ -2,12 +2,31 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_call import Builder, Call
 from penstock.planner.scalar_cast import to_double, to_integer, wrap_integer
 from penstock.sql.types import DOUBLE, INTEGERS, SIGNED, DataType, Kind
 
 MAX_EXPONENT = 308
+BITS, SUMS, PRODUCTS = range(1, 4)
+"""How tightly operators bind in DuckDB's SQL."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowOfOperators(SqlExpr):
+    """An expression in parentheses whose operators all bind as tightly as `level`."""
+
+    level: int = field(default=0, compare=False)
+
+
+def in_row(left: SqlExpr, sql: str, level: int) -> str:
+    """Returns `sql`, what `left` was made into, to be followed by an operator of a level.
+
+    Operators of one level follow each other without parentheses: those of long rows would nest as deep.
+    """
+    return sql[1:-1] if isinstance(left, RowOfOperators) and left.level == level and sql is left.sql else sql
 
 
 def finite(sql: str) -> str:
@@ -17,27 +36,27 @@ def finite(sql: str) -> str:
 
 def add(left: SqlExpr, right: SqlExpr) -> str:
     """Returns left + right as DOUBLE."""
-    return f"({to_double(left)} + {to_double(right)})"
+    return f"({in_row(left, to_double(left), SUMS)} + {to_double(right)})"
 
 
 def subtract(left: SqlExpr, right: SqlExpr) -> str:
     """Returns left - right as DOUBLE."""
-    return f"({to_double(left)} - {to_double(right)})"
+    return f"({in_row(left, to_double(left), SUMS)} - {to_double(right)})"
 
 
 def multiply(left: SqlExpr, right: SqlExpr) -> str:
     """Returns left * right as DOUBLE."""
-    return f"({to_double(left)} * {to_double(right)})"
+    return f"({in_row(left, to_double(left), PRODUCTS)} * {to_double(right)})"
 
 
 def divide(left: SqlExpr, right: SqlExpr) -> str:
     """Returns left / right as DOUBLE, NULL if right is 0."""
-    return f"({to_double(left)} / NULLIF({to_double(right)}, 0))"
+    return f"({in_row(left, to_double(left), PRODUCTS)} / NULLIF({to_double(right)}, 0))"
 
 
 def remainder(left: SqlExpr, right: SqlExpr) -> str:
     """Returns the remainder as DOUBLE with the sign of left, NULL if right is 0."""
-    return f"({to_double(left)} % NULLIF({to_double(right)}, 0))"
+    return f"({in_row(left, to_double(left), PRODUCTS)} % NULLIF({to_double(right)}, 0))"
 
 
 def _function(duckdb_name: str) -> Builder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from sqlglot import exp
@@ -38,42 +38,69 @@ def vector_spec(node: object) -> FunctionSpec | None:
     return spec if spec is not None and spec.category in ("aggregate", "selection", "timeseries") else None
 
 
+def _looks_at_rows(node: exp.Expression) -> bool:
+    return vector_spec(node) is not None
+
+
+def replaced(
+    node: exp.Expression, replacement: Callable[[exp.Expression], exp.Expression | None]
+) -> exp.Expression:
+    """Returns a copy of the expression with others in place of parts, from the outside to the inside.
+
+    `replacement` returns what stands for a part, whose own parts are left alone then: None to look into them, the
+    part itself to keep it as it is. Nothing calls itself over the tree, and each part is looked at once.
+    """
+    found = replacement(node)
+    if found is not None:
+        return found
+    root = node.copy()
+    pending = [root]
+    while pending:
+        part = pending.pop()
+        for name, value in list(part.args.items()):
+            if isinstance(value, exp.Expression):
+                found = replacement(value)
+                if found is None:
+                    pending.append(value)
+                elif found is not value:
+                    part.set(name, found)
+            elif isinstance(value, list):
+                items = [item if isinstance(item, exp.Expression) else None for item in value]
+                others = [None if item is None else replacement(item) for item in items]
+                pending += [item for item, other in zip(items, others, strict=True)
+                            if item is not None and other is None]
+                if any(other is not None and other is not item for item, other in zip(items, others, strict=True)):
+                    part.set(name, [given if other is None else other
+                                    for given, other in zip(value, others, strict=True)])
+    return root
+
+
 def vector_calls(node: exp.Expression) -> Iterator[exp.Anonymous]:
     """Yields the outermost calls of aggregate, selection and time-series functions."""
-    if vector_spec(node) is not None:
-        assert isinstance(node, exp.Anonymous)
-        yield node
-        return
-    for child in node.iter_expressions():
-        yield from vector_calls(child)
+    for part in node.dfs(prune=_looks_at_rows):
+        if _looks_at_rows(part):
+            assert isinstance(part, exp.Anonymous)
+            yield part
 
 
 def columns_of(node: exp.Expression) -> Iterator[exp.Column]:
     """Yields the column references that are not inside of such a call."""
-    if vector_spec(node) is not None:
-        return
-    if isinstance(node, exp.Column):
-        yield node
-        return
-    for child in node.iter_expressions():
-        yield from columns_of(child)
+    for part in node.dfs(prune=lambda part: isinstance(part, exp.Column) or _looks_at_rows(part)):
+        if isinstance(part, exp.Column):
+            yield part
 
 
 def replaced_columns(node: exp.Expression, by_name: Mapping[str, exp.Expression]) -> exp.Expression:
     """Returns the expression with others in place of unqualified columns outside of such calls, by their names."""
-    if vector_spec(node) is not None:
-        return node
-    if isinstance(node, exp.Column):
-        found = by_name.get(node.name) if qualifier_of(node) is None else None
-        return node if found is None else exp.Paren(this=found.copy())
-    copied = node.copy()
-    for name, value in list(copied.args.items()):
-        if isinstance(value, exp.Expression):
-            copied.set(name, replaced_columns(value, by_name))
-        elif isinstance(value, list):
-            copied.set(name, [replaced_columns(item, by_name) if isinstance(item, exp.Expression) else item
-                              for item in value])
-    return copied
+    def replacement(part: exp.Expression) -> exp.Expression | None:
+        if vector_spec(part) is not None:
+            return part
+        if not isinstance(part, exp.Column):
+            return None
+        found = by_name.get(part.name) if qualifier_of(part) is None else None
+        return part if found is None else exp.Paren(this=found.copy())
+
+    return replaced(node, replacement)
 
 
 def unwrapped(node: exp.Expression) -> exp.Expression:
@@ -85,14 +112,13 @@ def unwrapped(node: exp.Expression) -> exp.Expression:
 
 def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
     """Yields the conditions that AND joins."""
-    if node is None:
-        return
-    node = unwrapped(node)
-    if isinstance(node, exp.And):
-        yield from conjuncts(node.this)
-        yield from conjuncts(node.expression)
-    else:
-        yield node
+    pending = [] if node is None else [node]
+    while pending:
+        part = unwrapped(pending.pop())
+        if isinstance(part, exp.And):
+            pending += [part.expression, part.this]
+        else:
+            yield part
 
 
 class RowScope:
@@ -157,25 +183,44 @@ class RowScope:
         return RowScope(self.relation, self.builder, clause, self.bounds)
 
 
-def fingerprint(node: object, scope: RowScope) -> Hashable:
-    """Returns a value that is equal for expressions that mean the same, however they are written."""
-    if isinstance(node, exp.Paren):
-        return fingerprint(node.this, scope)
-    if isinstance(node, exp.Column):
-        try:
-            column = scope.find(node)
-        except (InvalidStatementError, NotFoundError):
-            column = None
-        if column is not None:
-            return ("column", id(column))
-        return ("name", str(node.name), qualifier_of(node))
-    if isinstance(node, exp.Expression):
-        parts = tuple((key, fingerprint(value, scope)) for key, value in sorted(node.args.items())
-                      if value is not None and value is not False)
-        return (type(node).__name__, parts)
-    if isinstance(node, list):
-        return tuple(fingerprint(item, scope) for item in node)
-    return node if isinstance(node, Hashable) else repr(node)
+Mark = tuple[Hashable, ...]
+
+
+def fingerprint(node: exp.Expression, scope: RowScope) -> Mark:
+    """Returns a value that is equal for expressions that mean the same, however they are written.
+
+    It is flat: nested values would be compared one in the other.
+    """
+    return tuple(_marks(node, scope))
+
+
+def _marks(node: exp.Expression, scope: RowScope) -> Iterator[Hashable]:
+    """Yields what tells a part from others, followed by the same for its own parts."""
+    pending: list[object] = [node]
+    while pending:
+        part = pending.pop()
+        while isinstance(part, exp.Paren):
+            part = part.this
+        if isinstance(part, exp.Column):
+            yield _column_mark(part, scope)
+        elif isinstance(part, exp.Expression):
+            given = [(key, value) for key, value in sorted(part.args.items())
+                     if value is not None and value is not False]
+            yield (type(part).__name__, *(key for key, _ in given))
+            pending += [value for _, value in given]
+        elif isinstance(part, list):
+            yield "list", len(part)
+            pending += part
+        else:
+            yield part if isinstance(part, Hashable) else repr(part)
+
+
+def _column_mark(column: exp.Column, scope: RowScope) -> Hashable:
+    try:
+        found = scope.find(column)
+    except (InvalidStatementError, NotFoundError):
+        found = None
+    return ("name", str(column.name), qualifier_of(column)) if found is None else ("column", id(found))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +232,7 @@ class Key:
 
     column: str
     type: DataType
-    mark: Hashable
+    mark: Mark
     alias: str | None
     text: str
     is_time: bool = False
@@ -205,25 +250,22 @@ def with_placeholders(node: exp.Expression, keys: list[Key], scope: RowScope) ->
     """Returns the expression with a marked column in place of each part that is a partition or group key."""
     if not keys:
         return node
-    return _replace(node.copy(), keys, scope)
+    firsts = {key.mark[0] for key in keys}
 
+    def replacement(part: exp.Expression) -> exp.Expression | None:
+        if vector_spec(part) is not None:
+            return part
+        if next(_marks(part, scope)) not in firsts:
+            return None  # and what is in it need not be looked at for this
+        mark = fingerprint(part, scope)
+        index = next((index for index, key in enumerate(keys) if key.mark == mark), None)
+        if index is None:
+            return None
+        column = exp.Column(this=exp.Identifier(this=f"{PLACEHOLDER}{index}", quoted=True))
+        column.meta.update(part.meta)
+        return column
 
-def _replace(node: exp.Expression, keys: list[Key], scope: RowScope) -> exp.Expression:
-    if vector_spec(node) is not None:
-        return node
-    mark = fingerprint(node, scope)
-    for index, key in enumerate(keys):
-        if key.mark == mark:
-            column = exp.Column(this=exp.Identifier(this=f"{PLACEHOLDER}{index}", quoted=True))
-            column.meta.update(node.meta)
-            return column
-    for name, value in list(node.args.items()):
-        if isinstance(value, exp.Expression):
-            node.set(name, _replace(value, keys, scope))
-        elif isinstance(value, list):
-            node.set(name, [_replace(item, keys, scope) if isinstance(item, exp.Expression) else item
-                            for item in value])
-    return node
+    return replaced(node, replacement)
 
 
 def key_of(name: str, keys: list[Key]) -> Key | None:

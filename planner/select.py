@@ -8,6 +8,7 @@ sources are bound, clauses are checked, and the kind of the query is told; `quer
 from __future__ import annotations
 
 from penstock.common.errors import InvalidStatementError
+from penstock.common.headroom import with_headroom
 from penstock.planner.binder import (
     COLUMN_MARK,
     Builder,
@@ -53,6 +54,7 @@ NEGATIVE_LIMIT = 0x2637
 SLIMIT_WITHOUT_PARTITION = 0x2638
 
 
+@with_headroom
 def plan_query(statement: Query, catalog: CatalogView, session: Session, *, ordered: bool = True) -> BatchPlan:
     """Returns the plan of a query. `ordered`: rows have an order where the statement doesn't ask for one.
 
@@ -79,7 +81,7 @@ def _base(statement: Query) -> int:
     """
     first = statement
     while isinstance(first, SetOperation):
-        first = first.left
+        first = first.queries[0]
     places = [(source_range(item.expression), item.text) for item in first.items]
     (start, _), shown = places[0]
     candidates = [0]
@@ -93,7 +95,7 @@ def _base(statement: Query) -> int:
 
 def _plan(statement: Query, builder: Builder) -> Planned:
     if isinstance(statement, SetOperation):
-        return plan_union(statement, _plan(statement.left, builder), _plan(statement.right, builder), builder)
+        return plan_union(statement, [_plan(query, builder) for query in statement.queries], builder)
     return _plan_select(statement, builder)
 
 

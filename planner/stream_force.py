@@ -14,13 +14,14 @@ from sqlglot import exp
 from penstock.common.errors import InternalError, InvalidStreamError
 from penstock.planner.group_ids import group_id
 from penstock.planner.plan import BatchPlan, PlanNode, SqlExpr
+from penstock.planner.query_parts import text_of
 from penstock.planner.scalar_sql import quote_name, quote_text
 from penstock.planner.scopes import columns_of, vector_calls
 from penstock.planner.select import plan_query
 from penstock.planner.stream import FIRST_INSTANT, LAST_INSTANT, FillPlan, ForcePlan, SourcePlan, StreamPlan
 from penstock.planner.stream_fill import Filled, is_filled, plan_fill
 from penstock.planner.windows import grid_of
-from penstock.sql.dialect import DurationLiteral, Penstock
+from penstock.sql.dialect import DurationLiteral
 from penstock.sql.statements import IntervalWindow, Range, Select, SelectItem
 from penstock.sql.types import UNITS_PER_SECOND, Kind, timestamp
 
@@ -141,7 +142,7 @@ def _batch_query(
 ) -> Select:
     """Returns the query that gives keys, the time, and the projections."""
     query = planner.query
-    parts = {item.expression.sql(dialect=Penstock): item.expression for item in query.partition_by}
+    parts = {text_of(item.expression): item.expression for item in query.partition_by}
     keys = []
     for n, key in enumerate(planner.keys):
         node = parts[key.names[-1]] if key.partitions else exp.column(exp.to_identifier(

@@ -21,7 +21,7 @@ from penstock.planner.join_reading import Join
 from penstock.planner.plan import BatchPlan, Scan, SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.scalar_sql import quote_name
-from penstock.planner.scopes import RowScope, columns_of, conjuncts, fingerprint, vector_calls, vector_spec
+from penstock.planner.scopes import Mark, RowScope, columns_of, conjuncts, fingerprint, vector_calls, vector_spec
 from penstock.planner.select import plan_query
 from penstock.planner.stream import Field, JoinMeeting, JoinPlan, JoinSide, SourceColumn, SourcePlan
 from penstock.planner.stream_joins import StreamJoin, read_stream_join
@@ -292,7 +292,7 @@ def routing(planner: _Planner, query: StreamQuery) -> Routing:
     return Routing("exchange", reason, (), why)
 
 
-def _one_row_per_place(planner: _Planner, query: StreamQuery, partition: set[object]) -> bool:
+def _one_row_per_place(planner: _Planner, query: StreamQuery, partition: set[Mark]) -> bool:
     """Whether no two rows of the driving table give results of one place."""
     relation, join = query.driver, query.join
     first = planner.query.items[0].expression
@@ -306,7 +306,7 @@ def _one_row_per_place(planner: _Planner, query: StreamQuery, partition: set[obj
     return relation.table.kind != "super" or _has_name(join, join.driver, partition)
 
 
-def _has_name(join: Join, side: Side, partition: set[object]) -> bool:
+def _has_name(join: Join, side: Side, partition: set[Mark]) -> bool:
     names = [column for column in join.sides.inside.columns
              if column.role == "tbname" and join.sides.of(column) == side]
     return any(("column", id(column)) in partition for column in names)

@@ -16,6 +16,7 @@ from penstock.common.errors import (
     NotSupportedError,
     Position,
 )
+from penstock.common.headroom import with_headroom
 from penstock.common.suggestions import did_you_mean
 from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.binder import qualifier_of
@@ -27,7 +28,9 @@ from penstock.planner.kernel_planner import columns_of, expression_kernel, expre
 from penstock.planner.kernel_spec import FinalKernel, SourceKernel
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
-from penstock.planner.scopes import fingerprint
+from penstock.planner.query_parts import call_of, is_star, text_of
+from penstock.planner.scopes import fingerprint, replaced, unwrapped
+from penstock.planner.select_list import EXPANDING
 from penstock.planner.stream import (
     ARRIVAL_COLUMN,
     LOOKUP,
@@ -74,7 +77,7 @@ from penstock.planner.windows import (
     interval_end_sql,
     interval_start_sql,
 )
-from penstock.sql.dialect import Penstock, source_range
+from penstock.sql.dialect import source_range
 from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
@@ -133,6 +136,7 @@ class Key:
     item: PartitionItem | None = None
 
 
+@with_headroom
 def plan_stream(
     statement: CreateStream, catalog: CatalogView, session: Session, defaults: StreamDefaults | None = None
 ) -> StreamPlan:
@@ -296,7 +300,7 @@ class _Planner:
             compiled = compile_expression(item.expression, query.join.scope)
             if compiled.constant is None and not isinstance(item.expression, exp.Literal):
                 names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
-                         item.expression.sql(dialect=Penstock))
+                         text_of(item.expression))
                 self.keys.append(Key(Field(f"k{n}", compiled.type), f"o{len(self.keys)}", names, True, item))
         asked = plan_join_query(self, query)
         projections, prepended = projections_of(self, query, asked)
@@ -396,7 +400,7 @@ class _Planner:
             if compiled.constant is not None or isinstance(item.expression, exp.Literal):
                 continue
             names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
-                     item.expression.sql(dialect=Penstock))
+                     text_of(item.expression))
             self.keys.append(Key(Field(f"k{len(self.keys)}", compiled.type), compiled.sql, names, True, item))
         if (self.query.window is None and self.table.kind == "super"
                 and not any(key.sql == "tbname" for key in self.keys)):
@@ -465,9 +469,23 @@ class _Planner:
                 if self.query.window is not None:
                     raise InvalidStreamError("`*` is not allowed next to a window", hint="name the columns")
                 expanded += self._starred(qualifier_of(item.expression))
-            else:
-                expanded.append(replace(item, expression=item.expression.transform(self._key_reference)))
+                continue
+            calls = self._calls(item)
+            expanded += [replace(call, expression=replaced(call.expression, self._key_reference)) for call in calls]
         return expanded if self.lookup is None else short_names(expanded)
+
+    def _calls(self, item: SelectItem) -> list[SelectItem]:
+        """Returns what `last(*)` and its like stand for, or the item itself: one call per argument and column."""
+        call = unwrapped(item.expression)
+        name = str(call.this) if isinstance(call, exp.Anonymous) else ""
+        if name not in EXPANDING or (len(call.expressions) == 1 and not is_star(call.expressions[0])):
+            return [item]
+        arguments: list[exp.Expression] = []
+        for argument in call.expressions:
+            arguments += [starred.expression for starred in self._starred(qualifier_of(argument))
+                          if self.table.column(starred.text) in self.table.columns] if is_star(argument) else [argument]
+        return [SelectItem(call_of(name, [argument], call), None, f"{name}({argument.name or text_of(argument)})")
+                for argument in arguments]
 
     def _starred(self, qualifier: str | None) -> list[SelectItem]:
         """Returns what `*`, or `table.*`, stands for."""
@@ -481,17 +499,20 @@ class _Planner:
         return [SelectItem(exp.column(exp.to_identifier(name, quoted=True), exp.to_identifier(table, quoted=True)),
                            name, name) for table, name in found if qualifier in (None, table)]
 
-    def _key_reference(self, node: exp.Expression) -> exp.Expression:
+    def _key_reference(self, node: exp.Expression) -> exp.Expression | None:
         """Replaces `_group_key(x)` by x, and what PARTITION BY computes by a reference to that key."""
+        given = node
         if isinstance(node, exp.Anonymous) and str(node.this) == "_group_key" and len(node.expressions) == 1:
             node = node.expressions[0]
         if isinstance(node, (exp.Column, exp.Identifier, exp.Literal)):
             return node
-        text = node.sql(dialect=Penstock)
-        for key in self.keys:
-            if text in key.names and key.partitions:
-                return exp.column(exp.to_identifier(text, quoted=True))
-        return node
+        # The text of a node takes as long as the node is large: it is only made where it may be that of a key.
+        keys = [key for key in self.keys if key.partitions and (
+            key.item is None or type(key.item.expression) is type(node))]
+        text = text_of(node) if keys else ""
+        if any(text in key.names for key in keys):
+            return exp.column(exp.to_identifier(text, quoted=True))
+        return None if node is given else replaced(node, self._key_reference)
 
     # -- aggregates ------------------------------------------------------------------------------------------
 
@@ -509,6 +530,9 @@ class _Planner:
                                      code=0x265A, position=self.position(node))
         if not spec.in_stream:
             raise InvalidStreamError(f"{name} is not allowed in a stream", code=0x265A, position=self.position(node))
+        if any(map(is_star, arguments)) and (name != "count" or bound is not None):
+            raise InvalidStreamError(f"{name}() does not take * here", position=self.position(node),
+                                     hint="name the columns")
         compiled = [SqlExpr("*", BIGINT) if isinstance(argument, exp.Star) else compile_expression(argument, rows)
                     for argument in arguments]
         if name == "last_row" and isinstance(self.query.window, IntervalWindow):
@@ -890,7 +914,8 @@ class _Planner:
     def _keys_are_of_tables(self) -> bool:
         """Tells whether a row's keys follow from its child table alone: from its name and its tags."""
         members = {"tbname", *(tag.name for tag in self.table.tags)}
-        return all(set(columns_of(key.sql)) <= members for key in self.keys)
+        read = [columns_of(key.sql) for key in self.keys]
+        return all(columns is not None and columns <= members for columns in read)
 
     def _is_tag(self, key: Key) -> bool:
         return any(key.sql == quoted(tag.name) for tag in self.table.tags)

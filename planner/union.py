@@ -20,29 +20,30 @@ from penstock.sql.types import DataType, Kind, Precision
 COLUMN_COUNT = 0x2634
 
 
-def plan_union(query: SetOperation, left: Planned, right: Planned, builder: Builder) -> Planned:
-    """Returns the plan of a UNION of two planned queries. Raises InvalidStatementError if they don't fit."""
-    if len(left.columns) != len(right.columns):
-        raise InvalidStatementError(
-            f"the queries of a UNION have {len(left.columns)} and {len(right.columns)} columns", code=COLUMN_COUNT,
-            hint="let both return the same number of columns")
-    types = [_union_type(a.value.type, b.value.type, left.precision)
-             for a, b in zip(left.columns, right.columns, strict=True)]
-    sides = [_converted(side, types, builder) for side in (left, right)]
+def plan_union(query: SetOperation, sides: Sequence[Planned], builder: Builder) -> Planned:
+    """Returns the plan of a UNION of planned queries. Raises InvalidStatementError if they don't fit."""
+    first = sides[0]
+    types = [column.value.type for column in first.columns]
+    for side in sides[1:]:
+        if len(side.columns) != len(types):
+            raise InvalidStatementError(
+                f"the queries of a UNION have {len(types)} and {len(side.columns)} columns", code=COLUMN_COUNT,
+                hint="let all return the same number of columns")
+        types = [_union_type(type, column.value.type, first.precision)
+                 for type, column in zip(types, side.columns, strict=True)]
     word = "UNION ALL" if query.all else "UNION"
-    name = builder.step("united", f"SELECT * FROM {sides[0]} {word} SELECT * FROM {sides[1]}")
+    name = builder.step("united", f" {word} ".join(_converted(side, types, builder) for side in sides))
     outputs = [replace(column, value=SqlExpr(f"o{index}", types[index]))
-               for index, column in enumerate(left.columns)]
+               for index, column in enumerate(first.columns)]
     order = [OrderTerm(_position(item, outputs, builder), None, item.descending, item.nulls_first)
              for item in query.order_by]
     sql = finish(builder, name, outputs, order, limit=query.limit)
-    inputs = (left.tree, right.tree)
 
     def tree() -> PlanNode:
-        node = PlanNode("Union", (("all", "yes" if query.all else "no"),), tuple(side() for side in inputs))
+        node = PlanNode("Union", (("all", "yes" if query.all else "no"),), tuple(side.tree() for side in sides))
         return order_node(query.order_by, query.limit, node)
 
-    return Planned(sql, tuple(outputs), left.precision, tree)
+    return Planned(sql, tuple(outputs), first.precision, tree)
 
 
 def _position(item: OrderItem, outputs: Sequence[Output], builder: Builder) -> int:
@@ -69,7 +70,6 @@ def _union_type(left: DataType, right: DataType, precision: Precision) -> DataTy
 
 
 def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> str:
-    name = builder.step("query", side.sql)
     columns = []
     for index, (column, target) in enumerate(zip(side.columns, types, strict=True)):
         value = SqlExpr(f"o{index}", column.value.type)
@@ -80,4 +80,4 @@ def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> st
         else:
             text = cast(value, target, side.precision, builder.session.time_zone).sql
         columns.append(f"{text} AS o{index}")
-    return builder.step("side", f"SELECT {', '.join(columns)} FROM {name}")
+    return f"SELECT {', '.join(columns)} FROM ({side.sql})"

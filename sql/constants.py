@@ -123,16 +123,19 @@ class Constants:
         return milliseconds * (UNITS_PER_SECOND[self.precision] // 1000)
 
     def _shift(self, expression: exp.Expression) -> Instant:
-        base = self.evaluate(expression.this)
-        duration: Duration = expression.expression.duration
-        if duration.is_calendar:
-            text = shorten(expression.sql(dialect=Penstock))
-            raise InvalidValueError(f"{text}: {duration} has no fixed length", hint="use units up to w")
-        if base is None or isinstance(base, bool):
+        units = 0
+        base = expression
+        while isinstance(base, exp.Add | exp.Sub) and isinstance(base.expression, DurationLiteral):
+            duration: Duration = base.expression.duration
+            if duration.is_calendar:
+                text = shorten(base.sql(dialect=Penstock))
+                raise InvalidValueError(f"{text}: {duration} has no fixed length", hint="use units up to w")
+            units += (-1 if isinstance(base, exp.Sub) else 1) * duration.in_units(self.precision)
+            base = base.this
+        start = self.evaluate(base)
+        if start is None or isinstance(start, bool):
             raise InvalidValueError("only a time can be shifted by a duration")
-        start = base.units if isinstance(base, Instant) else self._timestamp(base)
-        sign = -1 if isinstance(expression, exp.Sub) else 1
-        return Instant(start + sign * duration.in_units(self.precision))
+        return Instant((start.units if isinstance(start, Instant) else self._timestamp(start)) + units)
 
     # --- storing ---
 

@@ -45,8 +45,10 @@ class Cursor:
         self.text = text
         self.token = next_token(text, 0)
         self.previous_end = 0
+        self.joins = 0
         self._ahead: list[Token] = []
         self._depth = 0
+        self._operands = 0
         self._tried: list[str] = []
         self._tried_at = 0
 
@@ -78,15 +80,29 @@ class Cursor:
         return self.text[start:end], start
 
     @contextmanager
-    def nested(self) -> Iterator[None]:
-        """Counts one level of nesting; raises SqlSyntaxError where there are too many."""
-        if self._depth >= MAX_NESTING:
-            raise self.fail(f"nested more than {MAX_NESTING} levels deep")
-        self._depth += 1
+    def nested(self, levels: int = 1) -> Iterator[None]:
+        """Counts levels of nesting; raises SqlSyntaxError where there are too many.
+
+        Whatever makes the parser or the planner call itself counts: parentheses, calls, signs, NOT, CASE, joins and
+        sub-queries. Chains such as those of AND, + and UNION don't, since nothing calls itself over them.
+        """
+        if self._depth + levels > MAX_NESTING:
+            raise self.fail(f"nested more than {MAX_NESTING} levels deep",
+                            hint="compute a part in a sub-query, or in a stream of its own")
+        self._depth += levels
         try:
             yield
         finally:
-            self._depth -= 1
+            self._depth -= levels
+
+    @contextmanager
+    def operand(self) -> Iterator[bool]:
+        """Gives whether this operand of an expression is inside of no other."""
+        self._operands += 1
+        try:
+            yield self._operands == 1
+        finally:
+            self._operands -= 1
 
     def source(self, start: int) -> str:
         """Returns the text from `start` to the end of the last token taken."""

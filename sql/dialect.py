@@ -124,6 +124,21 @@ def _binary(operator: str) -> Callable[[Generator, exp.Expression], str]:
     return lambda generator, node: f"{generator.sql(node, 'this')} {operator} {generator.sql(node, 'expression')}"
 
 
+_CHAINED: dict[type[exp.Expression], str] = {
+    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.BitwiseAnd: "&", exp.BitwiseOr: "|",
+}
+
+
+def _chain(generator: Generator, node: exp.Expression) -> str:
+    """Prints operators in a row without a call per operator: there may be hundreds."""
+    texts: list[str] = []
+    while type(node) in _CHAINED:
+        texts.append(f" {_CHAINED[type(node)]} {generator.sql(node, 'expression')}")
+        node = node.this
+    texts.append(generator.sql(node))
+    return "".join(reversed(texts))
+
+
 def _neg(generator: Generator, node: exp.Neg) -> str:
     inner = generator.sql(node, "this")
     return f"- {inner}" if inner.startswith("-") else f"-{inner}"
@@ -166,7 +181,6 @@ class Penstock(Dialect):  # type: ignore[misc]
             exp.Anonymous: _call,
             exp.Neg: _neg,
             exp.Not: _not,
-            exp.Div: _binary("/"),
-            exp.Mod: _binary("%"),
+            **dict.fromkeys(_CHAINED, _chain),
             exp.Cast: lambda generator, node: f"CAST({generator.sql(node, 'this')} AS {generator.sql(node, 'to')})",
         }

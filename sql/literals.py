@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_left
 from datetime import UTC, date, datetime, timedelta, tzinfo
 from functools import lru_cache
 from typing import cast
@@ -22,20 +23,31 @@ _TIMESTAMP = re.compile(
     r"\s*(?P<zone>[Zz]|[-+]\d{2}(?::?\d{2})?)?\s*",
     re.ASCII,
 )
+_LINE_END = re.compile("\n")
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
 MAX_ERROR_TEXT = 60
+MAX_KEPT_TEXT = 4 << 20
 MAX_INTEGER_TEXT = 130
 
 
 def position(text: str, offset: int, length: int) -> Position:
-    """Returns the line and column of a piece of the text, and the piece itself, shortened if it is long."""
+    """Returns the line and column of a piece of the text, and the piece itself, shortened if it is long.
+
+    Planners ask for the place of every part, to have it if that part is wrong: the lines are counted once per text.
+    """
     offset = max(0, min(offset, len(text)))
-    line_start = text.rfind("\n", 0, offset) + 1
-    piece = text[offset:offset + max(0, length)]
+    ends = _line_ends(text) if len(text) <= MAX_KEPT_TEXT else _line_ends.__wrapped__(text)
+    line = bisect_left(ends, offset)
+    piece = text[offset:offset + max(0, min(length, MAX_ERROR_TEXT + 1))]
     if len(piece) > MAX_ERROR_TEXT:
         piece = piece[:MAX_ERROR_TEXT] + "..."
-    return Position(text.count("\n", 0, offset) + 1, offset - line_start + 1, piece)
+    return Position(line + 1, offset - (ends[line - 1] + 1 if line else 0) + 1, piece)
+
+
+@lru_cache(maxsize=4)
+def _line_ends(text: str) -> list[int]:
+    return [match.start() for match in _LINE_END.finditer(text)]
 
 
 def unescape(raw: str) -> str:

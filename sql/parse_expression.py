@@ -18,12 +18,13 @@ from penstock.sql.dialect import (
     TrimMode,
     TypeName,
 )
-from penstock.sql.lexer import TokenKind
+from penstock.sql.lexer import Token, TokenKind
 from penstock.sql.literals import parse_integer
 from penstock.sql.statements import Duration, Unit
 from penstock.sql.types import DataType, Kind
 
 MAX_CHAIN = 500
+MAX_DEPTH = 600
 MAX_VARCHAR = 65_517
 MAX_NCHAR = 16_379
 MAX_DIGITS = 38
@@ -63,7 +64,23 @@ def parse_expression(cursor: Cursor) -> exp.Expression:
 
 def parse_operand(cursor: Cursor) -> exp.Expression:
     """Parses an expression without comparisons, NOT, AND and OR at its top. Raises SqlSyntaxError."""
-    return _parse_binary(cursor, 1)
+    start = cursor.token
+    with cursor.operand() as outermost:
+        parsed = _parse_binary(cursor, 1)
+    if outermost and cursor.previous_end - start.start > MAX_DEPTH:
+        _check_depth(cursor, parsed, start)
+    return parsed
+
+
+def _check_depth(cursor: Cursor, expression: exp.Expression, start: Token) -> None:
+    """Refuses chains in chains: each may be as long as allowed, but DuckDB computes only so many in each other."""
+    pending = [(expression, 1)]
+    while pending:
+        node, depth = pending.pop()
+        if depth > MAX_DEPTH:
+            raise cursor.fail(f"an expression has at most {MAX_DEPTH} operations in each other", start,
+                              hint="compute a part in a sub-query, or in a stream of its own")
+        pending += [(child, depth + 1) for child in node.iter_expressions()]
 
 
 def parse_data_type(cursor: Cursor) -> DataType:
@@ -183,7 +200,7 @@ def _parse_in_list(cursor: Cursor) -> list[exp.Expression]:
 def _parse_binary(cursor: Cursor, minimum: int) -> exp.Expression:
     start = cursor.token.start
     left = _parse_unary(cursor)
-    for _ in range(MAX_CHAIN):
+    for _ in range(MAX_CHAIN + 1):
         token = cursor.token
         if token.kind is not TokenKind.OPERATOR or token.raw not in _BINARY:
             return left
@@ -192,7 +209,8 @@ def _parse_binary(cursor: Cursor, minimum: int) -> exp.Expression:
             return left
         cursor.advance()
         left = _mark(cursor, node(this=left, expression=_parse_binary(cursor, level + 1)), start)
-    raise cursor.fail(f"an expression has at most {MAX_CHAIN} operators in a row")
+    raise cursor.fail(f"an expression has at most {MAX_CHAIN} operators in a row",
+                      hint="compute a part in a sub-query, or in a stream of its own")
 
 
 def _parse_unary(cursor: Cursor) -> exp.Expression:
@@ -201,9 +219,10 @@ def _parse_unary(cursor: Cursor) -> exp.Expression:
         token = cursor.advance()
         if token.raw == "-":
             starts.append(token.start)
-        if len(starts) > MAX_CHAIN // 10:
-            raise cursor.fail("too many signs in a row")
-    node = _parse_postfix(cursor)
+    if not starts:
+        return _parse_postfix(cursor)
+    with cursor.nested(len(starts)):
+        node = _parse_postfix(cursor)
     for start in reversed(starts):
         node = _mark(cursor, exp.Neg(this=node), start)
     return node

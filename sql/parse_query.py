@@ -44,6 +44,7 @@ from penstock.sql.statements import (
 _FILL_MODES = ("NONE", "NULL", "NULL_F", "VALUE", "VALUE_F", "PREV", "NEXT", "LINEAR", "NEAR")
 _VARIANTS = ("SEMI", "ANTI", "ASOF", "WINDOW")
 _MAX_COUNT_WINDOW = 2**31 - 1
+MAX_JOINS = 50
 _Item = TypeVar("_Item")
 
 
@@ -70,14 +71,18 @@ def parse_query(cursor: Cursor) -> Query:
 
 def _parse_set_operations(cursor: Cursor) -> Query:
     start = cursor.token.start
+    joins_around = cursor.joins
     left, in_parentheses = _parse_query_term(cursor)
+    joins = cursor.joins
     limited = isinstance(left, Select) and not in_parentheses and _is_limited(left)
     while cursor.at("UNION"):
         if limited:
             raise cursor.fail("UNION is not allowed after ORDER BY or LIMIT; put that query in parentheses")
         cursor.advance()
         keep_all = cursor.take("ALL")
+        cursor.joins = joins_around
         right, right_in_parentheses = _parse_query_term(cursor)
+        joins = max(joins, cursor.joins)
         order_by: tuple[OrderItem, ...] = ()
         limit: Limit | None = None
         if isinstance(right, Select) and not right_in_parentheses:
@@ -85,15 +90,34 @@ def _parse_set_operations(cursor: Cursor) -> Query:
                 raise cursor.fail("SLIMIT after UNION belongs into parentheses, with its query")
             order_by, limit = right.order_by, right.limit
             right = replace(right, order_by=(), limit=None)
-        left = SetOperation(left, right, keep_all, order_by, limit, text=cursor.source(start))
-        limited = (order_by, limit) != ((), None)
+        left = _united(left, right, keep_all, flat=not in_parentheses)
+        if order_by or limit is not None:
+            left = replace(left, order_by=order_by, limit=limit)
+            limited = True
         in_parentheses = False
+    cursor.joins = joins
     if isinstance(left, SetOperation) and not in_parentheses and (left.order_by, left.limit) == ((), None):
         order_by, limit = _parse_order_by(cursor), _parse_limit(cursor, "LIMIT", "OFFSET")
         left = replace(left, order_by=order_by, limit=limit, text=cursor.source(start))
     elif in_parentheses and cursor.at_any("ORDER", "LIMIT"):
         left = _wrap_ordered(cursor, left, start)
     return left
+
+
+def _united(left: Query, right: Query, keep_all: bool, *, flat: bool) -> SetOperation:
+    """Joins queries from the left. However many they are, they lie two deep at most: what UNION makes distinct need
+    not be so before, and UNION ALL goes on adding. `flat`: the left one has no parentheses of its own."""
+    queries: tuple[Query, ...] = (left,)
+    if flat and isinstance(left, SetOperation) and not (left.all is False and keep_all):
+        queries = left.queries
+        first = queries[0]
+        if left.all and not keep_all and isinstance(first, SetOperation) and not first.all and not _has_end(first):
+            queries = (*first.queries, *queries[1:])
+    return SetOperation((*queries, right), keep_all)
+
+
+def _has_end(query: SetOperation) -> bool:
+    return bool(query.order_by) or query.limit is not None
 
 
 def _is_limited(select: Select) -> bool:
@@ -214,6 +238,7 @@ def _parse_source(cursor: Cursor) -> Source:
     while cursor.at_operator(","):
         comma = cursor.advance()
         right = _parse_joins(cursor, _parse_simple_source(cursor))
+        _count_join(cursor)
         source = JoinSource(source, right, "inner", place=(comma.start, comma.end))
     return source
 
@@ -270,7 +295,15 @@ def _parse_joins(cursor: Cursor, left: Source) -> Source:
                 raise cursor.fail("JLIMIT belongs to ASOF and WINDOW joins")
             cursor.advance()
             jlimit = cursor.integer("the number of rows of JLIMIT", maximum=1024)
+        _count_join(cursor)
         left = JoinSource(left, right, kind, variant, on, window, jlimit, place)
+
+
+def _count_join(cursor: Cursor) -> None:
+    cursor.joins += 1
+    if cursor.joins > MAX_JOINS:
+        raise cursor.fail(f"a query joins at most {MAX_JOINS + 1} tables, those of its sub-queries included",
+                          hint="split it")
 
 
 def _parse_join_words(cursor: Cursor) -> tuple[JoinKind, JoinVariant] | None:

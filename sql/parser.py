@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from penstock.common.errors import NotSupportedError, SqlSyntaxError
+from penstock.common.headroom import with_headroom
 from penstock.sql.cursor import Cursor
 from penstock.sql.literals import position
 from penstock.sql.parse_connection import (
@@ -68,6 +69,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_TEXT = 64 * 1024 * 1024
 
 
+@with_headroom
 def parse(text: str) -> list[Statement]:
     """Returns the statements of a text, which are separated by semicolons; empty ones are skipped.
 
@@ -85,6 +87,7 @@ def parse(text: str) -> list[Statement]:
             pass
         if cursor.at_end:
             return statements
+        cursor.joins = 0
         statements.append(_parse_statement(cursor))
         if not cursor.at_end:
             hint = _CLAUSE_ORDER if cursor.token.word in _CLAUSES else None

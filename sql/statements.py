@@ -226,10 +226,9 @@ class Select(Statement):
 
 @dataclass(frozen=True, slots=True)
 class SetOperation(Statement):
-    """UNION [ALL] of two queries; ORDER BY and LIMIT belong to the whole."""
+    """UNION [ALL] of two or more queries; ORDER BY and LIMIT belong to the whole."""
 
-    left: Query
-    right: Query
+    queries: tuple[Query, ...]
     all: bool = False
     order_by: tuple[OrderItem, ...] = ()
     limit: Limit | None = None
