@@ -6,12 +6,12 @@ OFTEN := $(patsubst %,tests/test_%.py,byte_flips dump flight_sql_adbc golden_str
 	random_streams splitting two_kills)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo solar test quick check nightly fuzz bench docs sim clean
+.PHONY: help demo solar test quick check nightly fuzz bench docs sim lock audit clean
 
 help:  ## This list.
 	@sed -n 's/^\([a-z]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 10
 
-$(READY): pyproject.toml scripts/setup
+$(READY): pyproject.toml requirements.lock scripts/setup
 	@scripts/setup
 
 demo: $(READY)  ## A year of flights through three streams, checked against batch answers.
@@ -46,6 +46,13 @@ sim: $(READY)  ## Simulated histories of the whole system with faults: SEEDS (20
 
 docs: $(READY)  ## Writes the generated parts of the documentation.
 	$(BIN)/python scripts/write_docs.py
+
+lock: $(READY)  ## Writes requirements.lock: the packages to set up with, and their hashes, for all Pythons and machines.
+	$(BIN)/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
+		--extra dev --extra demo --output-file requirements.lock pyproject.toml
+
+audit: $(READY)  ## Asks the package registry for known vulnerabilities of what requirements.lock names.
+	$(BIN)/uv tool run 'pip-audit>=2.9,<3' --disable-pip --require-hashes --requirement requirements.lock
 
 clean:  ## Removes what the other targets have made.
 	rm -rf .venv .demo build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
