@@ -85,6 +85,20 @@ def test_dependencies_page_lists_what_pyproject_lists() -> None:
     assert {name.replace("_", "-").lower() for name in names} == {name.replace("_", "-").lower() for name in listed}
 
 
+def test_dependencies_are_bounded_and_locked() -> None:
+    """Each has an upper bound; the lock names an exact version and hashes of each, and no place to fetch from."""
+    project = tomllib.loads(page("pyproject.toml"))
+    extras = project["project"]["optional-dependencies"]
+    direct = [*project["project"]["dependencies"], *extras["dev"], *extras["demo"]]
+    for requirement in (*project["build-system"]["requires"], *direct, *extras["backup"], *extras["connections"]):
+        assert "<" in requirement or "==" in requirement, requirement
+    entries = re.split(r"^(?=\S)", page("requirements.lock"), flags=re.MULTILINE)[1:]
+    for entry in entries:
+        assert re.fullmatch(r"[\w.-]+==\S+( ; [^\n]+?)? \\\n( +--hash=sha256:[0-9a-f]{64}( \\)?\n)+", entry), entry[:90]
+    locked = {entry.partition("==")[0].lower().replace("_", "-") for entry in entries}
+    assert {re.split(r"[^\w-]", requirement)[0].lower().replace("_", "-") for requirement in direct} <= locked
+
+
 def test_operations_page_explains_every_task_state() -> None:
     """The states of tasks on the page are those of the code."""
     states = set(messages.TaskState.__args__)  # type: ignore[attr-defined]
