@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command line and returns the exit code. Without a sub-command it is the SQL shell."""
     options = _parser().parse_args(arguments)
     try:
-        return int(options.run(options))
+        return _run_safely(options) if options.safe_mode else int(options.run(options))
     except ConfigError as error:
         _complain(error, options.debug)
         return WRONGLY_CALLED
@@ -90,7 +90,7 @@ def _add_engine_options(parser: argparse.ArgumentParser, *, repeated: bool = Fal
     parser.add_argument("--set", metavar="KEY=VALUE", action="append", default=default([]), dest="settings",
                         help="set one configuration key; may be repeated")
     parser.add_argument("--safe-mode", action="store_true", default=default(False),
-                        help="start no stream and no Spark, to look at everything and repair it (disableStream = true)")
+                        help="start no stream and no Spark, and change nothing: to look at everything")
     parser.add_argument("--debug", action="store_true", default=default(False),
                         help="show where in the code an error comes from")
 
@@ -117,6 +117,16 @@ def _add_shell_options(parser: argparse.ArgumentParser) -> None:
     for mode in ("csv", "json", "jsonlines", "line", "markdown"):
         parser.add_argument(f"--{mode}", action="store_const", const=mode, dest="mode", default="box",
                             help=f"show results as {mode}")
+
+
+def _run_safely(options: argparse.Namespace) -> int:
+    """Runs a command on a stand-in of the data directory."""
+    from penstock.shell.safe_mode import stand_in
+
+    data = Path(options.data).expanduser()
+    with stand_in(data) as options.data:
+        sys.stderr.write(f"safe mode: {data} stays as it is, what is changed is thrown away\n")
+        return int(options.run(options))
 
 
 def _config(options: argparse.Namespace) -> Config:
