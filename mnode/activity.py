@@ -26,6 +26,7 @@ from penstock.common.quantities import seconds_text
 
 _AGAIN_S = 0.05
 _IDLE_S = 3600.0
+_CLOSE_LOOKS = 1000
 
 OnCancel = Callable[[Callable[[], None]], None]
 """Takes what is to be called when nobody waits for a statement's answer any more."""
@@ -234,10 +235,15 @@ class Activity:
         return len(found)
 
     def close(self) -> None:
-        """Ends what computes; later statements are not watched."""
+        """Ends what computes, and waits for that, though not for long; later statements are not watched."""
         self._closed = True
         self.end_computing(CancelledError("the engine is closing"))
         self._wake.set()
+        never = threading.Event()
+        for _ in range(_CLOSE_LOOKS):
+            if not any(running.computes for running in self._all()):
+                return
+            never.wait(_AGAIN_S / 10)
 
     def _all(self) -> list[Running]:
         with self._lock:

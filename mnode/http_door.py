@@ -25,6 +25,7 @@ from penstock.common.clock import SystemClock
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.common.logging import logger
 from penstock.common.tls import Tls
+from penstock.mnode.hangups import HangUps
 from penstock.mnode.http_body import RequestError, read_body
 from penstock.mnode.http_deadlines import TimedReader
 
@@ -46,7 +47,8 @@ class Request:
     """What was asked. `path` and the values of `query` are decoded; names of `headers` are in lower case.
 
     `read_body` returns the body, unpacked, of at most as many bytes as it is told. Raises RequestError. `address` is
-    where it comes from; `logged_in` is called once whoever asks has proved who it is.
+where it comes from; `logged_in` is called once whoever asks has proved who it is. `on_gone` takes what is to be
+    called, from another thread, when the client hangs up before it has its answer.
     """
 
     method: str
@@ -56,16 +58,28 @@ class Request:
     read_body: Callable[[int], bytes]
     address: str = ""
     logged_in: Callable[[], None] = lambda: None
+    on_gone: Callable[[Callable[[], None]], None] = lambda gone: None
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is said to it. Content that isn't bytes is sent piece by piece, as it is made."""
+    """What is said to it. Content that isn't bytes is sent piece by piece, as it is made.
+
+    If it has `close`, that is called afterwards. What raises CutShort ends the answer where it is.
+    """
 
     status: HTTPStatus
     content: bytes | Iterable[bytes] = b""
     content_type: str = "text/plain"
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+class CutShort(Exception):
+    """The rest of an answer that has begun can't be made. `last` is what is sent instead."""
+
+    def __init__(self, last: bytes) -> None:
+        super().__init__(last)
+        self.last = last
 
 
 class Place(Protocol):
@@ -147,6 +161,7 @@ class HttpDoor:
         """Takes no more requests; who is being answered is cut off when the process ends."""
         self._server.shutdown()
         self._server.server_close()
+        self._server.hang_ups.close()
         self._server.hang_up()
         self._thread.join()
 
@@ -166,6 +181,7 @@ class _Server(ThreadingHTTPServer):
         self._lock = threading.Lock()
         self._open: dict[int, socket.socket] = {}
         self.admission: Admission[int] = Admission(bounds.connections)
+        self.hang_ups = HangUps()
         if ":" in address[0]:
             self.address_family = socket.AF_INET6
         super().__init__(address, handler)
@@ -253,7 +269,13 @@ def _handler(
                 answer = Answer(HTTPStatus.INTERNAL_SERVER_ERROR, b"see the log\n")
             # Where a body wasn't read to its end, the next request can't be found.
             self.close_connection = self.close_connection or self._unread
-            self._send(answer)
+            try:
+                self._send(answer)
+            finally:
+                self.server.hang_ups.forget(self.connection)  # type: ignore[attr-defined]
+                close = getattr(answer.content, "close", None)
+                if close is not None:
+                    close()
             self._waits_for_go = False
             if self._unread:
                 self._linger()
@@ -280,7 +302,13 @@ def _handler(
                               headers={"Allow": ", ".join(place.methods)})
             return place.answer(Request(
                 self.command, unquote(path), dict(parse_qsl(query, keep_blank_values=True)), headers,
-                lambda size_max: self._read_body(headers, size_max), self.client_address[0], self._note_login))
+                lambda size_max: self._read_body(headers, size_max), self.client_address[0], self._note_login,
+                self._on_gone))
+
+        def _on_gone(self, gone: Callable[[], None]) -> None:
+            # Those of HTTP/1.0 may close their side once they have asked.
+            if self.request_version != "HTTP/1.0":
+                self.server.hang_ups.watch(self.connection, gone)  # type: ignore[attr-defined]
 
         def _note_login(self) -> None:
             self.server.admission.logged_in(id(self.request))  # type: ignore[attr-defined]
@@ -299,8 +327,9 @@ def _handler(
         def _send(self, answer: Answer) -> None:
             self.connection.settimeout(_WRITE_S)  # for each piece
             content = answer.content
-            if not isinstance(content, bytes) and self.request_version == "HTTP/1.0":
-                content = b"".join(content)  # HTTP/1.0 knows no pieces
+            chunked = self.request_version != "HTTP/1.0"
+            if not isinstance(content, bytes) and not chunked:
+                self.close_connection = True  # HTTP/1.0 knows no pieces: where the answer ends, the connection does
             self.send_response(answer.status)
             for name, value in {**_HEADERS, **answer.headers}.items():
                 self.send_header(name, value)
@@ -310,7 +339,7 @@ def _handler(
                 self.send_header("Content-Type", answer.content_type)
                 if isinstance(content, bytes):
                     self.send_header("Content-Length", str(len(content)))
-                else:
+                elif chunked:
                     self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
             if self.command == "HEAD" or answer.status == HTTPStatus.NO_CONTENT:
@@ -318,9 +347,16 @@ def _handler(
             if isinstance(content, bytes):
                 self.wfile.write(content)
                 return
-            for piece in filter(None, content):
-                self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-            self.wfile.write(b"0\r\n\r\n")
+            try:
+                for piece in filter(None, content):
+                    self.wfile.write(b"%x\r\n%b\r\n" % (len(piece), piece) if chunked else piece)
+            except CutShort as short:
+                # Without the last, empty piece no client takes the answer for whole.
+                self.close_connection = True
+                self.wfile.write(b"%x\r\n%b\r\n" % (len(short.last), short.last) if chunked else short.last)
+                return
+            if chunked:
+                self.wfile.write(b"0\r\n\r\n")
 
         def _linger(self) -> None:
             """Takes in a little of what wasn't read: if it were there at the end, the client might lose the answer."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,19 +21,23 @@ def column_meta(columns: Sequence[ResultColumn]) -> list[list[str | int]]:
     return [[column.name, str(column.type.kind), column.type.width()] for column in columns]
 
 
-def json_rows(columns: Sequence[ResultColumn], table: pa.Table) -> Iterator[bytes]:
+def json_rows(columns: Sequence[ResultColumn], batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Yields the rows as JSON arrays with commas between them, some thousand at a time.
 
     Instants are text in UTC, as RFC 3339 has it; binaries are hexadecimal, decimals text, NaN and infinity null.
     """
-    for start in range(0, table.num_rows, _ROWS):
-        part = table.slice(start, _ROWS)
-        values = [_values(part.column(place), column.type) for place, column in enumerate(columns)]
-        text = json.dumps(list(zip(*values, strict=True)), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-        yield ((",\n" if start else "") + text[1:-1]).encode()
+    comma = ""
+    for batch in batches:
+        for start in range(0, batch.num_rows, _ROWS):
+            part = batch.slice(start, _ROWS)
+            values = [_values(part.column(place), column.type) for place, column in enumerate(columns)]
+            text = json.dumps(
+                list(zip(*values, strict=True)), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            yield (comma + text[1:-1]).encode()
+            comma = ",\n"
 
 
-def _values(column: pa.ChunkedArray, kind: DataType) -> list[Any]:
+def _values(column: pa.Array, kind: DataType) -> list[Any]:
     if pa.types.is_timestamp(column.type):
         return pc.strftime(column, _INSTANT).to_pylist()  # type: ignore[no-any-return]
     if pa.types.is_floating(column.type):

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import chain
 from typing import Protocol
 from urllib.parse import parse_qsl
+
+import pyarrow as pa
 
 from penstock.common import errors
 from penstock.common.errors import (
@@ -19,15 +23,20 @@ from penstock.common.errors import (
     PenstockError,
     UnauthenticatedError,
 )
+from penstock.mnode.activity import OnCancel
 from penstock.mnode.audit import Origin
 from penstock.mnode.http_body import RequestError
-from penstock.mnode.http_door import Answer, Place, Request
+from penstock.mnode.http_door import Answer, CutShort, Place, Request
 from penstock.mnode.json_rows import column_meta, json_rows
 from penstock.mnode.logins import Logins, read_basic
 from penstock.mnode.lookup import DATABASE_MISSING
 from penstock.mnode.partial_writes import write_what_can_be
+from penstock.mnode.query import OpenQuery
 from penstock.mnode.session import Result, SessionState, rows_result
+from penstock.planner.plan import ResultColumn
 from penstock.sql.dialect import quote_identifier
+from penstock.sql.parser import parse_one
+from penstock.sql.statements import Query, Select, SetOperation, Statement
 from penstock.sql.types import INT
 
 SQL, LOGIN = "/sql", "/login"
@@ -36,6 +45,7 @@ WRITE, QUERY, PING = (
 CHALLENGE = {"WWW-Authenticate": 'Basic realm="penstock"'}
 _JSON = "application/json"
 _NO_CODE = 0xFFFF
+_BATCH_ROWS = 2048
 _PRECISIONS = {"n": "ns", "u": "us", "µ": "us"}
 _CREATE_DATABASE = re.compile(
     r'\s*CREATE\s+DATABASE\s+(?:"(?P<quoted>(?:[^"\\]|\\.)+)"|(?P<plain>\w+))(?:\s+WITH\s.*)?\s*;?\s*',
@@ -52,6 +62,8 @@ _STATUSES: tuple[tuple[type[PenstockError], HTTPStatus], ...] = (
     (errors.InvalidValueError, HTTPStatus.BAD_REQUEST),
     (errors.NotSupportedError, HTTPStatus.BAD_REQUEST),
     (errors.UserFunctionError, HTTPStatus.BAD_REQUEST),
+    (errors.LimitExceededError, HTTPStatus.BAD_REQUEST),
+    (errors.CancelledError, HTTPStatus.BAD_REQUEST),
 )
 
 
@@ -59,6 +71,14 @@ class Statements(Protocol):
     """What an engine does with statements and with lines."""
 
     def execute(self, text: str, state: SessionState, /) -> Result: ...
+
+    def execute_parsed(
+        self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None, /
+    ) -> Result: ...
+
+    def open_query(
+        self, query: Query, text: str, state: SessionState, on_cancel: OnCancel | None, /
+    ) -> AbstractContextManager[OpenQuery]: ...
 
     def ingest_lines(
         self, data: bytes, database: str, precision: str, state: SessionState, /, *, first_line: int = 1
@@ -106,10 +126,16 @@ class Rest:
     def _sql(self, request: Request) -> Answer:
         """Executes the statement in the body; what follows /sql/ is the database."""
         state = self._session(request, request.path.removeprefix(SQL).strip("/") or None)
-        result = self._engine.execute(_text(request.read_body(self._size_max)), state)
+        text = _text(request.read_body(self._size_max))
+        statement = parse_one(text)
+        if isinstance(statement, Select | SetOperation) and statement.into_file is None:
+            return Answer(HTTPStatus.OK, _Streamed(
+                self._engine.open_query(statement, text, state, request.on_gone)), _JSON)
+        result = self._engine.execute_parsed(statement, text, state, request.on_gone)
         if result.table is None:
             result = rows_result((("affected_rows", INT),), [(result.affected,)])
-        return Answer(HTTPStatus.OK, _document(result), _JSON)
+        assert result.table is not None
+        return Answer(HTTPStatus.OK, _document(result.columns, result.table.to_batches()), _JSON)
 
     def _write(self, request: Request) -> Answer:
         """Writes the lines in the body, and says which are wrong, if some are."""
@@ -175,13 +201,49 @@ def status_of(error: PenstockError) -> HTTPStatus:
     return HTTPStatus.SERVICE_UNAVAILABLE if error.retry else HTTPStatus.INTERNAL_SERVER_ERROR
 
 
-def _document(result: Result) -> Iterator[bytes]:
+class _Streamed:
+    """The document of a query's rows, which is made as it is sent; the query runs until `close`.
+
+    What goes wrong before the first rows are there is raised by the constructor. Later, the document breaks off, and a
+    line with the error follows: it is no JSON then, and the answer isn't complete in the sense of HTTP either.
+    """
+
+    def __init__(self, query: AbstractContextManager[OpenQuery]) -> None:
+        self._stack = ExitStack()
+        try:
+            opened = self._stack.enter_context(query)
+            batches = opened.batches(_BATCH_ROWS)
+            first = next(batches, None)
+        except BaseException:
+            self.close()
+            raise
+        self._pieces = _document(opened.columns, () if first is None else chain([first], batches))
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._pieces
+        except PenstockError as error:
+            raise CutShort(f"\n{json.dumps(_told(error.code or _NO_CODE, str(error)))}\n".encode()) from error
+
+    def close(self) -> None:
+        """Ends the query."""
+        self._stack.close()
+
+
+def _document(columns: Sequence[ResultColumn], batches: Iterable[pa.RecordBatch]) -> Iterator[bytes]:
     """Yields the JSON document of a result."""
-    assert result.table is not None
-    meta = json.dumps(column_meta(result.columns), ensure_ascii=False)
+    rows = 0
+
+    def counted() -> Iterator[pa.RecordBatch]:
+        nonlocal rows
+        for batch in batches:
+            rows += batch.num_rows
+            yield batch
+
+    meta = json.dumps(column_meta(columns), ensure_ascii=False)
     yield f'{{"code":0,"column_meta":{meta},"data":['.encode()
-    yield from json_rows(result.columns, result.table)
-    yield f'],"rows":{result.table.num_rows}}}\n'.encode()
+    yield from json_rows(columns, counted())
+    yield f'],"rows":{rows}}}\n'.encode()
 
 
 def _text(body: bytes) -> str:
@@ -197,9 +259,12 @@ def _pong(request: Request) -> Answer:
 
 
 def _failure(status: HTTPStatus, code: int, text: str, headers: dict[str, str]) -> Answer:
+    return _document_answer(status, _told(code, text), headers)
+
+
+def _told(code: int, text: str) -> dict[str, object]:
     # `desc` is what clients of SQL read, `error` what those of line protocol do, `results` those who create databases.
-    results = [{"statement_id": 0, "error": text}]
-    return _document_answer(status, {"code": code, "desc": text, "error": text, "results": results}, headers)
+    return {"code": code, "desc": text, "error": text, "results": [{"statement_id": 0, "error": text}]}
 
 
 def _document_answer(

@@ -515,3 +515,66 @@ def test_tls(tmp_path: Path) -> None:
         assert json.loads(connection.getresponse().read())["data"] == [[1]]
         connection.close()
     embedded.close()
+
+
+# --- long answers, and those that nobody waits for -------------------------------------------------------------------
+
+
+@pytest.fixture
+def many(db: Embedded) -> Embedded:
+    """Has a table of five thousand rows."""
+    db.execute("CREATE TABLE d.m (ts TIMESTAMP, v INT)")
+    db.execute("INSERT INTO d.m VALUES " + " ".join(f"({1_700_000_000_000 + n}, {n})" for n in range(5000)))
+    return db
+
+
+#: 300 MB of rows, and what is computed for minutes before there is one.
+LONG = "SELECT repeat('a', 60000) FROM d.m"
+ENDLESS = ("SELECT sum(length(replace(repeat('a', b.v), 'a', 'b'))) FROM d.m a LEFT WINDOW JOIN d.m b "
+           "WINDOW_OFFSET(-10s, 10s)")
+
+
+def asked(port: int, statement: str) -> socket.socket:
+    """Returns a connection on which a statement was sent."""
+    connection = socket.create_connection(("127.0.0.1", port), timeout=30)
+    connection.sendall(f"POST /sql HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(statement)}\r\n\r\n{statement}"
+                       .encode())
+    return connection
+
+
+def test_rows_are_sent_as_they_are_made(many: Embedded, door: HttpDoor) -> None:
+    """A long result begins at once; when the client goes, the query ends and nothing of it is left."""
+    with asked(door.port, LONG) as connection:
+        assert b"200 OK" in connection.recv(65536)
+        [(running, _)] = many.engine.activity.running()
+        assert running.text == LONG
+    wait_until(lambda: not many.engine.activity.running(), 30.0)
+    assert many.run("SELECT count(*) FROM d.m") == [(5000,)]
+
+
+def test_a_query_ends_with_the_client_that_waits_for_it(many: Embedded, door: HttpDoor) -> None:
+    """It is noticed while it computes, before there is anything to send."""
+    with asked(door.port, ENDLESS):
+        wait_until(lambda: any(running.computes for running, _ in many.engine.activity.running()), 30.0)
+    wait_until(lambda: not many.engine.activity.running(), 30.0)
+
+
+def test_an_error_within_the_rows_breaks_the_answer_off(many: Embedded, door: HttpDoor) -> None:
+    """No client takes it for whole: the last piece is missing, and what is there is no JSON; its last line says why."""
+    with asked(door.port, LONG) as connection:
+        said = connection.recv(65536)
+        [(running, _)] = many.engine.activity.running()
+        many.run(f"KILL QUERY '{running.id:x}'")
+        said += b"".join(iter(lambda: connection.recv(1 << 20), b""))
+    assert not said.endswith(b"0\r\n\r\n")
+    told = json.loads(said.rstrip().splitlines()[-1])
+    assert "ended by KILL QUERY of user root" in told["desc"]
+    assert told["code"]
+
+
+def test_an_error_before_the_rows_has_its_status(many: Embedded, client: Client) -> None:
+    """What fails before the first rows are there is no answer that breaks off."""
+    said = client.sql("SELECT concat(repeat('a', 60000), repeat('b', 60000)) FROM m",
+                      "d")
+    assert said.status == 400
+    assert "longer than 65517 bytes" in said.body["desc"]
