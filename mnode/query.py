@@ -26,6 +26,7 @@ from penstock.common.errors import (
 from penstock.common.quantities import size_text
 from penstock.mnode.activity import Running
 from penstock.planner.plan import BatchPlan, ResultColumn, Scan
+from penstock.planner.scalar_sql import LIMIT
 from penstock.sql.types import Kind
 from penstock.tasks.user_functions import UserFunctions
 
@@ -229,6 +230,8 @@ def _translated(error: Exception) -> PenstockError:
     """
     kind, _, text = str(error).splitlines()[0].partition("Error: ")
     kind = kind.strip()
+    if text.startswith(LIMIT):
+        return LimitExceededError(text.removeprefix(LIMIT), hint="shorten the time range or take longer windows")
     if kind.endswith(("Conversion", "Out of Range", "Invalid Input")):
         return InvalidValueError(f"a value in the query is not possible: {text}")
     if kind.endswith("Out of Memory"):

@@ -43,6 +43,10 @@ class EngineLease:
         """Returns the id under which perf_connections lists a connection of this user."""
         return self.engine.activity.login(user)
 
+    def cancel(self, connection_id: int) -> None:
+        """Ends what the statements of a connection compute."""
+        self.engine.activity.end_connection(connection_id)
+
     def logout(self, connection_id: int) -> None:
         """Ends what `login` has begun."""
         self.engine.activity.logout(connection_id)

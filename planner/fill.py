@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.planner.scalar_sql import LIMIT, quote_text
 from penstock.sql.statements import FillMode
 from penstock.sql.types import INTEGERS, DataType, Kind
 
@@ -29,10 +30,11 @@ def can_interpolate(type_: DataType) -> bool:
     return type_.is_numeric and type_.kind is not Kind.BOOL
 
 
-def grid_sql(windows: str, keys: Sequence[str], starts: str, mode: FillMode) -> str:
+def grid_sql(windows: str, keys: Sequence[str], starts: str, count: int, mode: FillMode) -> str:
     """Returns SQL of one row per group and window start: `keys`, START, and HIT with the values where there are any.
 
-    `windows` has the windows with rows: `keys`, START and values. `starts` is a list of all starts. A group is in the
+    `windows` has the windows with rows: `keys`, START and values. `starts` is a list of all starts, of which there are
+    `count`; all groups together have at most MAX_FILLED. A group is in the
     result if it has any row; without keys, the one group is also in it where the mode is forced.
     """
     if keys:
@@ -41,6 +43,10 @@ def grid_sql(windows: str, keys: Sequence[str], starts: str, mode: FillMode) -> 
         groups = "SELECT 1"
     else:
         groups = f"SELECT 1 WHERE EXISTS (SELECT 1 FROM {windows})"
+    if keys:
+        refusal = quote_text(f"{LIMIT}FILL would make more than {MAX_FILLED:,} windows in all groups together")
+        starts = (f"CASE WHEN (SELECT count(*) FROM ({groups})) > {MAX_FILLED // max(count, 1)} "
+                  f"THEN error({refusal}) ELSE {starts} END")
     same = "".join(f" AND w.{key} IS NOT DISTINCT FROM g.{key}" for key in keys)
     shown = "".join(f"g.{key}, " for key in keys)
     hidden = ", ".join((*keys, START))

@@ -160,7 +160,8 @@ def _filled(
     if first is None or last is None:
         raise InvalidStatementError("FILL needs a time range in WHERE", code=FILL_RANGE,
                                     hint="write WHERE ts >= ... AND ts <= ...")
-    if count_between(first, last, window, precision, zone) > MAX_FILLED:
+    count = count_between(first, last, window, precision, zone)
+    if count > MAX_FILLED:
         raise InvalidStatementError(f"FILL would make more than {MAX_FILLED:,} windows", code=FILL_RANGE,
                                     hint="shorten the time range or take longer windows")
     filling = [index for index, item in enumerate(query.items) if _is_filled(query, item.expression)]
@@ -174,7 +175,7 @@ def _filled(
     # With SLIDING, windows that start before the range hold its first instant.
     earliest = window_bounds(first, window, precision, zone)[0][0] if first <= last else first
     starts = starts_between_sql(earliest, last, window, precision, zone) if first <= last else "[]::BIGINT[]"
-    grid = builder.step("grid", grid_sql(values, query.key_columns, starts, fill.mode))
+    grid = builder.step("grid", grid_sql(values, query.key_columns, starts, count, fill.mode))
     filled = builder.step("filled", filled_sql(grid, query.key_columns, columns, fill.mode))
     end = interval_end_sql('"#ws"', window, precision, zone)
     filled = builder.step("filled", f"SELECT *, {end} AS \"#we\" FROM {filled}")

@@ -9,6 +9,10 @@ from collections.abc import Callable
 _SIMPLE = re.compile(r'(\w+\.|"[^"]*"\.)*("[^"]*"|\w+)|CAST\(-?\d+ AS \w+\)|-?[\d.]+(e0)?')
 
 
+LIMIT = "limit: "
+"""What the text of an error() begins with that says that a statement went beyond a bound."""
+
+
 def quote_text(text: str) -> str:
     """Returns the text as a SQL string literal."""
     return "'" + text.replace("'", "''") + "'"

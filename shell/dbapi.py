@@ -309,6 +309,13 @@ class Connection:
         return TimeWindow(first, last, lambda cut: self.time_window(name, since=cut),
                           lambda: engine.cuts.release(name, hold))
 
+    def cancel(self) -> None:
+        """Ends what the connection's statements compute, which raise `CancelledError`; any thread may call it.
+
+        What a statement changes it changes whole or not at all.
+        """
+        self._open_lease().cancel(self._session.connection_id)
+
     def commit(self) -> None:
         _ = self._open_lease()
 

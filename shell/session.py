@@ -19,7 +19,7 @@ from penstock.shell.help_text import COMMANDS, HELP
 from penstock.shell.screen import Screen
 from penstock.shell.script import Piece, ShellCommand, SqlText, may_complete, split, split_all
 from penstock.sql.parser import parse_one
-from penstock.sql.statements import AnalyzeStream
+from penstock.sql.statements import AnalyzeStream, Select, SetOperation
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
@@ -128,7 +128,11 @@ class ShellSession:
                 return self._run_command(piece)
             self._run_statement(piece)
         except KeyboardInterrupt:
-            self.screen.complain("Interrupted: the shell no longer waits; what was started goes on by itself.")
+            if _is_query(text):
+                self.connection.cancel()
+                self.screen.complain("Interrupted: the query was ended.")
+            else:
+                self.screen.complain("Interrupted: the shell no longer waits; what was started goes on by itself.")
             return False
         except (Quit, BrokenPipeError):
             raise
@@ -335,6 +339,14 @@ def _measured_seconds(statement: str) -> float | None:
     except PenstockError:
         return None
     return parsed.seconds - PROGRESS_AFTER_S if isinstance(parsed, AnalyzeStream) else None
+
+
+def _is_query(statement: str) -> bool:
+    """Tells whether a statement only computes, so that nothing is lost when it is ended."""
+    try:
+        return isinstance(parse_one(statement), Select | SetOperation)
+    except PenstockError:
+        return False
 
 
 def _switch(value: str) -> bool:

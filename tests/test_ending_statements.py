@@ -198,3 +198,17 @@ def test_a_closed_connection_ends_its_statements(start: Callable[..., Engine]) -
     assert [type(error) for error in errors] == [CancelledError]
     run(engine, f"KILL QUERY '{kept}'")
     other.ended()
+
+
+def test_fill_is_bounded_over_all_groups(start: Callable[..., Engine]) -> None:
+    """Each of thirty groups would have less than ten million windows."""
+    engine = start()
+    run(engine, "CREATE STABLE d.s (ts TIMESTAMP, v INT) TAGS (g INT)")
+    run(engine, "INSERT INTO " + " ".join(
+        f"d.t{n} USING d.s TAGS ({n}) VALUES (1700000000000, 1)" for n in range(30)))
+    query = ("SELECT count(*) FROM (SELECT tbname, _wstart, sum(v) FROM d.s WHERE ts >= 1700000000000 AND "
+             "ts < {last} PARTITION BY tbname INTERVAL(1s) FILL(NULL)) q")
+    with pytest.raises(LimitExceededError, match="more than 10,000,000 windows in all groups together"):
+        run(engine, query.format(last=1_700_000_000_000 + 400_000_000))
+    [row] = run(engine, query.format(last=1_700_000_000_000 + 100_000)).table.to_pylist()
+    assert list(row.values()) == [30 * 100]

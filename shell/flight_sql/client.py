@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import grpc
 import pyarrow as pa
 
-from penstock.common.errors import NotSupportedError, UnauthenticatedError, UnavailableError
+from penstock.common.errors import CancelledError, NotSupportedError, UnauthenticatedError, UnavailableError
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.flight_sql import messages
 from penstock.shell.flight_sql.endpoint import UNIX, address, method
@@ -41,6 +41,7 @@ class RemoteEngine:
         self._login = login
         self._time_zone = time_zone
         self._token: str | None = None
+        self._calls: set[Any] = set()
         # What is too much, the server knows.
         options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1)]
         self._channel = (
@@ -64,6 +65,11 @@ class RemoteEngine:
         """Raises NotSupportedError: Flight SQL doesn't know line protocol."""
         raise NotSupportedError("a connection to a server doesn't take line protocol",
                                 hint="send it to POST /write of the server")
+
+    def cancel(self) -> None:
+        """Ends the calls that are under way; they raise CancelledError."""
+        for call in list(self._calls):
+            call.cancel()
 
     def set_time_zone(self, name: str) -> None:
         self._time_zone = name
@@ -148,20 +154,29 @@ class RemoteEngine:
         return Result(affected=read("DoPutUpdateResult", read("PutResult", answer).app_metadata).record_count)
 
     def _call(self, name: str, request: bytes) -> bytes:
+        call = self._channel.unary_unary(method(name)).future(request, metadata=self._headers())
+        self._calls.add(call)
         try:
-            return bytes(self._channel.unary_unary(method(name))(request, metadata=self._headers()))
+            return bytes(call.result())
         except grpc.RpcError as error:
             raise error_of(error, self._address) from error
+        except grpc.FutureCancelledError as error:
+            raise CancelledError("the statement was cancelled") from error
+        finally:
+            self._calls.discard(call)
 
     def _stream(self, name: str, request: bytes, timeout_s: float | None = None) -> Iterator[bytes]:
         return self._outcome(self._channel.unary_stream(method(name))(
             request, metadata=self._headers(), timeout=timeout_s))
 
     def _outcome(self, answers: Iterable[bytes]) -> Iterator[bytes]:
+        self._calls.add(answers)
         try:
             yield from answers
         except grpc.RpcError as error:
             raise error_of(error, self._address) from error
+        finally:
+            self._calls.discard(answers)
 
     def _headers(self) -> list[tuple[str, str]]:
         return [] if self._token is None else [("authorization", self._token)]
@@ -177,6 +192,10 @@ class RemoteLease:
     def login(self, user: str) -> int:
         """Returns no number of ours: the server lists the connection."""
         return 0
+
+    def cancel(self, connection_id: int) -> None:
+        """Ends what is under way; the server ends the statements."""
+        self.engine.cancel()
 
     def logout(self, connection_id: int) -> None:
         """Does nothing; `release` ends the session at the server."""
