@@ -170,6 +170,35 @@ def query(r: random.Random, depth: int = 2) -> str:
     return text
 
 
+def stream(r: random.Random) -> str:
+    """Returns a CREATE STREAM over what may be too much for a stream."""
+    options = r.choice(("", "TRIGGER AT_ONCE ", "TRIGGER WINDOW_CLOSE WATERMARK 1s ", "TRIGGER FORCE_WINDOW_CLOSE "))
+    if r.random() < 0.5:
+        asked = query(r, 1)
+    else:
+        items = ", ".join(f"{expression(r, 2)} q{n}" for n in range(r.randint(1, 3)))
+        window = r.choice(WINDOWS).replace("{e}", expression(r, 1)) if r.random() < 0.7 else ""
+        asked = f"SELECT {'_wstart' if window else 'ts'}, {items} FROM st PARTITION BY tbname {window}"
+    return f"CREATE STREAM fuzzed {options}INTO fuzzed_results AS {asked}"
+
+
+def huge(r: random.Random) -> str:
+    """Returns a query or a stream with something that is deep or wide."""
+    count, inner = r.choice((10, 45, 60, 300, 600)), expression(r, 1)
+    wide = min(count, 300)
+    text = r.choice((
+        f" {r.choice('+-*/%&|')} ".join([inner] * count),
+        f" {r.choice(('AND', 'OR'))} ".join([inner] * count),
+        r.choice(("(", "abs(", "- ", "NOT ", "(1 + ")) * count + inner + ")" * count * r.randint(0, 1),
+        f"CASE {' '.join(f'WHEN {inner} THEN {n}' for n in range(wide))} END",
+        f"i IN ({', '.join(leaf(r) for _ in range(wide))})",
+    ))
+    if r.random() < 0.2:
+        return r.choice((" UNION ", " UNION ALL ")).join([f"SELECT {inner} FROM st"] * wide)
+    asked = f"SELECT ts, {text} q FROM st PARTITION BY tbname"
+    return asked if r.random() < 0.5 else f"CREATE STREAM fuzzed INTO fuzzed_results AS {asked}"
+
+
 def damaged(r: random.Random, text: str, corpus: list[str]) -> str:
     """Returns the text with some of its characters or words changed."""
     for _ in range(r.randint(1, 4)):
@@ -199,8 +228,12 @@ def damaged(r: random.Random, text: str, corpus: list[str]) -> str:
 def statements(r: random.Random, corpus: list[str]) -> str:
     """Returns the next statement to try."""
     kind = r.random()
-    if kind < 0.5:
+    if kind < 0.4:
         return query(r)
+    if kind < 0.48:
+        return stream(r)
+    if kind < 0.5:
+        return huge(r)
     if kind < 0.97:
         return damaged(r, r.choice(corpus), corpus)
     return "".join(chr(r.choice((r.randrange(128), r.randrange(0x110000)))) for _ in range(r.randint(0, 40)))

@@ -194,3 +194,32 @@ def test_a_trace_in_the_log_is_bounded(formatter: logging.Formatter) -> None:
     assert len(text) < 2 * MAX_TRACE
     assert "characters are left out" in text
     assert "level 60" in text
+
+
+def calls_of(work: Callable[[], object]) -> int:
+    """Returns how many calls of Python functions `work` makes: the same on any machine."""
+    made = 0
+
+    def note(frame: object, event: str, argument: object) -> None:
+        nonlocal made
+        made += event == "call"
+
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(None)
+    return made
+
+
+@pytest.mark.parametrize("text_of", [
+    lambda n: f"SELECT ts FROM st WHERE i IN ({', '.join(map(str, range(n)))})",
+    lambda n: f"SELECT ts FROM st WHERE {' OR '.join(f'i = {k}' for k in range(n))}",
+    lambda n: f"SELECT CASE {' '.join(f'WHEN i = {k} THEN {k}' for k in range(n))} END FROM st",
+    lambda n: f"SELECT {', '.join(f'i c{k}' for k in range(n))} FROM st",
+], ids=["IN", "OR", "CASE", "columns"])
+def test_planning_takes_calls_in_proportion_to_the_text(db: Embedded, text_of: Callable[[int], str]) -> None:
+    """Eight times the parts take at most ten times the calls."""
+    small, large = f"EXPLAIN {text_of(250)}", f"EXPLAIN {text_of(2000)}"
+    db.execute(small)
+    assert calls_of(lambda: db.execute(large)) < 10 * calls_of(lambda: db.execute(small))
