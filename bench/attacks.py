@@ -100,7 +100,7 @@ ATTACKS: Mapping[str, Attack] = {
 def _hold(ports: Sequence[int], count: int, drip: bytes, until: float) -> dict[str, int]:
     """Holds `count` connections, opens new ones for those that are closed, and sends `drip` to each again and again."""
     held: list[socket.socket] = []
-    opened = 0
+    opened, pause = 0, threading.Event()
     while time.monotonic() < until:
         for stream in list(held):
             try:
@@ -121,7 +121,7 @@ def _hold(ports: Sequence[int], count: int, drip: bytes, until: float) -> dict[s
             stream.setblocking(False)
             held.append(stream)
             opened += 1
-        time.sleep(0.1)
+        pause.wait(0.1)
     for stream in held:
         stream.close()
     return {"opened": opened, "held": len(held)}
