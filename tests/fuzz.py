@@ -179,7 +179,7 @@ def stream(r: random.Random) -> str:
         items = ", ".join(f"{expression(r, 2)} q{n}" for n in range(r.randint(1, 3)))
         window = r.choice(WINDOWS).replace("{e}", expression(r, 1)) if r.random() < 0.7 else ""
         asked = f"SELECT {'_wstart' if window else 'ts'}, {items} FROM st PARTITION BY tbname {window}"
-    return f"CREATE STREAM fuzzed {options}INTO fuzzed_results AS {asked}"
+    return f"CREATE STREAM fuzzed{r.randrange(50)} {options}INTO results{r.randrange(1000)} AS {asked}"
 
 
 def huge(r: random.Random) -> str:
@@ -196,7 +196,7 @@ def huge(r: random.Random) -> str:
     if r.random() < 0.2:
         return r.choice((" UNION ", " UNION ALL ")).join([f"SELECT {inner} FROM st"] * wide)
     asked = f"SELECT ts, {text} q FROM st PARTITION BY tbname"
-    return asked if r.random() < 0.5 else f"CREATE STREAM fuzzed INTO fuzzed_results AS {asked}"
+    return asked if r.random() < 0.5 else f"CREATE STREAM fuzzed{r.randrange(50)} INTO results{r.randrange(1000)} AS {asked}"
 
 
 def damaged(r: random.Random, text: str, corpus: list[str]) -> str:
