@@ -196,7 +196,9 @@ def huge(r: random.Random) -> str:
     if r.random() < 0.2:
         return r.choice((" UNION ", " UNION ALL ")).join([f"SELECT {inner} FROM st"] * wide)
     asked = f"SELECT ts, {text} q FROM st PARTITION BY tbname"
-    return asked if r.random() < 0.5 else f"CREATE STREAM fuzzed{r.randrange(50)} INTO results{r.randrange(1000)} AS {asked}"
+    if r.random() < 0.5:
+        return asked
+    return f"CREATE STREAM fuzzed{r.randrange(50)} INTO results{r.randrange(1000)} AS {asked}"
 
 
 def damaged(r: random.Random, text: str, corpus: list[str]) -> str:
