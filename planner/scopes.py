@@ -194,6 +194,11 @@ def fingerprint(node: exp.Expression, scope: RowScope) -> Mark:
     return tuple(_marks(node, scope))
 
 
+def mark_of(column: RelColumn) -> Mark:
+    """Returns the fingerprint of every expression that is this column."""
+    return (("column", id(column)),)
+
+
 def _marks(node: exp.Expression, scope: RowScope) -> Iterator[Hashable]:
     """Yields what tells a part from others, followed by the same for its own parts."""
     pending: list[object] = [node]
@@ -202,7 +207,7 @@ def _marks(node: exp.Expression, scope: RowScope) -> Iterator[Hashable]:
         while isinstance(part, exp.Paren):
             part = part.this
         if isinstance(part, exp.Column):
-            yield _column_mark(part, scope)
+            yield from _column_mark(part, scope)
         elif isinstance(part, exp.Expression):
             given = [(key, value) for key, value in sorted(part.args.items())
                      if value is not None and value is not False]
@@ -215,12 +220,12 @@ def _marks(node: exp.Expression, scope: RowScope) -> Iterator[Hashable]:
             yield part if isinstance(part, Hashable) else repr(part)
 
 
-def _column_mark(column: exp.Column, scope: RowScope) -> Hashable:
+def _column_mark(column: exp.Column, scope: RowScope) -> Mark:
     try:
         found = scope.find(column)
     except (InvalidStatementError, NotFoundError):
         found = None
-    return ("name", str(column.name), qualifier_of(column)) if found is None else ("column", id(found))
+    return (("name", str(column.name), qualifier_of(column)),) if found is None else mark_of(found)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,16 @@ from penstock.planner.join_reading import Join
 from penstock.planner.plan import BatchPlan, Scan, SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.scalar_sql import quote_name
-from penstock.planner.scopes import Mark, RowScope, columns_of, conjuncts, fingerprint, vector_calls, vector_spec
+from penstock.planner.scopes import (
+    Mark,
+    RowScope,
+    columns_of,
+    conjuncts,
+    fingerprint,
+    mark_of,
+    vector_calls,
+    vector_spec,
+)
 from penstock.planner.select import plan_query
 from penstock.planner.stream import Field, JoinMeeting, JoinPlan, JoinSide, SourceColumn, SourcePlan
 from penstock.planner.stream_joins import StreamJoin, read_stream_join
@@ -309,7 +318,7 @@ def _one_row_per_place(planner: _Planner, query: StreamQuery, partition: set[Mar
 def _has_name(join: Join, side: Side, partition: set[Mark]) -> bool:
     names = [column for column in join.sides.inside.columns
              if column.role == "tbname" and join.sides.of(column) == side]
-    return any(("column", id(column)) in partition for column in names)
+    return any(mark_of(column) in partition for column in names)
 
 
 def _stays_on_vnode(planner: _Planner, query: StreamQuery, in_partition: Sequence[Equality]) -> bool:
