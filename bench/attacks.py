@@ -2,14 +2,17 @@
 
 Five streams pass the rows of a table on, which come on a fixed schedule; their latency is from the moment at which a
 row should have been sent to its result being visible. First nobody attacks, the measure of all; then each attack goes
-on, from a process of its own, for as long. A line has the latencies, their ratios to those of the quiet run, which
-streams aren't RUNNING afterwards, whether all results came, and what the attacker says that it has got.
+on, from a process of its own, for as long; `--together`: all of them at once. A line has the latencies, which streams
+were seen in another state than RUNNING, in how many streams the results differ from what DuckDB says of the table, and
+what the attackers say that they have got.
 """
 
 from __future__ import annotations
 
 import argparse
 import base64
+import http.client
+import itertools
 import json
 import socket
 import sys
@@ -18,26 +21,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-
 from bench.figures import percentiles
 from bench.isolated import SPAWN, Phase, end_with_parent, measured
-from bench.load import Schedule, play
-from bench.neighbours import ratios
+from bench.load import Schedule
+from bench.neighbours import ratios, row_latencies, rows_shown, send_rows
 from bench.node import Node
 from bench.setup import DATABASE
 from penstock import __version__
 
 _STREAMS = 5
-_T0 = 1_700_000_000_000
-_WARM_S = 3.0
 _SETTLE_S = 60.0
-_IDLE, _HALF_SENT, _LOGINS = 1100, 600, 60
+_LOOK_S = 1.0
+_IDLE, _HALF_SENT, _LOGINS, _READERS = 1100, 600, 60, 4
+_READER, _READER_WORD = "bob", "battery staple"
+_BATCH_ANSWER = "SELECT _wstart, count(*) AS c, sum(v) AS s, min(v) AS least, max(v) AS most FROM {} INTERVAL(1s)"
 
 
 @dataclass(frozen=True)
@@ -85,16 +87,68 @@ def wrong_logins(target: Target, until: float) -> dict[str, int]:
                 with lock:
                     answers[key] = answers.get(key, 0) + 1
 
-    threads = [threading.Thread(target=guess, args=(number,)) for number in range(_LOGINS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    _run_all([partial(guess, number) for number in range(_LOGINS)])
     return answers
 
 
+def long_texts(target: Target, until: float) -> dict[str, int]:
+    """Asks, as a user who may read, for texts of a third of a gigabyte."""
+    return _ask(target, until, lambda: "SELECT length(replace(repeat('a',60000),'a',repeat('b',6000))) FROM m LIMIT 2")
+
+
+def long_statements(target: Target, until: float) -> dict[str, int]:
+    """Sends statements that are long in several ways, as a user who may read."""
+    texts = itertools.cycle((
+        f"SELECT count(*) FROM m WHERE v IN ({', '.join(map(str, range(100_000)))})",
+        f"SELECT CASE v {' '.join(f'WHEN {n} THEN {n}' for n in range(20_000))} END FROM m LIMIT 1",
+        f"SELECT {', '.join(f'v + {n}' for n in range(20_000))} FROM m LIMIT 1"))
+    return _ask(target, until, lambda: next(texts))
+
+
+def long_answers(target: Target, until: float) -> dict[str, int]:
+    """Takes millions of windows that FILL makes up, as a user who may read."""
+    return _ask(target, until, lambda: _FILLED)
+
+
+def gone_clients(target: Target, until: float) -> dict[str, int]:
+    """Asks for the same, and hangs up soon after."""
+    return _ask(target, until, lambda: _FILLED, stays_s=0.5)
+
+
+_FILLED = ("SELECT _wstart, sum(v) FROM m WHERE ts >= '2023-11-14 22:13:20' AND ts < '2023-11-15 00:13:20' "
+           "PARTITION BY tbname INTERVAL(1a) FILL(VALUE, 0)")
 ATTACKS: Mapping[str, Attack] = {
-    "idle": idle_connections, "handshake": half_a_handshake, "headers": half_sent_headers, "logins": wrong_logins}
+    "idle": idle_connections, "handshake": half_a_handshake, "headers": half_sent_headers, "logins": wrong_logins,
+    "texts": long_texts, "statements": long_statements, "answers": long_answers, "gone": gone_clients}
+
+
+def _ask(target: Target, until: float, text: Callable[[], str], stays_s: float = 120.0) -> dict[str, int]:
+    """Sends statements over a few connections, one after the other on each; counts answers by status."""
+    answers: dict[str, int] = {}
+    lock = threading.Lock()
+    word = base64.b64encode(f"{_READER}:{_READER_WORD}".encode()).decode()
+
+    def run() -> None:
+        while time.monotonic() < until:
+            with lock:
+                body = text()
+            client = http.client.HTTPConnection("127.0.0.1", target.http_port, timeout=stays_s)
+            try:
+                client.request("POST", f"/sql/{DATABASE}", body, {"Authorization": f"Basic {word}"})
+                answer = client.getresponse()
+                key = str(answer.status)
+                left_at = time.monotonic() + stays_s
+                while time.monotonic() < min(left_at, until) and answer.read(1 << 20):
+                    pass
+            except (OSError, http.client.HTTPException) as error:
+                key = type(error).__name__
+            finally:
+                client.close()
+            with lock:
+                answers[key] = answers.get(key, 0) + 1
+
+    _run_all([run] * _READERS)
+    return answers
 
 
 def _hold(ports: Sequence[int], count: int, drip: bytes, until: float) -> dict[str, int]:
@@ -127,70 +181,85 @@ def _hold(ports: Sequence[int], count: int, drip: bytes, until: float) -> dict[s
     return {"opened": opened, "held": len(held)}
 
 
+def _run_all(tasks: Sequence[Callable[[], None]]) -> None:
+    threads = [threading.Thread(target=task) for task in tasks]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def _attacker(name: str, target: Target, seconds: float, told: Connection) -> None:
     end_with_parent()
     told.send(dict(ATTACKS[name](target, time.monotonic() + seconds)))
 
 
-def under(folder: Path, phase: Phase, attack: str, schedule: Schedule, seconds: int, http_port: int) -> dict[str, Any]:
-    """Returns the latency of the streams under an attack; "none" is none."""
+class _Attackers:
+    """Processes that attack, one for each name."""
+
+    def __init__(self, names: Sequence[str], target: Target, seconds: float) -> None:
+        self._told: dict[str, Connection] = {}
+        for name in names:
+            ours, theirs = SPAWN.Pipe()
+            SPAWN.Process(target=_attacker, args=(name, target, seconds, theirs), daemon=True).start()
+            self._told[name] = ours
+
+    def got(self) -> dict[str, Any]:
+        """Waits until they have ended; returns what each has got."""
+        return {name: told.recv() for name, told in self._told.items()}
+
+
+class _States:
+    """Looks again and again whether all streams run."""
+
+    def __init__(self, node: Node) -> None:
+        self.others: dict[str, int] = {}
+        self._node = node
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread.start()
+
+    def _look(self) -> None:
+        while not self._stop.wait(_LOOK_S):
+            for stream, info in self._node.status().infos.items():
+                if info.state != "RUNNING":
+                    key = f"{stream} {info.state}"
+                    self.others[key] = self.others.get(key, 0) + 1
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+
+def under(folder: Path, phase: Phase, attacks: Sequence[str], schedule: Schedule, seconds: int, http_port: int
+          ) -> dict[str, Any]:
+    """Returns the latency of the streams under attacks, which may be none."""
     with Node(folder / "data", {"httpPort": http_port}, keep=True) as node:
         for statement in (f"CREATE DATABASE {DATABASE} VGROUPS 1 KEEP 36500d", f"USE {DATABASE}",
                           "CREATE USER ada PASS 'correct horse' ROLE admin",
+                          f"CREATE USER {_READER} PASS '{_READER_WORD}' ROLE read",
                           "CREATE STABLE m (ts TIMESTAMP, v BIGINT) TAGS (g INT)", "CREATE TABLE t0 USING m TAGS (0)"):
             node.execute(statement)
         for n in range(_STREAMS):
             node.execute(f"CREATE STREAM s{n} TRIGGER AT_ONCE INTO o{n} AS SELECT ts, v FROM m PARTITION BY tbname")
         node.wait_running()
+        watched = {stream.id for stream in node.engine.catalog.streams()}
         ports = tuple(info.port for info in node.engine.activity.ports() if info.purpose != "HTTP")
-        ours, theirs = SPAWN.Pipe()
-        attacker = None
-        if attack != "none":
-            attacker = SPAWN.Process(target=_attacker, args=(attack, Target(http_port, ports), seconds, theirs))
-            attacker.start()
+        states = _States(node)
+        attackers = _Attackers(attacks, Target(http_port, ports), seconds)
         phase.begin()
-        due = _send(node, schedule, seconds)
+        due = send_rows(node, schedule, seconds)
         phase.end()
-        rows = _STREAMS * len(due) * schedule.rows_per_tick
-        node.wait_until(lambda: _shown(node) == rows, _SETTLE_S)
-        got = {} if attacker is None else ours.recv()
-        states = {stream: info.state for stream, info in node.status().infos.items()}
-        return {"measure": "attacks", "attack": attack, "streams": _STREAMS, "seconds": seconds,
-                "rows_per_second": schedule.rows_per_second, "complete": _shown(node) == rows, "attacker": got,
-                "not_running": [str(stream) for stream, state in states.items() if state != "RUNNING"],
+        node.wait_until(lambda: rows_shown(node, watched) == _STREAMS * len(due) * schedule.rows_per_tick, _SETTLE_S)
+        got = attackers.got()
+        states.close()
+        wanted = node.rows(_BATCH_ANSWER.format("m"))
+        return {"measure": "attacks", "attacks": attacks, "streams": _STREAMS, "seconds": seconds,
+                "rows_per_second": schedule.rows_per_second, "tick_ms": schedule.tick_ms, "attackers": got,
+                "rows": len(due) * schedule.rows_per_tick, "not_running_s": states.others,
+                "streams_that_differ": sum(node.rows(_BATCH_ANSWER.format(f"o{n}")) != wanted for n in range(_STREAMS)),
                 "refused": {info.purpose: dict(info.counts.refused) for info in node.engine.activity.ports()},
-                "latency_from_schedule_ms": percentiles(_latencies(node, due, schedule))}
-
-
-def _send(node: Node, schedule: Schedule, seconds: int) -> list[int]:
-    """Writes rows on schedule; returns when each tick was due (ns)."""
-    pause, due_ns = threading.Event(), []
-
-    def send(tick: int, due: int) -> None:
-        numbers = np.arange(tick * schedule.rows_per_tick, (tick + 1) * schedule.rows_per_tick, dtype=np.int64)
-        node.insert(f"{DATABASE}.m", pa.record_batch({
-            "tbname": pa.repeat("t0", len(numbers)), "ts": pa.array(_T0 + numbers, pa.timestamp("ms")),
-            "v": pa.array(numbers)}))
-        due_ns.append(due)
-
-    ticks = seconds * 1000 // schedule.tick_ms
-    play(schedule, 0, ticks, time.monotonic_ns(), send, time.monotonic_ns, lambda left: bool(pause.wait(left / 1e9)))
-    return due_ns
-
-
-def _shown(node: Node) -> int:
-    return sum(write.rows.num_rows for _, write in node.results.writes())
-
-
-def _latencies(node: Node, due: Sequence[int], schedule: Schedule) -> np.ndarray[Any, Any]:
-    """Returns the latency of each row of each stream in ms, without those of the first seconds."""
-    due_ns = np.array(due, np.int64)
-    warm = int(_WARM_S * 1000 / schedule.tick_ms)
-    found = []
-    for at, write in node.results.writes():
-        ticks = (write.rows.column("ts").cast(pa.int64()).to_numpy() - _T0) // schedule.rows_per_tick
-        found.append((at - due_ns[ticks[ticks >= warm]]) / 1e6)
-    return np.concatenate(found)
+                "latency_from_schedule_ms": percentiles(row_latencies(node, watched, due, schedule))}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -198,18 +267,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m bench.attacks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows-per-second", type=int, default=5000)
-    parser.add_argument("--tick-ms", type=int, default=10, help="from one INSERT to the next (default 10)")
+    parser.add_argument("--tick-ms", type=int, default=100, help="from one INSERT to the next (default 100)")
     parser.add_argument("--seconds", type=int, default=60, help="how long each run lasts (default 60)")
     parser.add_argument("--attacks", nargs="+", choices=sorted(ATTACKS), default=list(ATTACKS))
+    parser.add_argument("--together", action="store_true", help="all these attacks at once, instead of one by one")
     options = parser.parse_args(arguments)
     schedule = Schedule(options.rows_per_second, options.tick_ms)
-    latency: dict[str, dict[str, float]] = {}
-    for attack in ("none", *options.attacks):
-        line = measured(under, None, attack=attack, schedule=schedule, seconds=options.seconds, http_port=_free_port())
-        latency[attack] = line["latency_from_schedule_ms"]
+    runs = [options.attacks] if options.together else [[attack] for attack in options.attacks]
+    found = []
+    for attacks in ([], *runs):
+        line = measured(
+            under, None, attacks=attacks, schedule=schedule, seconds=options.seconds, http_port=_free_port())
+        found.append(line["latency_from_schedule_ms"])
         print(json.dumps({"version": __version__, **line}), flush=True)
+    quiet, *others = found
     print(json.dumps({"measure": "attacks", "version": __version__, "ratios": {
-        attack: ratios(latency["none"], latency[attack]) for attack in options.attacks}}), flush=True)
+        " ".join(attacks): ratios(quiet, latency) for attacks, latency in zip(runs, others, strict=True)}}), flush=True)
     return 0
 
 

@@ -89,17 +89,17 @@ def beside(folder: Path, phase: Phase, tenth: str, schedule: Schedule, seconds: 
         if tenth != "tame":
             hog.start()
         phase.begin()
-        due = _send(node, schedule, seconds)
+        due = send_rows(node, schedule, seconds)
         phase.end()
         stop.set()
-        node.wait_until(lambda: _shown(node, watched) == _TAME * len(due) * schedule.rows_per_tick, _SETTLE_S)
+        node.wait_until(lambda: rows_shown(node, watched) == _TAME * len(due) * schedule.rows_per_tick, _SETTLE_S)
         return {"measure": "neighbours", "engine": "penstock", "tenth": tenth, "streams": _TAME + 1,
                 "rows_per_second": schedule.rows_per_second, "tick_ms": schedule.tick_ms, "seconds": seconds,
-                "latency_from_schedule_ms": percentiles(_latencies(node, watched, due, schedule))}
+                "latency_from_schedule_ms": percentiles(row_latencies(node, watched, due, schedule))}
 
 
-def _send(node: Node, schedule: Schedule, seconds: int) -> list[int]:
-    """Writes rows on schedule; returns when each tick was due (ns)."""
+def send_rows(node: Node, schedule: Schedule, seconds: int) -> list[int]:
+    """Writes rows into m on schedule; returns when each tick was due (ns)."""
     pause, due_ns = threading.Event(), []
 
     def send(tick: int, due: int) -> None:
@@ -129,11 +129,12 @@ def _insert(node: Node, table: str, child: str, first: int, rows: int) -> None:
         "tbname": pa.repeat(child, rows), "ts": pa.array(_T0 + numbers, pa.timestamp("ms")), "v": pa.array(numbers)}))
 
 
-def _shown(node: Node, watched: set[int]) -> int:
+def rows_shown(node: Node, watched: set[int]) -> int:
+    """Returns how many rows of these streams are visible, each of which passes the rows of m on."""
     return sum(write.rows.num_rows for _, write in node.results.writes() if write.stream_id in watched)
 
 
-def _latencies(node: Node, watched: set[int], due: Sequence[int], schedule: Schedule) -> np.ndarray[Any, Any]:
+def row_latencies(node: Node, watched: set[int], due: Sequence[int], schedule: Schedule) -> np.ndarray[Any, Any]:
     """Returns the latency of each row of each stream in ms, without those of the first seconds."""
     due_ns = np.array(due, np.int64)
     warm = int(_WARM_S * 1000 / schedule.tick_ms)
