@@ -1,16 +1,43 @@
-"""What keeps the pauses of a process short that the garbage collector makes."""
+"""What keeps a process with many threads responsive: short pauses for garbage, and long computations one at a time."""
 
 from __future__ import annotations
 
 import atexit
 import gc
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_COLLECTED_AFTER = 50_000
+_TURN_S = 5.0
+LONG_TEXT = 16_384
+"""Characters from which on a statement takes long enough to read to wait for its turn."""
+_turn = threading.RLock()
 
 
 def leave_out_what_stays() -> None:
     """Has the garbage collector never look again at what exists now: mostly modules, which last as long as the process.
 
     A look at all of it stops every thread for as long as hundreds of small blocks take. It looks at everything again
-    when the process ends: libraries complain of what is left over then.
+    when the process ends: libraries complain of what is left over then. What comes later makes few cycles, but
+    thousands of small objects per block, row or statement: it isn't looked at after every few hundred.
     """
     gc.freeze()
+    gc.set_threshold(_COLLECTED_AFTER)
     atexit.register(gc.unfreeze)
+
+
+@contextmanager
+def one_at_a_time(*, unless: bool = False) -> Iterator[None]:
+    """Waits for its turn among long computations in Python, which hold the interpreter: `unless` it isn't one.
+
+    A thread that does little, and often gives the interpreter away for it, waits for each of those that compute every
+    time that it wants it back. It must wait for one of them, not for as many as there are clients. Whoever has waited
+    long goes on all the same, so that nobody waits for somebody who waits for him.
+    """
+    taken = not unless and _turn.acquire(timeout=_TURN_S)
+    try:
+        yield
+    finally:
+        if taken:
+            _turn.release()

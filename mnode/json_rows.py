@@ -9,10 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.common.responsiveness import one_at_a_time
 from penstock.planner.plan import ResultColumn
 from penstock.sql.types import DataType, Kind
 
 _ROWS = 4096
+_FEW_ROWS = 100
 _INSTANT = "%Y-%m-%dT%H:%M:%SZ"
 
 
@@ -30,9 +32,10 @@ def json_rows(columns: Sequence[ResultColumn], batches: Iterable[pa.RecordBatch]
     for batch in batches:
         for start in range(0, batch.num_rows, _ROWS):
             part = batch.slice(start, _ROWS)
-            values = [_values(part.column(place), column.type) for place, column in enumerate(columns)]
-            text = json.dumps(
-                list(zip(*values, strict=True)), ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+            with one_at_a_time(unless=part.num_rows < _FEW_ROWS):
+                values = [_values(part.column(place), column.type) for place, column in enumerate(columns)]
+                text = json.dumps(list(zip(*values, strict=True)), ensure_ascii=False, separators=(",", ":"),
+                                  allow_nan=False, check_circular=False)
             yield (comma + text[1:-1]).encode()
             comma = ",\n"
 

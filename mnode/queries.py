@@ -14,6 +14,7 @@ from penstock.common.clock import Clock
 from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import AlreadyExistsError, StorageError
 from penstock.common.paths import DataPaths
+from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.activity import Activity
 from penstock.mnode.admission import Admission, AdmissionBounds
 from penstock.mnode.catalog import Catalog
@@ -50,7 +51,8 @@ class Queries:
 
     def plan(self, query: Query, session: Session) -> BatchPlan:
         """Returns the plan of a query. Raises what `plan_query` raises."""
-        return plan_query(query, self._catalog, session)
+        with one_at_a_time(unless=len(query.text) < LONG_TEXT):
+            return plan_query(query, self._catalog, session)
 
     def run(
         self, query: Query, session: Session, limits: ResultLimits = UNLIMITED, *, waits: bool = True

@@ -24,6 +24,7 @@ from penstock.common.errors import (
     UnavailableError,
 )
 from penstock.common.quantities import size_text
+from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.activity import Running
 from penstock.planner.plan import BatchPlan, ResultColumn, Scan
 from penstock.planner.scalar_sql import LIMIT
@@ -136,20 +137,24 @@ class OpenQuery:
             return pa.Table.from_batches(batches, self._schema())
         with self._translated():
             self._running.check()
-            return typed(self._cursor.sql(self._sql).to_arrow_table(), self.columns)
+            return typed(self._relation().to_arrow_table(), self.columns)
 
     def batches(self, rows_max: int) -> Iterator[pa.RecordBatch]:
         """Runs the query and yields its rows, `rows_max` at a time, as fast as they are taken."""
         rows, nbytes = 0, 0
         with self._translated():
             self._running.check()
-            self._reader = self._cursor.sql(self._sql).to_arrow_reader(rows_max)
+            self._reader = self._relation().to_arrow_reader(rows_max)
             for batch in self._reader:
                 self._running.check()
                 found = typed(pa.Table.from_batches([batch]), self.columns)
                 rows, nbytes = rows + found.num_rows, nbytes + found.nbytes
                 self._check_limits(rows, nbytes)
                 yield from found.to_batches()
+
+    def _relation(self) -> duckdb.DuckDBPyRelation:
+        with one_at_a_time(unless=len(self._sql) < LONG_TEXT):  # DuckDB reads it in Python first
+            return self._cursor.sql(self._sql)
 
     def cancel(self) -> None:
         """Ends the query, which raises CancelledError; any thread may call it, at any time."""

@@ -8,6 +8,7 @@ from functools import lru_cache
 
 from penstock.common.errors import NotSupportedError, SqlSyntaxError
 from penstock.common.headroom import with_headroom
+from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.sql.cursor import Cursor
 from penstock.sql.literals import position
 from penstock.sql.parse_connection import (
@@ -80,7 +81,11 @@ def parse(text: str) -> list[Statement]:
     surrogate = None if text.isascii() else _SURROGATE.search(text)
     if surrogate is not None:
         raise SqlSyntaxError("the text is not valid Unicode", position=position(text, surrogate.start(), 0))
-    cursor = Cursor(text)
+    with one_at_a_time(unless=len(text) < LONG_TEXT):
+        return _parse_all(Cursor(text))
+
+
+def _parse_all(cursor: Cursor) -> list[Statement]:
     statements: list[Statement] = []
     while True:
         while cursor.take_operator(";"):

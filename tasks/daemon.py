@@ -6,7 +6,6 @@ Starts neither threads nor gRPC: neither survives a fork. Workers share these pa
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 
 import duckdb
@@ -29,19 +28,15 @@ PRELOADED = (duckdb, lmdb, numpy, pyarrow, pyspark.worker, penstock.tasks.build,
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = 128 << 20, 32 << 20
 
-_COLLECTED_AFTER = 50_000
-
 
 def main() -> None:
     """Serves fork requests on Spark's terms until Spark closes standard input."""
     from pyspark.daemon import manager
 
-    # What exists now lives as long as the process: the collector needn't touch, and so copy, its pages. Tasks make no
-    # cycles to speak of, but thousands of small objects per block: it needn't look at them after every few hundred.
+    # What exists now lives as long as the process: the collector needn't touch, and so copy, its pages.
     leave_out_what_stays()
     # What libraries and users' functions write isn't for other users of the machine either; workers inherit it.
     os.umask(UMASK)
-    gc.set_threshold(_COLLECTED_AFTER)
     _keep_freed_memory()
     manager()
 
