@@ -36,9 +36,9 @@ from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, T
 
 FORMAT_VERSION = 1
 FIRST_UID = 1000
+"""Uids below are those of system tables."""
 _MAP_BYTES = 4 * 1024**3
 _ATTEMPTS_SKIPPED = 1000  # more than a copy can be behind: what an attempt has fenced must not come again
-"""Uids below are those of system tables."""
 
 _META, _DATABASES, _TABLES, _CHILDREN, _STREAMS, _SNODES, _FUNCTIONS, _USERS, _CONNECTIONS, _INGESTS, _UNFINISHED = (
     b"meta", b"databases", b"tables", b"children", b"streams", b"snodes", b"functions", b"users", b"connections",

@@ -35,7 +35,7 @@ class CheckpointSettings:
 class AttemptRuns:
     """An attempt of a stream runs; `tasks` are all of its tasks, `last_id` the highest checkpoint id used so far.
 
-    `interval_s`: the stream's own interval, or None for the one of all.
+    `interval_s`: the stream's own interval, or None for the one of all. `layout`: the fingerprint of the state's layout.
     """
 
     stream_id: int
@@ -44,6 +44,7 @@ class AttemptRuns:
     vgroup_ids: tuple[int, ...]
     last_id: int
     interval_s: float | None = None
+    layout: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +181,7 @@ class Progress:
     checkpoint_id: int
     interval_s: float
     next_at: float
+    layout: str
     state: State = State.RESTING
     started_at: float = 0.0
     started_ms: int = 0
@@ -250,6 +252,7 @@ class CheckpointMachine:
             event.last_id,
             interval_s,
             now + interval_s,
+            event.layout,
         )
         return instructions
 
@@ -316,6 +319,7 @@ class CheckpointMachine:
              for task, checkpoint in progress.acknowledged.items()],
             progress.started_ms,
             (now - progress.started_at) * 1000.0,
+            progress.layout,
         )
 
     def _handle_record_written(self, event: RecordWritten, now: float, now_ms: int) -> list[Instruction]:

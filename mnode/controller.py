@@ -1189,7 +1189,7 @@ class StreamController:
         self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
             stream_id, attempt, frozenset(entry.tasks), entry.stream.source_vgroup_ids, entry.last_checkpoint_id,
-            entry.stream.checkpoint_interval_s,
+            entry.stream.checkpoint_interval_s, entry.stream.layout,
         )
         self._handle_checkpoint(running)
         self._tell(stream_id, f"attempt {attempt} runs")
@@ -1255,7 +1255,7 @@ class StreamController:
         outcome: checkpoints.Event
         try:
             self._before_commit(record.stream_id)
-            self._records.write(replace(record, layout=entry.stream.layout), entry.stream.savepoints())
+            self._records.write(record, entry.stream.savepoints())
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))

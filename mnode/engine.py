@@ -63,7 +63,7 @@ from penstock.mnode.scan import Scans
 from penstock.mnode.schemaless import Naming, Schemaless
 from penstock.mnode.service import DnodeService
 from penstock.mnode.session import Result, SessionState, text_result
-from penstock.mnode.settings import admission_bounds, functions_directory, query_bounds, result_limits
+from penstock.mnode.settings import functions_directory, place_bounds, query_bounds, result_limits
 from penstock.mnode.show import Shower
 from penstock.mnode.splitting import Splitting
 from penstock.mnode.storage import Storage
@@ -298,7 +298,7 @@ class Engine:
                              self.config.trust_loopback, self.audit)
         self._queries = Queries(
             catalog, Scans(catalog, storage, self.system_tables, self.outside_tables), self.activity, directory,
-            self.paths, query_bounds(self.config, self.paths, available_bytes()), admission_bounds(self.config))
+            self.paths, query_bounds(self.config, self.paths, available_bytes()), place_bounds(self.config))
         self.cuts = Cuts(catalog, storage)
         self._replays = Replays(catalog, storage, self._queries, self._streams)
         self._inserts = Inserts(catalog, storage, self._children, clock, self._queries.run,

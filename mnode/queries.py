@@ -16,9 +16,9 @@ from penstock.common.errors import AlreadyExistsError, StorageError
 from penstock.common.paths import DataPaths
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.activity import Activity
-from penstock.mnode.admission import Admission, AdmissionBounds
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.query import UNLIMITED, OpenQuery, ResultLimits
+from penstock.mnode.query_places import PlaceBounds, QueryPlaces
 from penstock.mnode.scan import Scans
 from penstock.mnode.session import Result, text_result
 from penstock.planner.plan import BatchPlan, render_tree
@@ -32,16 +32,16 @@ class Queries:
 
     def __init__(
         self, catalog: Catalog, scans: Scans, activity: Activity, functions_directory: Path, paths: DataPaths,
-        bounds: DuckdbBounds, admission: AdmissionBounds,
+        bounds: DuckdbBounds, places: PlaceBounds,
     ) -> None:
         """`functions_directory` is where users' functions are, `paths` the data directory."""
         self._catalog = catalog
         self._functions_directory = functions_directory
         self._scans = scans
         self._activity = activity
-        self._admission = Admission(admission)
+        self._places = QueryPlaces(places)
         # So that what goes on can be looked at while all places are taken.
-        self._system_admission = Admission(admission)
+        self._system_places = QueryPlaces(places)
         self._open_duckdb = partial(closed_duckdb, bounds, (paths.vnodes,))
         self._connection = self._open_duckdb()
 
@@ -80,7 +80,7 @@ class Queries:
         running = self._activity.current()
         running.check()
         system = all(scan.table.kind == "system" for scan in plan.scans)
-        place = (self._system_admission if system else self._admission).place(running) if waits else nullcontext()
+        place = (self._system_places if system else self._places).place(running) if waits else nullcontext()
         with place, OpenQuery(plan, self._scans.seen_by(session), self._connection, self._functions_directory,
                               self._open_duckdb, running, limits) as opened:
             yield opened

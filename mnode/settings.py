@@ -9,8 +9,8 @@ from penstock.common.closed_duckdb import DuckdbBounds
 from penstock.common.config import Config
 from penstock.common.memory import limit_bytes
 from penstock.common.paths import DataPaths
-from penstock.mnode.admission import AdmissionBounds
 from penstock.mnode.query import ResultLimits
+from penstock.mnode.query_places import PlaceBounds
 from penstock.planner.stream import OnError, TimeClock
 from penstock.planner.stream_planner import StreamDefaults
 from penstock.planner.stream_time import TimeDefaults
@@ -51,9 +51,9 @@ def query_bounds(config: Config, paths: DataPaths, available: int) -> DuckdbBoun
                         config.spill_max)
 
 
-def admission_bounds(config: Config) -> AdmissionBounds:
+def place_bounds(config: Config) -> PlaceBounds:
     """Returns how many queries run and wait."""
-    return AdmissionBounds(config.queries_max, config.queries_waiting_max, config.query_wait)
+    return PlaceBounds(config.queries_max, config.queries_waiting_max, config.query_wait)
 
 
 def result_limits(config: Config) -> ResultLimits:

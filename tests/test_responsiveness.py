@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+import threading
 import weakref
 
-from penstock.common.responsiveness import leave_out_what_stays
+from penstock.common.responsiveness import leave_out_what_stays, one_at_a_time
 
 
 class _Node:
@@ -39,3 +40,28 @@ def test_nothing_seems_left_over_when_the_process_ends() -> None:
                "leave_out_what_stays()")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_long_computations_take_turns() -> None:
+    """A second one begins once the first has ended; what is short, and what is part of the first, doesn't wait."""
+    order: list[str] = []
+
+    def second() -> None:
+        with one_at_a_time():
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with one_at_a_time():
+        thread.start()
+        short = threading.Thread(target=lambda: _short(order))
+        short.start()
+        short.join()
+        with one_at_a_time():
+            order.append("first")
+    thread.join()
+    assert order == ["short", "first", "second"]
+
+
+def _short(order: list[str]) -> None:
+    with one_at_a_time(unless=True):
+        order.append("short")

@@ -14,7 +14,7 @@ from penstock.mnode.activity import Running
 
 
 @dataclass(frozen=True, slots=True)
-class AdmissionBounds:
+class PlaceBounds:
     """How many run, how many wait, and for how many seconds."""
 
     running: int
@@ -22,10 +22,10 @@ class AdmissionBounds:
     wait_s: float
 
 
-class Admission:
+class QueryPlaces:
     """Lets queries run in the order in which they come. Safe for many threads."""
 
-    def __init__(self, bounds: AdmissionBounds) -> None:
+    def __init__(self, bounds: PlaceBounds) -> None:
         self._bounds = bounds
         self._lock = threading.Lock()
         self._free = bounds.running
