@@ -35,7 +35,7 @@ class CheckpointSettings:
 class AttemptRuns:
     """An attempt of a stream runs; `tasks` are all of its tasks, `last_id` the highest checkpoint id used so far.
 
-    `interval_s`: the stream's own interval, or None for the one of all. `layout`: the fingerprint of the state's layout.
+    `interval_s`: the stream's own interval, or None for the one of all. `layout`: of its state, as a fingerprint.
     """
 
     stream_id: int
