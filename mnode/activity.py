@@ -60,6 +60,8 @@ class Running:
         self.started_at = started_at
         self.text = text
         self.progress = ""
+        # Whether it only reads system tables: that takes little, and must work when memory is short.
+        self.looks_inside = False
         self._on_change = on_change
         self._lock = threading.Lock()
         self._error: PenstockError | None = None
@@ -227,9 +229,10 @@ class Activity:
             if running.connection_id == connection_id:
                 running.cancel()
 
-    def end_computing(self, error: PenstockError) -> int:
-        """Ends all statements that compute; returns how many."""
-        found = [running for running in self._all() if running.computes]
+    def end_computing(self, error: PenstockError, *, sparing_lookers: bool = False) -> int:
+        """Ends all statements that compute, or all but those that only look inside; returns how many."""
+        found = [running for running in self._all()
+                 if running.computes and not (sparing_lookers and running.looks_inside)]
         for running in found:
             running.end(error)
         return len(found)

@@ -645,8 +645,9 @@ class Engine:
 
     def _end_queries(self, shortage: str) -> int:
         """Ends the queries that run, since memory is short; returns how many."""
-        return self.activity.end_computing(OutOfMemoryError(
-            f"the query was ended: {shortage}", hint="try again; queryMemory and queriesMax bound what queries take"))
+        error = OutOfMemoryError(
+            f"the query was ended: {shortage}", hint="try again; queryMemory and queriesMax bound what queries take")
+        return self.activity.end_computing(error, sparing_lookers=True)
 
     def _note_paused(self, stream_id: int, reason: str) -> None:
         with self._ddl_lock:

@@ -79,7 +79,7 @@ class Queries:
         plan = self.plan(query, session)
         running = self._activity.current()
         running.check()
-        system = all(scan.table.kind == "system" for scan in plan.scans)
+        system = running.looks_inside = all(scan.table.kind == "system" for scan in plan.scans)
         place = (self._system_places if system else self._places).place(running) if waits else nullcontext()
         with place, OpenQuery(plan, self._scans.seen_by(session), self._connection, self._functions_directory,
                               self._open_duckdb, running, limits) as opened:
