@@ -168,7 +168,7 @@ class Group:
     def cancel(self) -> None:
         for worker in self.workers:
             worker.gone = True
-        self.mnode.world.later(WAY, lambda: self.on_end("cancelled"))
+        self.mnode.world.later(WAY, lambda: self.on_end(None))
 
 
 @dataclass

@@ -242,7 +242,7 @@ class StreamReport:
     `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoints` are those
     that have no record: the one under way and those abandoned lately, oldest first; `damaged` are the ids of recorded
     ones of which a task found its part damaged, with what it said. `snode_ids`: those that its agg tasks are on.
-    `alike`: how many attempts in a row have failed for the same reason.
+    `alike`: how many attempts in a row have failed for the same cause.
     """
 
     stream_id: int
@@ -946,7 +946,8 @@ class StreamController:
             reason = f"{where}: {message.error}"
             if message.damaged:
                 self._note_damage(message)
-            self._handle(groups.StreamFailed(message.stream_id, message.attempt, reason))
+            cause = groups.Cause(message.kind, message.code, message.task.level if message.task else "")
+            self._handle(groups.StreamFailed(message.stream_id, message.attempt, reason, cause))
         elif isinstance(message, control.Stopped):
             self._handle(groups.StreamStopped(message.stream_id, message.attempt, connection.index))
         elif isinstance(message, control.Wanted):
@@ -1124,19 +1125,17 @@ class StreamController:
             ids = self._records.ids(stream.stream_id)
             deployment = stream.deployment(attempt, None if record is None else record.checkpoint_id, entry.paused)
         except PenstockError as error:
-            reason = str(error)
-            self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
+            failed = groups.PreparationFailed(stream.stream_id, preparation, str(error), groups.Cause.of(error))
+            self._post(lambda: self._handle(failed))
             return
         except Exception as error:  # noqa: BLE001
             _log.exception("stream %s could not be prepared", stream.name, extra=about(stream=stream.name))
             reason = f"{type(error).__name__}: {error}"
-            self._post(lambda: self._preparation_failed(stream.stream_id, preparation, reason))
+            failed = groups.PreparationFailed(stream.stream_id, preparation, reason, groups.Cause.of(error))
+            self._post(lambda: self._handle(failed))
             return
         last_id = max([*ids, entry.last_checkpoint_id, stream.last_checkpoint_id])
         self._post(lambda: self._prepared(entry, preparation, deployment, record, last_id))
-
-    def _preparation_failed(self, stream_id: int, preparation: int, reason: str) -> None:
-        self._handle(groups.PreparationFailed(stream_id, preparation, reason))
 
     def _prepared(
         self,

@@ -9,18 +9,16 @@ the job, and each stream of it gets a new attempt in the group's next job.
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
-from penstock.common.errors import InternalError
+from penstock.common.errors import InternalError, PenstockError
 from penstock.planner.stream import Company
 from penstock.tasks.nodes import Nodes
 
 _STORY_EVENTS_MAX = 20
-_NUMBER = re.compile(r"[0-9]+")
 
 # --- settings, events, instructions ------------------------------------------------------------------------------
 
@@ -36,6 +34,30 @@ class GroupSettings:
     stop_timeout_s: float = 10.0
     restart_delay_min_s: float = 0.5
     restart_delay_max_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """What made an attempt fail; attempts that fail for equal causes fail alike.
+
+    `kind`: the class of the error, or what happened to the workers. `code`: TDengine's code of the error. `level`: of
+    the task that failed; "" if it was none. The task itself, its worker and process differ from attempt to attempt.
+    """
+
+    kind: str
+    code: int | None = None
+    level: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> Cause:
+        return cls(type(error).__name__, error.code if isinstance(error, PenstockError) else None)
+
+
+_WORKER_LOST = Cause("a worker is lost")
+_JOB_ENDED = Cause("the job ended")
+_NOT_JOINED = Cause("workers have not joined")
+_NOT_DEPLOYED = Cause("workers have not deployed")
+_NOT_STOPPED = Cause("workers have not stopped")
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +93,7 @@ class PreparationFailed:
     stream_id: int
     preparation: int
     reason: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +112,7 @@ class StreamFailed:
     stream_id: int
     attempt: int
     reason: str
+    cause: Cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +143,7 @@ class WorkerLost:
 
 @dataclass(frozen=True, slots=True)
 class JobEnded:
-    """Spark's job of the group is over; None: all workers returned normally."""
+    """Spark's job of the group is over; None: all workers returned normally, or it was cancelled."""
 
     group: str
     reason: str | None
@@ -335,7 +359,7 @@ class Group:
 class Stream:
     """A stream's place and progress. `attempt` is the attempt that is or was deployed last, 0 before the first.
 
-    `alike`: how many attempts in a row, the last one included, have failed for the same reason and soon.
+    `alike`: how many attempts in a row, the last one included, have failed for the same cause and soon.
     """
 
     stream_id: int
@@ -347,7 +371,7 @@ class Stream:
     preparation: int = 0
     failures: int = 0
     alike: int = 0
-    failed_for: str = ""
+    failed_for: Cause | None = None
     restarts: int = 0
     retry_at: float = 0.0
     remove: bool = False
@@ -482,7 +506,7 @@ class GroupMachine:
             return [StreamRemoved(event.stream_id)]
         stream.remove = True
         if stream.state in (StreamState.DEPLOYING, StreamState.RUNNING):
-            return self._halt(stream, "it is being removed", now)
+            return self._halt(stream, "it is being removed", None, now)
         if stream.state is StreamState.STOPPING or (
             stream.group.state is GroupState.ENDING and stream.attempt > 0
         ):
@@ -513,7 +537,7 @@ class GroupMachine:
             return [Ignored(event, "nobody waits for it")]
         if stream.preparation != event.preparation:
             return [Ignored(event, "a later preparation is under way")]
-        self._note_failure(stream, event.reason, now)
+        self._note_failure(stream, event.cause, now)
         self._back_off(stream, event.reason, now)
         return [StreamDown(stream.stream_id, event.reason)]
 
@@ -532,13 +556,13 @@ class GroupMachine:
         running = (StreamState.DEPLOYING, StreamState.RUNNING)
         if stream is None or stream.attempt != event.attempt or stream.state not in running:
             return [Ignored(event, "the attempt is over")]
-        return self._halt(stream, event.reason, now)
+        return self._halt(stream, event.reason, event.cause, now)
 
-    def _halt(self, stream: Stream, reason: str, now: float) -> list[Instruction]:
+    def _halt(self, stream: Stream, reason: str, cause: Cause | None, now: float) -> list[Instruction]:
         if stream.state is StreamState.RUNNING and now - stream.since > self._settings.restart_delay_max_s:
             stream.failures = 0
-        if not stream.remove:
-            self._note_failure(stream, reason, now)
+        if cause is not None:
+            self._note_failure(stream, cause, now)
         self._move_stream(stream, StreamState.STOPPING, reason, now)
         stream.answered.clear()
         return [
@@ -558,12 +582,10 @@ class GroupMachine:
         self._back_off(stream, stream.reason, now)
         return []
 
-    def _note_failure(self, stream: Stream, reason: str, now: float) -> None:
+    def _note_failure(self, stream: Stream, cause: Cause, now: float) -> None:
         ran = stream.state is StreamState.RUNNING and now - stream.since > self._settings.restart_delay_max_s
-        # Numbers differ from attempt to attempt: of processes, groups, versions.
-        kind = _NUMBER.sub("#", reason)
-        stream.alike = stream.alike + 1 if kind == stream.failed_for and not ran else 1
-        stream.failed_for = kind
+        stream.alike = stream.alike + 1 if cause == stream.failed_for and not ran else 1
+        stream.failed_for = cause
 
     def _back_off(self, stream: Stream, reason: str, now: float) -> None:
         stream.failures += 1
@@ -665,26 +687,30 @@ class GroupMachine:
         group = self._group(event.group)
         if group is None or group.state not in (GroupState.STARTING, GroupState.RUNNING):
             return [Ignored(event, "the group is ending anyway")]
-        return self._fail_group(group, f"worker {event.index} of group {group.name}: {event.reason}", now)
+        reason = f"worker {event.index} of group {group.name}: {event.reason}"
+        return self._fail_group(group, reason, _WORKER_LOST, now)
 
-    def _fail_group(self, group: Group, reason: str, now: float) -> list[Instruction]:
+    def _fail_group(self, group: Group, reason: str, cause: Cause, now: float) -> list[Instruction]:
         """Gives the group's job up; its streams wait for the next one."""
         if group.state is GroupState.RUNNING and now - group.since > self._settings.restart_delay_max_s:
             group.failures = 0
         group.failures += 1
-        instructions = self._suspend_streams(group, reason, now)
+        instructions = self._suspend_streams(group, reason, cause, now)
         self._move_group(group, GroupState.ENDING, reason, now)
         group.cancelled = True
         return [*instructions, CancelGroup(group.name)]
 
-    def _suspend_streams(self, group: Group, reason: str, now: float) -> list[Instruction]:
-        """Puts streams of a group that loses its workers back to waiting; those to be removed stay STOPPING."""
+    def _suspend_streams(self, group: Group, reason: str, cause: Cause | None, now: float) -> list[Instruction]:
+        """Puts streams of a group that loses its workers back to waiting; those to be removed stay STOPPING.
+
+        `cause` None: it is no failure.
+        """
         instructions: list[Instruction] = []
         for stream in self._streams_of(group):
             if stream.state is StreamState.STOPPING and stream.remove:
                 continue
-            if stream.state is not StreamState.STOPPING:  # it has been noted why
-                self._note_failure(stream, reason, now)
+            if cause is not None and stream.state is not StreamState.STOPPING:  # it has been noted why
+                self._note_failure(stream, cause, now)
             if stream.state in (StreamState.DEPLOYING, StreamState.RUNNING):
                 instructions.append(StreamDown(stream.stream_id, reason))
             if stream.state is StreamState.WAITING:
@@ -705,8 +731,8 @@ class GroupMachine:
             if group.state is GroupState.RUNNING and now - group.since > self._settings.restart_delay_max_s:
                 group.failures = 0
             group.failures += 1
-            instructions += self._suspend_streams(group, reason, now)
-        elif event.reason not in (None, "cancelled") and event.reason not in reason:
+            instructions += self._suspend_streams(group, reason, _JOB_ENDED, now)
+        elif event.reason is not None:
             reason = f"{reason}; its job: {event.reason}"
         for stream in self._streams_of(group):
             if stream.remove or self._closing:
@@ -726,7 +752,7 @@ class GroupMachine:
                 for stream in self._streams_of(group):
                     instructions += self._forget(stream, now)
             elif group.state is not GroupState.ENDING:
-                instructions += self._suspend_streams(group, "the engine closes", now)
+                instructions += self._suspend_streams(group, "the engine closes", None, now)
                 instructions += self._end_group(group, "the engine closes", now)
         return instructions
 
@@ -751,7 +777,7 @@ class GroupMachine:
         if group.state is GroupState.STARTING and now >= group.since + settings.start_timeout_s:
             missing = group.workers - len(group.joined)
             reason = f"{missing} of {group.workers} workers have not come within {settings.start_timeout_s:g} s"
-            return self._fail_group(group, reason, now)
+            return self._fail_group(group, reason, _NOT_JOINED, now)
         if group.state is GroupState.WAITING and not group.lacks_slots and now >= group.retry_at:
             return self._submit(group, now)
         idle = group.state is GroupState.RUNNING and not group.streams
@@ -770,12 +796,12 @@ class GroupMachine:
         if stream.state is StreamState.DEPLOYING and now >= stream.since + settings.deploy_timeout_s:
             missing = sorted(set(range(stream.group.workers)) - stream.answered)
             reason = f"workers {missing} have not deployed it within {settings.deploy_timeout_s:g} s"
-            return self._halt(stream, reason, now)
+            return self._halt(stream, reason, _NOT_DEPLOYED, now)
         if stream.state is StreamState.STOPPING and now >= stream.since + settings.stop_timeout_s:
             # A worker that doesn't stop one stream cannot be trusted with the others.
             missing = sorted(set(range(stream.group.workers)) - stream.answered)
             reason = f"workers {missing} have not stopped stream {stream.stream_id:x} in time"
-            return self._fail_group(stream.group, reason, now)
+            return self._fail_group(stream.group, reason, _NOT_STOPPED, now)
         return []
 
     # --- helpers -----------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ class StreamInfo:
     `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line. `placement`: why its worker group
     isn't one for all streams, if it isn't. `target`: where results go outside, empty for a table. `delivery`: what is
     guaranteed of each result there. `snode_ids`: those that its agg tasks are on. `alike`: how many attempts in a row
-    have failed for the same reason.
+    have failed for the same cause.
     """
 
     state: str

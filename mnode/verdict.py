@@ -18,7 +18,7 @@ Kind = Literal[
     "healthy"]
 
 _SAME_AGAIN = 3
-"""Attempts that fail for the same reason, from which on it is no passing one."""
+"""Attempts that fail for the same cause, from which on it is no passing one."""
 _STATE_FULL = 0.9
 """Share of its bound from which on state counts as exhausted."""
 _BLOCKED_ENOUGH = 0.2
@@ -105,7 +105,7 @@ def _down(info: StreamInfo) -> str:
     text = f"{info.state}: {info.reason}" if info.reason else info.state
     if info.state != "RESTARTING" or info.alike < _SAME_AGAIN:
         return text
-    return (f"{text}; {info.alike} attempts in a row have failed for this reason, so it won't pass by itself: do what "
+    return (f"{text}; {info.alike} attempts in a row have failed in this way, so it won't pass by itself: do what "
             "it asks for, and the stream goes on; if it asks for nothing, the log has the whole error, and a restart "
             "of the engine ends all processes that may be in the way")
 

@@ -63,6 +63,7 @@ class Deployed:
 class Failed:
     """The stream cannot go on here. `task` is None if it failed before it had tasks.
 
+    `error` and `trace` are for people; `kind` is the name of the error's class and `code` TDengine's, where it has one.
     `damaged`: its part of the checkpoint that it was to start from is missing or damaged.
     """
 
@@ -71,6 +72,8 @@ class Failed:
     task: TaskId | None
     error: str
     trace: str
+    kind: str
+    code: int | None = None
     damaged: bool = False
 
 

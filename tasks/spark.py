@@ -105,7 +105,7 @@ class SparkRuntime:
         """Runs a group of `workers` as a barrier job, in the background.
 
         `on_end` is called once, from another thread, when no more workers will come or stay: with None if all
-        returned normally, else with the reason.
+        returned normally or the group was cancelled, else with the reason.
         """
         self.start()
         handle = GroupHandle(self, spec, workers, description, on_end)
@@ -233,16 +233,14 @@ class GroupHandle:
         try:
             context = self._runtime.context()
             found = self._runtime.executors()
-            if self._cancelled.is_set():
-                reason = "cancelled"
-            elif found is not None and found.slots < self._workers:
+            if found is not None and found.slots < self._workers:
                 # Spark would wait for more for a minute, and such a job can't be cancelled.
                 reason = f"Spark has {found.slots} slots, {self._workers} are needed"
-            else:
+            elif not self._cancelled.is_set():
                 self._run_job(context)
         except Exception as error:  # noqa: BLE001
-            reason = "cancelled" if self._cancelled.is_set() else _reason(error)
-            _log.info("group %s ended: %s", self._spec.group, reason)
+            reason = None if self._cancelled.is_set() else _reason(error)
+            _log.info("group %s ended: %s", self._spec.group, reason or "it was cancelled")
         finally:
             self._ended.set()
         self._on_end(reason)

@@ -16,7 +16,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from penstock.common.clock import Clock, SystemClock
-from penstock.common.errors import CheckpointDamagedError, InternalError, UnavailableError
+from penstock.common.errors import CheckpointDamagedError, InternalError, PenstockError, UnavailableError
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import about, configure_stderr_logging, logger, speak_about, stop_logging
 from penstock.common.paths import DataPaths
@@ -244,8 +244,10 @@ class Worker:
         _log.error("stream %s, task %s: %s", deployment.name, task, error,
                    extra=about(stream=deployment.name, task=task, attempt=deployment.attempt))
         text = str(error) or type(error).__name__
+        code = error.code if isinstance(error, PenstockError) else None
         damaged = isinstance(error, CheckpointDamagedError)
-        self._send(Failed(deployment.stream_id, deployment.attempt, task, text, trace, damaged))
+        self._send(Failed(deployment.stream_id, deployment.attempt, task, text, trace, type(error).__name__, code,
+                          damaged))
 
     def _stopped(self, stream: _HostedStream) -> None:
         deployment = stream.deployment

@@ -37,7 +37,7 @@ class NoRuntime:
         return self
 
     def cancel(self) -> None:
-        self._on_end("cancelled")
+        self._on_end(None)
 
     def is_ready(self) -> bool:
         return False

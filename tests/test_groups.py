@@ -13,6 +13,7 @@ from penstock.mnode import groups
 from penstock.mnode.groups import (
     AddStream,
     CancelGroup,
+    Cause,
     CloseAll,
     DeployStream,
     ForgetGroup,
@@ -45,6 +46,7 @@ from penstock.mnode.groups import (
 from penstock.planner.stream import Company
 from penstock.tasks.nodes import Nodes
 
+BAD_ROW = Cause("InvalidValueError", 0x2600, "source")
 SETTINGS = GroupSettings(
     streams_per_worker=2,
     idle_timeout_s=60,
@@ -164,7 +166,7 @@ def test_a_failed_stream_is_stopped_everywhere_before_its_next_attempt(machine: 
     now = 3.0
     for failures, delay in enumerate([1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0], start=1):
         attempt = state_of(machine, 1).attempt
-        failed = machine.handle(StreamFailed(1, attempt, "bad row"), now)
+        failed = machine.handle(StreamFailed(1, attempt, "bad row", BAD_ROW), now)
         assert failed == [StreamDown(1, "bad row"), HaltStream(1, attempt, "db-1.1")]
         machine.handle(StreamStopped(1, attempt, 0), now)
         assert state_of(machine, 1).state is StreamState.STOPPING
@@ -184,7 +186,7 @@ def test_a_stream_that_ran_well_starts_with_the_short_delay_again(machine: Group
     """Failures long ago don't count."""
     running(machine, 1)
     state_of(machine, 1).failures = 5
-    machine.handle(StreamFailed(1, 1, "bad row"), 1000.0)
+    machine.handle(StreamFailed(1, 1, "bad row", BAD_ROW), 1000.0)
     for index in (0, 1):
         machine.handle(StreamStopped(1, 1, index), 1000.0)
     assert state_of(machine, 1).retry_at == 1001.0
@@ -246,7 +248,7 @@ def test_workers_that_do_not_leave_are_cut_off(machine: GroupMachine) -> None:
     assert machine.handle(CloseAll(), 5.0) == [StreamDown(1, "the engine closes"), ShutdownGroup("db-1.1")]
     assert machine.handle(Tick(), 15.0) == [CancelGroup("db-1.1")]
     assert machine.handle(Tick(), 16.0) == []
-    assert machine.handle(JobEnded("db-1.1", "cancelled"), 17.0) == [ForgetGroup("db-1.1"), StreamRemoved(1)]
+    assert machine.handle(JobEnded("db-1.1", None), 17.0) == [ForgetGroup("db-1.1"), StreamRemoved(1)]
     assert machine.groups == ()
 
 
@@ -262,14 +264,17 @@ def test_a_worker_that_does_not_stop_a_stream_loses_the_group(machine: GroupMach
     assert state_of(machine, 2).state is StreamState.WAITING
 
 
-def test_attempts_that_fail_for_the_same_reason_are_counted(machine: GroupMachine) -> None:
-    """Whatever numbers it has; another reason, or an attempt that runs for long, begins anew."""
+def test_attempts_that_fail_for_the_same_cause_are_counted(machine: GroupMachine) -> None:
+    """Whatever their reasons say; another cause, or an attempt that runs for long, begins anew."""
+    held, refused = Cause("UnavailableError", None, "agg"), Cause("UnavailableError", None, "sink")
     running(machine, 1)
     now = 2.0
-    for attempt, (reason, ran_s, alike) in enumerate(
-            [("held by 7", 1, 1), ("held by 8", 1, 2), ("held by 9", 1, 3), ("bad row", 1, 1), ("bad row", 31, 1)], 1):
+    for attempt, (reason, cause, ran_s, alike) in enumerate(
+            [("held by 7", held, 1, 1), ("held by java", held, 1, 2), ("held by 9", held, 1, 3),
+             ("held by 9", refused, 1, 1), ("bad row", BAD_ROW, 1, 1), ("bad row", BAD_ROW, 1, 2),
+             ("bad row", BAD_ROW, 31, 1)], 1):
         now += ran_s
-        machine.handle(StreamFailed(1, attempt, reason), now)
+        machine.handle(StreamFailed(1, attempt, reason, cause), now)
         assert state_of(machine, 1).alike == alike
         for index in (0, 1):
             machine.handle(StreamStopped(1, attempt, index), now)
@@ -282,7 +287,8 @@ def test_a_preparation_that_fails_is_tried_again(machine: GroupMachine) -> None:
     """A catalog or file error while preparing costs a delay and shows as the reason."""
     add(machine, 1)
     join(machine, "db-1.1")
-    assert machine.handle(PreparationFailed(1, 1, "disk full"), 2.0) == [StreamDown(1, "disk full")]
+    failed = PreparationFailed(1, 1, "disk full", Cause("StorageError"))
+    assert machine.handle(failed, 2.0) == [StreamDown(1, "disk full")]
     assert state_of(machine, 1).reason == "disk full"
     assert machine.handle(Tick(), 3.0) == [PrepareStream(1, 2)]
     assert isinstance(machine.handle(StreamPrepared(1, 1, 9), 3.0)[0], Ignored)
@@ -347,8 +353,8 @@ def test_jobs_for_which_there_are_no_slots_are_taken_back(machine: GroupMachine)
     machine.handle(AddStream(2, "b", VNODES), 0.0)
     machine.handle(AddStream(3, "c", VNODES), 0.0)
     assert machine.handle(SlotsKnown(3), 1.0) == [CancelGroup("c-3.1"), CancelGroup("b-2.1")]
-    machine.handle(JobEnded("c-3.1", "cancelled"), 1.5)
-    machine.handle(JobEnded("b-2.1", "cancelled"), 1.5)
+    machine.handle(JobEnded("c-3.1", None), 1.5)
+    machine.handle(JobEnded("b-2.1", None), 1.5)
     machine.handle(Tick(), 40.0)
     assert [group.lacks_slots for group in machine.groups] == [False, True, True]
     assert machine.missing_slots(*machine.groups[1:]) == 3
@@ -358,8 +364,8 @@ def test_late_answers_are_ignored_with_a_reason(machine: GroupMachine) -> None:
     """What older attempts report changes nothing."""
     running(machine, 1)
     for event in (
-        StreamDeployed(1, 0, 0), StreamFailed(1, 0, "old"), StreamStopped(1, 0, 0), StreamPrepared(1, 7, 3),
-        StreamFailed(99, 1, "unknown"), JobEnded("db-9.1", None), WorkerJoined("db-9.1", 0),
+        StreamDeployed(1, 0, 0), StreamFailed(1, 0, "old", BAD_ROW), StreamStopped(1, 0, 0), StreamPrepared(1, 7, 3),
+        StreamFailed(99, 1, "unknown", BAD_ROW), JobEnded("db-9.1", None), WorkerJoined("db-9.1", 0),
     ):  # fmt: skip
         (ignored,) = machine.handle(event, 5.0)
         assert isinstance(ignored, Ignored)
@@ -472,7 +478,7 @@ class GroupHistories(RuleBasedStateMachine):
     def fail_stream(self, data: st.DataObject) -> None:
         stream = self.machine.stream(data.draw(st.sampled_from(sorted(self.up))))
         assert stream is not None
-        self.handle(StreamFailed(stream.stream_id, stream.attempt, "bad row"))
+        self.handle(StreamFailed(stream.stream_id, stream.attempt, "bad row", BAD_ROW))
 
     @precondition(lambda self: self.jobs)
     @rule(data=st.data())

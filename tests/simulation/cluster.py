@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
-from penstock.common.errors import CheckpointDamagedError, PenstockError, UnavailableError
+from penstock.common.errors import CheckpointDamagedError, InternalError, PenstockError, UnavailableError
 from penstock.common.paths import DataPaths
 from penstock.mnode.controller import ControllerSettings, StreamController
 from penstock.mnode.engine import Engine
@@ -168,7 +168,7 @@ class SimGroup:
             self.workers.append(self._cluster.start_worker(self.host, self, spec, index))
 
     def cancel(self) -> None:
-        self.end("cancelled")
+        self.end(None)
 
     def places(self) -> dict[int, str]:
         return {worker.index: "driver" for worker in self.workers}
@@ -347,7 +347,7 @@ class SimWorker:
         older = self.hosted.get(deployment.stream_id)
         if older is not None:
             if older.deployment.attempt != deployment.attempt:
-                self._failed(deployment, None, f"attempt {older.deployment.attempt} is here")
+                self._failed(deployment, None, InternalError(f"attempt {older.deployment.attempt} is here"))
             return
         world = self.cluster.world
         hosted = Hosted(deployment, world.clock.monotonic() + _LOCK_TIMEOUT_S)
@@ -366,7 +366,8 @@ class SimWorker:
             world.later(0.05, self.process, lambda: self._build(hosted))
             return
         if held:
-            self._fail(hosted, None, f"the state in {held[0].name} is still held by another process")
+            self._fail(hosted, None, UnavailableError(
+                f"the state in {held[0].name} is still held by another process"))
             return
         for folder in folders:
             self.cluster.owners[folder] = self.process
@@ -375,7 +376,7 @@ class SimWorker:
         try:
             hosted.tasks = build_tasks(deployment, self.index, environment)
         except PenstockError as error:
-            self._fail(hosted, None, str(error), damaged=isinstance(error, CheckpointDamagedError))
+            self._fail(hosted, None, error)
             return
         self._connect(hosted)
         hosted.queues.add(queues_of(hosted.tasks))
@@ -420,17 +421,18 @@ class SimWorker:
             cause = failure.__cause__
             if not isinstance(cause, PenstockError):
                 raise
-            self._fail(hosted, failure.task, str(cause))
+            self._fail(hosted, failure.task, cause)
             return
         hosted.poll_s = _POLL_MIN_S if progressed else min(_POLL_MAX_S, hosted.poll_s * 2)
         self._schedule(hosted)
 
-    def _failed(self, deployment: StreamDeployment, task: TaskId | None, error: str, *, damaged: bool = False) -> None:
+    def _failed(self, deployment: StreamDeployment, task: TaskId | None, error: PenstockError) -> None:
         self.cluster.world.tell(f"{self.process} task {task} of attempt {deployment.attempt}: {error}")
-        self.line.answer(control.Failed(deployment.stream_id, deployment.attempt, task, error, "", damaged))
+        self.line.answer(control.Failed(deployment.stream_id, deployment.attempt, task, str(error), "",
+                                        type(error).__name__, error.code, isinstance(error, CheckpointDamagedError)))
 
-    def _fail(self, hosted: Hosted, task: TaskId | None, error: str, *, damaged: bool = False) -> None:
-        self._failed(hosted.deployment, task, error, damaged=damaged)
+    def _fail(self, hosted: Hosted, task: TaskId | None, error: PenstockError) -> None:
+        self._failed(hosted.deployment, task, error)
         self._end(hosted)
 
     def _end(self, hosted: Hosted) -> None:
