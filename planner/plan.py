@@ -5,24 +5,55 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pyarrow as pa
+from sqlglot import exp
 
+from penstock.planner.duckdb_tree import closed, parse_tree, render
 from penstock.planner.user_calls import UserCall
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import Table
 from penstock.sql.types import DataType
 
 
-@dataclass(frozen=True, slots=True)
 class SqlExpr:
-    """A compiled scalar expression: DuckDB SQL and its type.
+    """A compiled scalar expression: a tree of DuckDB SQL and its type. It doesn't change.
 
     TIMESTAMP values are BIGINT in the SQL: units of `type.precision` since 1970-01-01 UTC.
-    `constant` is set if the value is known when planning.
+    `constant` is set if the value is known when planning; it isn't compared.
     """
 
-    sql: str
-    type: DataType
-    constant: object = field(default=None, compare=False)
+    __slots__ = ("_node", "_sql", "constant", "type")
+
+    def __init__(self, sql: str | exp.Expression, type: DataType, constant: object = None) -> None:
+        """`sql`: the tree, which belongs to this from now on; or text, which is read as one when that is asked for."""
+        self._sql: str | None = sql if isinstance(sql, str) else None
+        self._node: exp.Expression | None = None if isinstance(sql, str) else sql
+        self.type = type
+        self.constant = constant
+
+    @property
+    def node(self) -> exp.Expression:
+        """The tree. Who puts it into another one copies it if it is in one already, as `duckdb_tree.fragment` does."""
+        if self._node is None:
+            assert self._sql is not None
+            self._node = parse_tree(self._sql)
+        return self._node
+
+    @property
+    def sql(self) -> str:
+        """The expression as text, in parentheses where another operator could tear it apart."""
+        if self._sql is None:
+            assert self._node is not None
+            self._sql = render(closed(self._node))
+        return self._sql
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SqlExpr) and (self.sql, self.type) == (other.sql, other.type)
+
+    def __hash__(self) -> int:
+        return hash((self.sql, self.type))
+
+    def __repr__(self) -> str:
+        return f"SqlExpr({self.sql!r}, {self.type!r}, {self.constant!r})"
 
 
 @dataclass(frozen=True, slots=True)

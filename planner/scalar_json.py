@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Literal
 
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_sql import quote_text
+from penstock.sql.types import DataType
 
 JsonKind = Literal["number", "text", "bool"]
 
@@ -15,11 +15,14 @@ _TYPES: dict[JsonKind, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class JsonValue(SqlExpr):
     """The value of a key: `sql` is its text as results show it, `raw` is SQL of the JSON value itself."""
 
-    raw: str = ""
+    __slots__ = ("raw",)
+
+    def __init__(self, sql: str, type: DataType, raw: str) -> None:
+        super().__init__(sql, type)
+        self.raw = raw
 
     def is_null(self) -> str:
         """Returns the condition that the key is missing or its value is JSON's null."""
@@ -46,7 +49,7 @@ def get(document: SqlExpr, key: str) -> JsonValue:
     shown = (f"CASE WHEN json_type({raw}) IN ({_TYPES['number']}) "
              f"THEN printf('%.9f', TRY_CAST(json_extract_string({raw}, '$') AS DOUBLE)) "
              f"ELSE CAST({raw} AS VARCHAR) END")
-    return JsonValue(shown, document.type, None, raw)
+    return JsonValue(shown, document.type, raw)
 
 
 def contains(document: SqlExpr, key: str) -> str:

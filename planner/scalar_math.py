@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_call import Builder, Call
 from penstock.planner.scalar_cast import to_double, to_integer, wrap_integer
@@ -14,11 +12,14 @@ BITS, SUMS, PRODUCTS = range(1, 4)
 """How tightly operators bind in DuckDB's SQL."""
 
 
-@dataclass(frozen=True, slots=True)
 class RowOfOperators(SqlExpr):
     """An expression in parentheses whose operators all bind as tightly as `level`."""
 
-    level: int = field(default=0, compare=False)
+    __slots__ = ("level",)
+
+    def __init__(self, sql: str, type: DataType, constant: object, level: int) -> None:
+        super().__init__(sql, type, constant)
+        self.level = level
 
 
 def in_row(left: SqlExpr, sql: str, level: int) -> str:

@@ -1,0 +1,74 @@
+"""Fragments of DuckDB SQL: holes keep what they hold together, and DuckDB reads what is printed as it was meant."""
+
+from __future__ import annotations
+
+import duckdb
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlglot import exp
+
+from penstock.planner.duckdb_tree import call, column, fragment, number, parse_tree, render, text
+from penstock.planner.plan import SqlExpr
+from penstock.sql.types import BIGINT
+
+OPERATORS = (":a + :b", ":a - :b", ":a * :b", "-:a", "(:a) + :b", "CASE WHEN :a < :b THEN :a ELSE :b END",
+             "CASE WHEN :a BETWEEN :b AND 3 OR NOT :a = :b THEN :b END", "(:a)::INTEGER - :b", "abs(:a) % 7 + :b",
+             "[:a, :b][1]", "list_transform([:a], lambda x: x - :b)[1]", "coalesce(:a, :b)", ":a // 3 - :b",
+             "CASE WHEN :a IS NULL THEN :b ELSE {'f': :a}.f END", "CASE WHEN :a IN (1, :b) THEN 1 ELSE :b END")
+
+
+def _value(template: str, a: int | None, b: int | None) -> int | None:
+    shown = template.replace(":a", "NULL::BIGINT" if a is None else f"({a})").replace(
+        ":b", "NULL::BIGINT" if b is None else f"({b})")
+    return _answer(shown)
+
+
+def _answer(sql: str) -> int | None:
+    return duckdb.execute(f"SELECT {sql}").fetchall()[0][0]  # type: ignore[no-any-return]
+
+
+DRAWN = st.recursive(
+    st.integers(-5, 5), lambda inner: st.tuples(st.sampled_from(OPERATORS), inner, inner), max_leaves=6)
+
+
+@given(DRAWN)
+def test_nested_fragments_compute_what_their_parts_do(drawn: object) -> None:
+    """Operators in holes stand in parentheses where they need some."""
+    def both(drawn: object) -> tuple[exp.Expression, int | None]:
+        if isinstance(drawn, int):
+            return number(drawn), drawn
+        template, left, right = drawn  # type: ignore[misc]
+        (a, a_value), (b, b_value) = both(left), both(right)
+        return fragment(template, a=a, b=b), _value(template, a_value, b_value)
+
+    tree, expected = both(drawn)
+    assert _answer(render(tree)) == expected
+
+
+@pytest.mark.parametrize("sql", [
+    "lag(x IGNORE NULLS) OVER (PARTITION BY a ORDER BY b ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)",
+    "arg_min(struct_pack(a := x, b := y), row(x, -CAST(y AS HUGEINT))) FILTER(WHERE x > 1)",
+    "list_filter(l, LAMBDA x, i : x > i)", "timezone('UTC', make_timestamptz(x))", "if(a, b, c)", "count(DISTINCT x)",
+    "date_diff('month', a, b)", "x[1:3]", "sum(x) OVER (ORDER BY t RANGE BETWEEN 5 PRECEDING AND CURRENT ROW)",
+])
+def test_functions_keep_their_names_and_clauses(sql: str) -> None:
+    """sqlglot makes nothing else of them."""
+    assert render(parse_tree(sql)).replace("INT128", "HUGEINT") == sql
+
+
+def test_holes_take_trees_numbers_and_texts() -> None:
+    """Values are quoted as what they are."""
+    tree = fragment("concat(:a, :b, :c)", a=column('a"b', "t"), b=-3, c="it's")
+    assert render(tree) == """concat("t"."a""b", (-3), 'it''s')"""
+    assert render(call("f", text("x"), column("y"))) == """f('x', "y")"""
+    with pytest.raises(KeyError, match="missing"):
+        fragment(":a + :missing", a=1)
+
+
+def test_a_tree_may_be_used_again() -> None:
+    """What stands in one tree already is copied."""
+    value = SqlExpr(fragment("v + 1"), BIGINT)
+    twice = fragment(":x * :x", x=value.node)
+    again = fragment("-:x", x=value.node)
+    assert (render(twice), render(again), value.sql) == ("(v + 1) * (v + 1)", "-(v + 1)", "(v + 1)")
