@@ -25,7 +25,8 @@ class PlainDuckDB(DuckDB):  # type: ignore[misc]
 
     class Parser(DuckDB.Parser):  # type: ignore[misc]
         FUNCTIONS: dict[str, Any] = {}  # noqa: RUF012 - sqlglot's own convention
-        FUNCTION_PARSERS: dict[str, Any] = {}  # noqa: RUF012
+        FUNCTION_PARSERS = {  # noqa: RUF012
+            name: parser for name, parser in DuckDB.Parser.FUNCTION_PARSERS.items() if name in ("CAST", "TRY_CAST")}
         NO_PAREN_FUNCTIONS: dict[Any, Any] = {}  # noqa: RUF012
         NO_PAREN_FUNCTION_PARSERS = {  # noqa: RUF012
             name: parser for name, parser in DuckDB.Parser.NO_PAREN_FUNCTION_PARSERS.items() if name in ("CASE", "ANY")}

@@ -66,6 +66,15 @@ def test_holes_take_trees_numbers_and_texts() -> None:
         fragment(":a + :missing", a=1)
 
 
+def test_casts_are_casts() -> None:
+    """In both spellings, so that whoever reads a tree finds the value and the type."""
+    for spelled in ("CAST(:x AS DOUBLE)", ":x::DOUBLE"):
+        tree = fragment(spelled, x=column("v"))
+        assert type(tree) is exp.Cast
+        assert tree.to.is_type("double")
+    assert type(fragment("TRY_CAST(:x AS DOUBLE)", x=column("v"))) is exp.TryCast
+
+
 def test_a_tree_may_be_used_again() -> None:
     """What stands in one tree already is copied."""
     value = SqlExpr(fragment("v + 1"), BIGINT)
