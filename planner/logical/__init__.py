@@ -1,0 +1,1 @@
+"""Logical plans: what queries and streams do with rows, as operators; not how."""

@@ -1,0 +1,563 @@
+"""The operators of a logical plan: a tree of plain data, from the rows that are read to those that are wanted.
+
+Each says which columns its rows have. Expressions name columns of the operator's input; those of a Join name its sides
+as well, `l` and `r`. Nothing here is SQL text, and nothing says how rows are found: that is what a lowering does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from penstock.planner.logical.expr import Column, Computed, Expr, Line, Written
+from penstock.planner.logical.windows import END, NUMBER, START, STATE, Interval, Shape, State
+from penstock.sql import statements
+from penstock.sql.cuts import Cut
+from penstock.sql.schema import Table
+from penstock.sql.statements import FillMode
+from penstock.sql.types import BIGINT, BOOL, UBIGINT, DataType, Kind, Precision, timestamp
+
+TABLE_UID = "_tuid"
+#: Columns of rows of INTERP: their instant, whether no row is there, and the time of the row the value is from.
+AT, FILLED, ORIGIN = "#at", "#filled", "#origin"
+#: What the one column of the row without columns is called.
+ONE = "#one"
+#: The column that numbers the driving rows of a window join.
+ROW = "#row"
+TBNAME = DataType(Kind.VARCHAR, 192)
+
+JoinKind = Literal["inner", "left", "right", "full"]
+JoinVariant = Literal["", "semi", "anti", "asof", "window"]
+Side = Literal["l", "r"]
+Comparison = Literal[">", ">=", "<", "<=", "="]
+
+
+# --- rows that are read -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """One read of a table: whoever runs the plan provides the relation `name`, with these columns:
+
+    `_tuid` UBIGINT (the child table), and each name in `columns`: user columns, tags and `tbname`, named as the user
+    names them; timestamps are BIGINT in units of the database's precision.
+    `first_ts` and `last_ts` are inclusive bounds on the primary timestamp that the WHERE clause implies, or None:
+    the relation may leave out rows outside of them (the plan filters again). So it may with rows of child tables that
+    are not in `tuids`, unless that is None: conditions on tags leave only these. `cuts`: only rows that were written
+    behind the first and up to the second stream cut, as they were at the second.
+    """
+
+    name: str
+    table: Table
+    columns: tuple[str, ...]
+    first_ts: int | None = None
+    last_ts: int | None = None
+    tuids: tuple[int, ...] | None = None
+    cuts: tuple[Cut, Cut] | None = None
+    precision: Precision = "ms"
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        uid = () if self.table.kind in ("system", "tags", "outside") else (Column(TABLE_UID, UBIGINT),)
+        return (*uid, *_of_table(self.table, self.columns, self.precision))
+
+
+@dataclass(frozen=True, slots=True)
+class OutsideScan:
+    """One read of a table of a server outside, as the relation `name`, with timestamps of this precision."""
+
+    name: str
+    table: Table
+    columns: tuple[str, ...]
+    precision: Precision = "ms"
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return _of_table(self.table, self.columns, self.precision)
+
+
+@dataclass(frozen=True, slots=True)
+class Children:
+    """A row per child table of a super table, with its uid, name and tags: the relation `name`, known when planning."""
+
+    name: str
+    table: Table
+    precision: Precision
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        names = ("tbname", *(tag.name for tag in self.table.tags))
+        return (Column(TABLE_UID, UBIGINT), *_of_table(self.table, names, self.precision))
+
+
+@dataclass(frozen=True, slots=True)
+class OneRow:
+    """One row: what SELECT without FROM reads."""
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return (Column(ONE, BIGINT),)
+
+
+# --- row by row -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """The rows for which the condition is true. `clause` is what EXPLAIN calls it."""
+
+    input: Operator
+    condition: Expr
+    written: Written
+    clause: Literal["condition", "having"] = "condition"
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.input.output
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """Computes columns; if it `extends` the rows, these keep the columns that they have."""
+
+    input: Operator
+    columns: tuple[Computed, ...]
+    extends: bool = False
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        own = tuple(column.column for column in self.columns)
+        return (*self.input.output, *own) if self.extends else own
+
+
+@dataclass(frozen=True, slots=True)
+class Lookup:
+    """Adds the `columns` of the rows of `table` for which `on` is true; `outer`: or NULLs, where there is none.
+
+    Rows are found as of now, without regard to time. `on` and `columns` name columns of the input as `l`, those of the
+    table as `r`.
+    """
+
+    input: Operator
+    table: Scan | OutsideScan | Children
+    on: Expr
+    columns: tuple[Computed, ...]
+    outer: bool
+    written: Written | None = None
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return (*self.input.output, *(column.column for column in self.columns))
+
+
+# --- joins ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class JoinKey:
+    """Values of both sides that must be equal. `as_they_are`: they are compared unconverted."""
+
+    left: Expr
+    right: Expr
+    as_they_are: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JoinTime:
+    """The time of the left side COMPARISON that of the right side.
+
+    `exact`: both are the times of the rows themselves, perhaps shifted; truncated times aren't.
+    """
+
+    comparison: Comparison
+    left: Expr
+    right: Expr
+    exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JoinRange:
+    """Right time minus left time is from `start` to `end`, in units; None where nothing bounds it.
+
+    `left` and `right` name the columns with the times.
+    """
+
+    left: str
+    right: str
+    start: int | None
+    end: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class JoinColumn:
+    """A column of joined rows: `column` of one side, called `name`."""
+
+    name: str
+    side: Side
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
+class JoinSide:
+    """One side: its rows, and the columns that order them along their time line, if they have one.
+
+    `one_per_instant`: no two of its rows have the same time. `qualifiers` are the tables' names in the statement.
+    """
+
+    rows: Operator
+    order: tuple[str, ...] = ()
+    one_per_instant: bool = False
+    qualifiers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """Pairs of rows of both sides for which `condition` is true: it names their columns as of `l` and `r`.
+
+    semi, anti, asof and window joins have a driving side, the one that `kind` names: what the other side adds is
+    chosen per driving row, at most `limit` rows of it. Joined rows of a window join have the column ROW, which numbers
+    the driving rows: aggregates are computed over each of them. What the condition implies is said by `keys`, `times`
+    and `range`; `others`: it says more. `looked_up`: that side's rows are found without regard to time.
+    """
+
+    left: JoinSide
+    right: JoinSide
+    kind: JoinKind
+    variant: JoinVariant
+    condition: Expr
+    columns: tuple[JoinColumn, ...]
+    keys: tuple[JoinKey, ...] = ()
+    times: tuple[JoinTime, ...] = ()
+    range: JoinRange | None = None
+    others: bool = False
+    limit: int | None = None
+    looked_up: Side | None = None
+    written: statements.JoinSource | None = None
+
+    @property
+    def driver(self) -> Side:
+        """The side that LEFT or RIGHT names, the left one of inner and full joins."""
+        return "r" if self.kind == "right" else "l"
+
+    @property
+    def other(self) -> Side:
+        return "l" if self.kind == "right" else "r"
+
+    def side(self, side: Side) -> JoinSide:
+        return self.left if side == "l" else self.right
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        row = (Column(ROW, BIGINT),) if self.variant == "window" else ()
+        return (*(Column(column.name, column.column.type) for column in self.columns), *row)
+
+
+# --- windows and groups -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Puts rows into windows of a kind: adds the column START (interval) or NUMBER, with `borders` START and END.
+
+    Rows in several windows are there several times, rows in none are left out. The state of a state window is added as
+    STATE. `least`: windows shorter than that many units are left out; it needs `borders`.
+    """
+
+    input: Operator
+    shape: Shape
+    line: Line
+    borders: bool = False
+    least: int | None = None
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        time = _named(self.input.output, self.line.order[0]).type
+        interval = isinstance(self.shape, Interval)
+        own = [Column(START, time)] if interval else [Column(NUMBER, BIGINT)]
+        if isinstance(self.shape, State):
+            own.append(Column(STATE, self.shape.value.type))
+        if self.borders:
+            own += [Column(END, time)] if interval else [Column(START, time), Column(END, time)]
+        return (*self.input.output, *own)
+
+
+@dataclass(frozen=True, slots=True)
+class AggregateCall:
+    """The column `name` of groups: `value` computes it over the rows of each. `function` is the statement's word."""
+
+    name: str
+    function: str
+    value: Expr
+
+    @property
+    def column(self) -> Column:
+        return Column(self.name, self.value.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """One row per group: the columns `keys`, and what is computed over its rows. Without keys, all rows are one group.
+
+    `having`: groups for which this aggregate isn't true have no row. `shape`: groups are windows of this kind; those
+    that rows define get START and END, the least and the greatest of `time`; `least` leaves out shorter ones.
+    What EXPLAIN shows: `window`, `by` and `functions`.
+    """
+
+    input: Operator
+    keys: tuple[str, ...]
+    calls: tuple[AggregateCall, ...]
+    having: Expr | None = None
+    shape: Shape | None = None
+    time: str | None = None
+    least: int | None = None
+    window: statements.Window | None = None
+    by: tuple[str, ...] = ()
+    functions: tuple[Written, ...] = ()
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        keys = tuple(_named(self.input.output, key) for key in self.keys)
+        bounds: tuple[Column, ...] = ()
+        if self.shape is not None and self.time is not None:
+            time = _named(self.input.output, self.time).type
+            bounds = (Column(END, time),) if isinstance(self.shape, Interval) else (
+                Column(START, time), Column(END, time))
+        return (*keys, *bounds, *(call.column for call in self.calls))
+
+
+@dataclass(frozen=True, slots=True)
+class FillColumn:
+    """A column of windows: FILL gives its value where a window has no rows. `constant` is VALUE's value."""
+
+    name: str
+    type: DataType
+    constant: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Adds windows without rows: each group then has all windows that start from `first` to `last`, inclusive.
+
+    `first` is the start of the earliest window, None if there is to be none. `count`: about how many they are.
+    `keys` tell groups apart; a group is there if it has a window with rows, the one group without keys also where the
+    mode is forced.
+    """
+
+    input: Operator
+    keys: tuple[str, ...]
+    interval: Interval
+    first: int | None
+    last: int
+    count: int
+    mode: FillMode
+    columns: tuple[FillColumn, ...]
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        known = self.input.output
+        return known if any(column.name == END for column in known) else (
+            *known, Column(END, _named(known, START).type))
+
+
+# --- rows of groups ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RowCall:
+    """A function that runs along rows, as the column `name`: its arguments, constants by position, and its type.
+
+    `unit` is the length of its unit argument in units of the precision.
+    """
+
+    name: str
+    function: str
+    arguments: tuple[Expr, ...]
+    constants: tuple[object, ...]
+    type: DataType
+    unit: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """DIFF, CSUM and their kin: the rows that the calls leave, with a column per call. All calls leave the same rows.
+
+    `window` and `by` are for EXPLAIN.
+    """
+
+    input: Operator
+    calls: tuple[RowCall, ...]
+    line: Line
+    by: tuple[str, ...] = ()
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return (*self.input.output, *(Column(call.name, call.type) for call in self.calls))
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """TOP, BOTTOM, SAMPLE, TAIL, UNIQUE: the rows that the call picks in each group, with its value on them.
+
+    `line.keys` tell groups apart. `seed` says which rows SAMPLE takes. `window` and `by` are for EXPLAIN.
+    """
+
+    input: Operator
+    call: RowCall
+    line: Line
+    seed: int
+    window: statements.Window | None = None
+    by: tuple[str, ...] = ()
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return (*self.input.output, Column(self.call.name, self.call.type))
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """The instants first, first + step, ... up to last; `reach` is how far away a row may be, None: any distance."""
+
+    first: int
+    last: int
+    step: int
+    reach: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolated:
+    """One INTERP call as the column `name`: its argument, IGNORE NULL, and FILL's value."""
+
+    name: str
+    argument: Expr
+    ignore_null: bool
+    constant: Expr | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interpolate:
+    """INTERP: one row per group and instant of the grid, with AT, FILLED, ORIGIN and a column per call."""
+
+    input: Operator
+    calls: tuple[Interpolated, ...]
+    line: Line
+    grid: Grid
+    mode: FillMode
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        known = self.input.output
+        time = _named(known, self.line.order[0]).type
+        return (*(_named(known, key) for key in self.line.keys), Column(AT, time), Column(FILLED, BOOL),
+                Column(ORIGIN, time), *(Column(call.name, call.argument.type) for call in self.calls))
+
+
+# --- results ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """Each different row once."""
+
+    input: Operator
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.input.output
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """Rows are ordered by the column `name`. `written` is what the statement has there, None if it has no ORDER BY."""
+
+    name: str
+    descending: bool = False
+    nulls_first: bool = True
+    written: Written | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Sort:
+    """The rows in an order."""
+
+    input: Operator
+    keys: tuple[SortKey, ...]
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.input.output
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """`count` rows after the first `offset`, in each partition that `keys` tell apart, in the order of `order`."""
+
+    input: Operator
+    count: int
+    offset: int = 0
+    keys: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.input.output
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLimit:
+    """The rows of `count` partitions after the first `offset`; `keys` tell partitions apart, and order them."""
+
+    input: Operator
+    keys: tuple[str, ...]
+    count: int
+    offset: int = 0
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.input.output
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """The rows of all inputs, whose columns have the same names and types; each different one once, unless `all`."""
+
+    inputs: tuple[Operator, ...]
+    all: bool
+
+    @property
+    def output(self) -> tuple[Column, ...]:
+        return self.inputs[0].output
+
+
+Operator: TypeAlias = (
+    "Scan | OutsideScan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | Fill | Series "
+    "| Pick | Interpolate | Distinct | Sort | Limit | PartitionLimit | Union")
+"""One operator of a plan, with all below it."""
+
+
+def inputs_of(operator: Operator) -> tuple[Operator, ...]:
+    """Returns the operators whose rows an operator reads, from left to right."""
+    match operator:
+        case Scan() | OutsideScan() | Children() | OneRow():
+            return ()
+        case Union():
+            return operator.inputs
+        case Join():
+            return operator.left.rows, operator.right.rows
+        case Lookup():
+            return operator.input, operator.table
+    return (operator.input,)
+
+
+def _named(columns: Sequence[Column], name: str) -> Column:
+    return next(column for column in columns if column.name == name)
+
+
+def _of_table(table: Table, names: Sequence[str], precision: Precision) -> tuple[Column, ...]:
+    """Returns the columns of these names, timestamps in units of the precision."""
+    columns = []
+    for name in names:
+        column = table.column(name)
+        type_ = TBNAME if column is None else column.type
+        columns.append(Column(name, timestamp(precision) if type_.kind is Kind.TIMESTAMP else type_))
+    return tuple(columns)
