@@ -11,7 +11,7 @@ from penstock.mnode.catalog import Catalog
 from penstock.mnode.lookup import require_database, require_table
 from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage, vgroups_of
-from penstock.planner.plan import BatchPlan
+from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.scopes import conjuncts, unwrapped
 from penstock.sql.schema import Session, Table
 from penstock.sql.statements import Delete, Name, Query, Select, SelectItem, TableSource

@@ -21,7 +21,8 @@ from penstock.mnode.query import UNLIMITED, OpenQuery, ResultLimits
 from penstock.mnode.query_places import PlaceBounds, QueryPlaces
 from penstock.mnode.scan import Scans
 from penstock.mnode.session import Result, text_result
-from penstock.planner.plan import BatchPlan, render_tree
+from penstock.planner.batch_plan import BatchPlan
+from penstock.planner.plan import render_tree
 from penstock.planner.select import plan_query
 from penstock.sql.schema import Session
 from penstock.sql.statements import Query

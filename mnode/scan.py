@@ -15,7 +15,7 @@ from penstock.mnode.lookup import require_database
 from penstock.mnode.outside_tables import OutsideTables
 from penstock.mnode.storage import Storage, vgroups_of
 from penstock.mnode.system_tables import SystemTables
-from penstock.planner.plan import Scan
+from penstock.planner.logical.operators import Scan
 from penstock.planner.scalar_sql import quote_name
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Session, Table

@@ -13,7 +13,8 @@ import pyarrow as pa
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
-from penstock.planner.plan import PlanNode, Scan, SqlExpr
+from penstock.planner.logical.operators import Scan
+from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.scalar_sql import quote_name
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.dialect import source_range

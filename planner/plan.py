@@ -1,16 +1,12 @@
-"""What the planner returns: DuckDB SQL, the scans it reads, result columns, and a tree for EXPLAIN."""
+"""Plain data of plans: compiled expressions, columns of results, and the tree that EXPLAIN prints."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import pyarrow as pa
 from sqlglot import exp
 
 from penstock.planner.duckdb_tree import closed, parse_tree, render
-from penstock.planner.user_calls import UserCall
-from penstock.sql.cuts import Cut
-from penstock.sql.schema import Table
 from penstock.sql.types import DataType
 
 
@@ -57,27 +53,6 @@ class SqlExpr:
 
 
 @dataclass(frozen=True, slots=True)
-class Scan:
-    """One read of a base table. In the plan's SQL it is the relation `name`, with these columns:
-
-    `_tuid` UBIGINT (the child table), and each name in `columns`: user columns, tags and `tbname`, named as the user
-    names them; timestamps are BIGINT in units of the database's precision.
-    `first_ts` and `last_ts` are inclusive bounds on the primary timestamp that the WHERE clause implies, or None:
-    the relation may leave out rows outside of them (the SQL filters again). So it may with rows of child tables that
-    are not in `tuids`, unless that is None: conditions on tags leave only these. `cuts`: only rows that were written
-    behind the first and up to the second stream cut, as they were at the second.
-    """
-
-    name: str
-    table: Table
-    columns: tuple[str, ...]
-    first_ts: int | None = None
-    last_ts: int | None = None
-    tuids: tuple[int, ...] | None = None
-    cuts: tuple[Cut, Cut] | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class ResultColumn:
     """A column of a result. TIMESTAMP columns come out of the SQL as BIGINT and are turned into timestamps last."""
 
@@ -92,23 +67,6 @@ class PlanNode:
     operator: str
     properties: tuple[tuple[str, str], ...] = ()
     inputs: tuple[PlanNode, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """A planned query: run `sql` where each scan's relation exists, get `columns` in order.
-
-    `sql` begins with a WITH clause, to which the scans' relations can be added.
-    `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
-    `functions` are the users' functions that `sql` calls.
-    """
-
-    sql: str
-    scans: tuple[Scan, ...]
-    columns: tuple[ResultColumn, ...]
-    tree: PlanNode
-    tables: tuple[tuple[str, pa.Table], ...] = field(default=(), compare=False)
-    functions: tuple[UserCall, ...] = ()
 
 
 def render_tree(node: PlanNode, indent: str = "") -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from penstock.common.errors import InvalidStatementError
 from penstock.common.headroom import with_headroom
+from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.binder import (
     COLUMN_MARK,
     Builder,
@@ -22,7 +23,7 @@ from penstock.planner.binder import (
     scan_table,
 )
 from penstock.planner.joins import bind_join
-from penstock.planner.plan import BatchPlan, PlanNode, ResultColumn
+from penstock.planner.plan import PlanNode, ResultColumn
 from penstock.planner.query_context import QueryContext
 from penstock.planner.query_groups import plan_groups
 from penstock.planner.query_interp import plan_interp

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from penstock.common.errors import InternalError, InvalidStreamError
+from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.group_ids import group_id
-from penstock.planner.plan import BatchPlan, PlanNode, SqlExpr
+from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.scalar_sql import quote_name, quote_text
 from penstock.planner.scopes import columns_of, vector_calls

@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING
 from sqlglot import exp
 
 from penstock.common.errors import InternalError, InvalidStreamError, NotSupportedError, Position
+from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.binder import Relation
 from penstock.planner.dead_letters import plan_dlq
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.join_conditions import Equality, Side, sides_of
 from penstock.planner.join_reading import Join
-from penstock.planner.plan import BatchPlan, Scan, SqlExpr
+from penstock.planner.logical.operators import Scan
+from penstock.planner.plan import SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.scalar_sql import quote_name
 from penstock.planner.scopes import (

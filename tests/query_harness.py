@@ -12,7 +12,9 @@ import pyarrow as pa
 from penstock.common.connection import Connection
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.query import run_query
-from penstock.planner.plan import BatchPlan, Scan, render_tree
+from penstock.planner.batch_plan import BatchPlan
+from penstock.planner.logical.operators import Scan
+from penstock.planner.plan import render_tree
 from penstock.planner.select import plan_query
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction

@@ -17,7 +17,7 @@ from stream_kit import Store, StreamKit
 
 from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds
 from penstock.mnode.query import run_query
-from penstock.planner.plan import Scan
+from penstock.planner.logical.operators import Scan
 from penstock.planner.select import plan_query
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session

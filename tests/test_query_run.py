@@ -11,7 +11,8 @@ from query_harness import Harness
 
 from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError
 from penstock.mnode.query import OpenQuery, run_query, typed
-from penstock.planner.plan import BatchPlan, PlanNode, ResultColumn
+from penstock.planner.batch_plan import BatchPlan
+from penstock.planner.plan import PlanNode, ResultColumn
 from penstock.sql.types import BIGINT, INT, NULL, DataType, Kind, timestamp
 
 

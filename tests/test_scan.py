@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.mnode.scan import Scans
-from penstock.planner.plan import Scan
+from penstock.planner.logical.operators import Scan
 
 T0 = 1_700_000_000_000
 

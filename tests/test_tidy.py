@@ -31,7 +31,8 @@ EDGES: dict[str, tuple[str, ...]] = {
                 "bench/spark_peer.py"),
     "lmdb": ("mnode/catalog.py", "tasks/state*.py", "tasks/daemon.py"),
     # Statements carry expressions unbound: who binds one outside of the planner looks into it.
-    "sqlglot": ("sql/*.py", "planner/*.py", "mnode/deletes.py", "mnode/tag_values.py"),
+    "sqlglot": ("sql/*.py", "planner/*.py", "planner/*/*.py", "planner/*/*/*.py", "mnode/deletes.py",
+                "mnode/tag_values.py"),
     "prometheus_client": ("mnode/metrics.py",),
     "fsspec": ("mnode/backup_store.py", "tasks/connectors/files.py"),
     "confluent_kafka": ("tasks/connectors/kafka*.py", "bench/outside.py"),

@@ -47,7 +47,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """`count` rows each, a new window at every `sliding`-th; only rows with a value in one of `values`, if there are any."""
+    """`count` rows each, a new window at every `sliding`-th. With `values`, only rows with one of them count."""
 
     count: int
     sliding: int
