@@ -43,10 +43,10 @@ class SqlExpr:
         return self._sql
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, SqlExpr) and (self.sql, self.type) == (other.sql, other.type)
+        return isinstance(other, SqlExpr) and self.type == other.type and bool(self.node == other.node)
 
     def __hash__(self) -> int:
-        return hash((self.sql, self.type))
+        return hash((self.node, self.type))
 
     def __repr__(self) -> str:
         return f"SqlExpr({self.sql!r}, {self.type!r}, {self.constant!r})"

@@ -8,7 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from penstock.planner.duckdb_tree import call, column, fragment, number, parse_tree, render, text
+from penstock.planner.duckdb_tree import (
+    call,
+    column,
+    columns_in,
+    everything,
+    fragment,
+    is_column,
+    named,
+    number,
+    parse_tree,
+    render,
+    replaced_columns,
+    select,
+    text,
+)
 from penstock.planner.plan import SqlExpr
 from penstock.sql.types import BIGINT
 
@@ -81,3 +95,27 @@ def test_a_tree_may_be_used_again() -> None:
     twice = fragment(":x * :x", x=value.node)
     again = fragment("-:x", x=value.node)
     assert (render(twice), render(again), value.sql) == ("(v + 1) * (v + 1)", "-(v + 1)", "(v + 1)")
+
+
+def test_a_select_has_its_clauses_in_their_places() -> None:
+    """Steps go into WITH, a SELECT to read from into parentheses."""
+    doubled = select([everything(), named(fragment("v * 2"), "w")], "rows", where=fragment("v > :n", n=1))
+    tree = select([column("k"), named(fragment("sum(w)"), "s")], "doubled", group_by=[column("k")],
+                  having=fragment("count(*) > 1"), order_by=[column("k")], steps=[("doubled", doubled)])
+    assert render(tree) == (
+        'WITH "doubled" AS (SELECT *, v * 2 AS "w" FROM "rows" WHERE v > 1) SELECT "k", sum(w) AS "s" FROM "doubled" '
+        'GROUP BY "k" HAVING count(*) > 1 ORDER BY "k"')
+    outer = render(select([everything()], tree))
+    rows = duckdb.execute(
+        f"WITH rows AS (SELECT unnest([1, 2, 3, 4]) AS v, 1 AS k), r AS ({outer}) FROM r").fetchall()
+    assert rows == [(1, 18)]
+
+
+def test_columns_are_found_and_replaced() -> None:
+    """What takes a column's place next to an operator is in parentheses."""
+    tree = fragment("f(x) * 2 + -y + t.z")
+    assert columns_in(tree) == {"x", "y", "z"}
+    assert is_column(column("x"), "x")
+    assert not is_column(tree, "x")
+    assert render(replaced_columns(tree, {"x": fragment("a + b"), "y": fragment("a - 1")})) == (
+        "f(a + b) * 2 + -(a - 1) + t.z")
