@@ -12,7 +12,7 @@ from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.ddl import check_name
 from penstock.mnode.session import Result
-from penstock.sql.functions import lookup
+from penstock.planner.functions.table import lookup
 from penstock.sql.schema import UserFunction
 from penstock.sql.statements import CreateFunction, DropFunction
 from penstock.tasks.function_loader import arity, load

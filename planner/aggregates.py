@@ -14,12 +14,12 @@ from itertools import pairwise
 from sqlglot import exp
 
 from penstock.common.errors import InternalError, InvalidStatementError, Position
+from penstock.planner.functions.spec import WRONG_ARGUMENT_VALUE
+from penstock.planner.functions.table import check_call, lookup
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_cast import null_of, to_double, wrap_integer
 from penstock.planner.scalar_sql import let, quote_text
 from penstock.planner.user_functions import bound_function
-from penstock.sql.functions import check_call, lookup
-from penstock.sql.functions_spec import WRONG_ARGUMENT_VALUE
 from penstock.sql.statements import Duration
 from penstock.sql.types import BIGINT, INTEGERS, UNITS_PER_SECOND, DataType, Kind, Precision
 

@@ -11,6 +11,8 @@ from penstock import __version__
 from penstock.common.errors import InternalError, InvalidStatementError, InvalidValueError, Position
 from penstock.planner import scalar_json, scalar_math, scalar_string, scalar_time
 from penstock.planner.folding import evaluate
+from penstock.planner.functions.spec import FunctionSpec
+from penstock.planner.functions.table import check_call, require
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_call import Builder, Call
 from penstock.planner.scalar_cast import cast, null_of, timestamp_constant, to_bool, to_integer, to_text
@@ -30,8 +32,6 @@ from penstock.sql.dialect import (
     Trim,
     cast_type,
 )
-from penstock.sql.functions import check_call, require
-from penstock.sql.functions_spec import FunctionSpec
 from penstock.sql.literals import parse_duration, parse_timestamp
 from penstock.sql.schema import Session
 from penstock.sql.statements import Duration

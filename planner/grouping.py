@@ -10,6 +10,7 @@ from sqlglot import exp
 from penstock.planner.aggregates import aggregate_sql, companion_sql, rows_by_value
 from penstock.planner.binder import Builder, Relation, RelColumn
 from penstock.planner.expressions import compile_expression
+from penstock.planner.functions.table import check_call, require
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scopes import (
     NO_TIME_LINE,
@@ -22,7 +23,6 @@ from penstock.planner.scopes import (
     key_of,
 )
 from penstock.planner.timeseries import over, unit_of
-from penstock.sql.functions import check_call, require
 from penstock.sql.statements import Duration
 from penstock.sql.types import BIGINT, DOUBLE, timestamp
 

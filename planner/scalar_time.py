@@ -6,6 +6,7 @@ import re
 
 from penstock.planner import time_format
 from penstock.planner.folding import evaluate
+from penstock.planner.functions.spec import WRONG_ARGUMENT_VALUE
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_call import Builder, Call
 from penstock.planner.scalar_cast import timestamp_constant, to_timestamp
@@ -17,7 +18,6 @@ from penstock.planner.timezones import (
     local_timestamp,
     milliseconds_to_units,
 )
-from penstock.sql.functions_spec import WRONG_ARGUMENT_VALUE
 from penstock.sql.literals import start_of_day
 from penstock.sql.types import INTEGERS, UNITS_PER_SECOND, DataType, Kind
 

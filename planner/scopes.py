@@ -9,9 +9,9 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.planner.binder import Builder, Relation, RelColumn, find_column, is_pseudo, qualifier_of
+from penstock.planner.functions.table import FunctionSpec
 from penstock.planner.plan import SqlExpr
 from penstock.planner.user_functions import function_of
-from penstock.sql.functions import FunctionSpec
 from penstock.sql.schema import Session
 from penstock.sql.types import BIGINT, DataType, Precision, timestamp
 

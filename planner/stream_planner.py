@@ -23,6 +23,7 @@ from penstock.planner.binder import qualifier_of
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.dead_letters import plan_dlq, plan_errors
 from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.functions.table import lookup
 from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.kernel_planner import columns_of, expression_kernel, expression_kernels, panes_of, source_kernel
 from penstock.planner.kernel_spec import FinalKernel, SourceKernel
@@ -78,7 +79,6 @@ from penstock.planner.windows import (
     interval_start_sql,
 )
 from penstock.sql.dialect import source_range
-from penstock.sql.functions import lookup
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
 from penstock.sql.statements import (

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.dead_letters import late_choice
+from penstock.planner.functions.table import lookup
 from penstock.planner.scopes import vector_calls
 from penstock.planner.stream import Trigger
-from penstock.sql.functions import lookup
 from penstock.sql.statements import CreateStream, IntervalWindow, JoinSource, Select
 
 MIN_DELAY_MS = 5_000

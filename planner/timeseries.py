@@ -9,10 +9,10 @@ from sqlglot import exp
 
 from penstock.planner.binder import Builder, Relation
 from penstock.planner.expressions import compile_expression
+from penstock.planner.functions.table import check_call, require
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, RowScope
 from penstock.sql.dialect import DurationLiteral
-from penstock.sql.functions import check_call, require
 from penstock.sql.literals import parse_duration
 from penstock.sql.statements import Duration
 from penstock.sql.types import DataType, Kind

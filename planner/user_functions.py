@@ -11,14 +11,14 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, Position
+from penstock.planner.functions.spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
+from penstock.planner.functions.table import lookup
 from penstock.planner.partials import Names, Partial, RowKey
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_cast import cast, null_of
 from penstock.planner.scalar_sql import quote_name
 from penstock.planner.stream import Accumulator, Field
 from penstock.planner.user_calls import Step, UserCall
-from penstock.sql.functions import lookup
-from penstock.sql.functions_spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
 from penstock.sql.schema import CatalogView, Session, UserFunction
 from penstock.sql.types import DOUBLE, DataType, Kind, Precision
 

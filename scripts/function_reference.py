@@ -12,12 +12,7 @@ from function_examples import EXAMPLES, SETUP
 import penstock
 from penstock.mnode.engine import Engine
 from penstock.planner.aggregates import aggregate_sql
-from penstock.planner.partials import RowKey, split
-from penstock.planner.plan import SqlExpr
-from penstock.planner.select import plan_query
-from penstock.shell.format import Style, text_columns
-from penstock.sql.functions import FUNCTIONS, Argument, FunctionSpec, check_call
-from penstock.sql.functions_spec import (
+from penstock.planner.functions.spec import (
     ANY,
     describe_kinds,
     joined_text,
@@ -26,6 +21,11 @@ from penstock.sql.functions_spec import (
     sum_type,
     text_of_first,
 )
+from penstock.planner.functions.table import FUNCTIONS, Argument, FunctionSpec, check_call
+from penstock.planner.partials import RowKey, split
+from penstock.planner.plan import SqlExpr
+from penstock.planner.select import plan_query
+from penstock.shell.format import Style, text_columns
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import Duration, Select

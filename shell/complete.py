@@ -125,6 +125,6 @@ def _in_case_of(word: str, text: str, kind: str) -> str:
 
 
 def _function_names() -> list[str]:
-    from penstock.sql.functions import FUNCTIONS
+    from penstock.planner.functions.table import FUNCTIONS
 
     return sorted(FUNCTIONS)

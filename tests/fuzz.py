@@ -22,7 +22,7 @@ from embedded import Embedded
 from golden_runner import read_blocks
 
 from penstock.common.errors import InternalError, PenstockError
-from penstock.sql.functions import FUNCTIONS, Argument
+from penstock.planner.functions.table import FUNCTIONS, Argument
 from penstock.sql.parser import parse
 from penstock.sql.statements import (
     AlterDatabase,

@@ -7,8 +7,8 @@ import pytest
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.planner.aggregates import _BUILDERS as AGGREGATE_BUILDERS
 from penstock.planner.expressions import BUILDERS
+from penstock.planner.functions.table import FUNCTIONS, check_call, lookup, require, suggest
 from penstock.sql.dialect import PSEUDO_COLUMNS
-from penstock.sql.functions import FUNCTIONS, check_call, lookup, require, suggest
 from penstock.sql.statements import Duration
 from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, UBIGINT, VARCHAR, DataType, Kind, timestamp
 

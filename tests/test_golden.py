@@ -16,9 +16,9 @@ from tests.golden_runner import read_blocks, run_golden
 from penstock.common.config import keys
 from penstock.common.errors import PenstockError
 from penstock.mnode.session import Result
+from penstock.planner.functions.table import FUNCTIONS
 from penstock.shell.format import Style, text_columns
 from penstock.sql import statements
-from penstock.sql.functions import FUNCTIONS
 from penstock.sql.parse_ddl import _OPTIONS as DATABASE_OPTIONS
 from penstock.sql.parse_show import _PLAIN as PLAIN_SHOWS
 from penstock.sql.parser import _NOT_SUPPORTED, parse

@@ -15,8 +15,8 @@ from scripts.function_examples import EXAMPLES
 from stream_kit import Catalog, Store, StreamKit, assert_same, millis, null_last, play, unhurried
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
+from penstock.planner.functions.table import FUNCTIONS
 from penstock.planner.stream_planner import plan_stream
-from penstock.sql.functions import FUNCTIONS
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Column, Session
 from penstock.sql.statements import CreateStream

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.sql.functions_spec import (
+from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     NUMBERS,
     TEXTS,

@@ -1,13 +1,13 @@
-"""The one table of all functions of the dialect, with lookup and argument checks; it computes nothing."""
+"""The one table of all functions of the dialect, with lookup."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 
 from penstock.common.errors import NotFoundError, Position
-from penstock.sql.functions_aggregate import AGGREGATES, PSEUDO_COLUMNS, SELECTIONS, TIME_SERIES
-from penstock.sql.functions_scalar import SCALAR_FUNCTIONS
-from penstock.sql.functions_spec import (
+from penstock.planner.functions.aggregates import AGGREGATES, PSEUDO_COLUMNS, SELECTIONS, TIME_SERIES
+from penstock.planner.functions.scalar import SCALAR_FUNCTIONS
+from penstock.planner.functions.spec import (
     UNKNOWN_FUNCTION,
     Argument,
     Category,

@@ -1,4 +1,4 @@
-"""How a SQL function is described: arguments, result type, where it may stand; the tables are elsewhere."""
+"""The record of a function of the dialect: arguments, result, where it may stand, what DuckDB computes for it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.common.errors import InvalidStatementError, Position
+from penstock.planner.plan import SqlExpr
+from penstock.planner.scalar_call import Call
 from penstock.sql.statements import Duration
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, DataType, Kind, Precision
 
 Category = Literal["scalar", "aggregate", "selection", "timeseries", "pseudo"]
 ResultRule = Callable[[Sequence[DataType]], DataType]
+ScalarBuilder = Callable[[Call], "str | SqlExpr"]
 
 WRONG_ARGUMENT_COUNT = 0x2801
 WRONG_ARGUMENT_TYPE = 0x2802
@@ -53,7 +56,9 @@ class FunctionSpec:
     """One function of the dialect.
 
     `in_stream`: a stream's query may call it; `only_force_window_close`: but only under that trigger.
-    `multi_row`: one call can give several rows. `summary` is one sentence for the function reference.
+    `multi_row`: one call can give several rows. `summary` is one sentence for the function reference, `example` what
+    stands behind SELECT in its example over the table of scripts/function_reference.py.
+    `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar.
     """
 
     name: str
@@ -64,6 +69,8 @@ class FunctionSpec:
     in_stream: bool = True
     only_force_window_close: bool = False
     multi_row: bool = False
+    example: str = ""
+    scalar: ScalarBuilder | None = None
 
     @property
     def minimum(self) -> int:

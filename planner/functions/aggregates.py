@@ -1,10 +1,10 @@
-"""The table of aggregate, selection and time-series functions and of pseudo columns; no computation."""
+"""The aggregate, selection and time-series functions and the pseudo columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.sql.functions_spec import (
+from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     NUMBERS,
     TEXTS,
