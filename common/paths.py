@@ -44,6 +44,8 @@ class DataPaths:
       vnode/<vgroup id>/store/          MANIFEST and parts/<table uid>/*.parquet
       spill/                            what DuckDB can't keep in memory; emptied when the engine starts
       scratch/                          copies under way; removed when the engine starts
+      scratch/whole/streams/<stream id>/  from a backup, before it takes its place; whole with its commit record
+      damaged/                          what was moved out of the way, below the path that it had
       streams/<stream id>/checkpoints/  commit records, one file per checkpoint
       streams/<stream id>/state/<task>/ LMDB of one task
     """
@@ -126,6 +128,15 @@ class DataPaths:
     @property
     def scratch(self) -> Path:
         return self.root / "scratch"
+
+    @property
+    def staged(self) -> DataPaths:
+        """Where streams from backups are put together, under the same names as below the root."""
+        return DataPaths(self.scratch / "whole")
+
+    @property
+    def aside(self) -> Path:
+        return self.root / "damaged"
 
     @property
     def streams(self) -> Path:

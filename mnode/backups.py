@@ -21,11 +21,13 @@ from pathlib import Path
 
 import google_crc32c
 
+from penstock.common.aside import set_aside
 from penstock.common.clock import Clock
 from penstock.common.connection import read_secret
 from penstock.common.errors import ConfigError, CorruptionError, PenstockError, StorageError
+from penstock.common.fs import Fs
 from penstock.common.logging import logger
-from penstock.common.paths import DataPaths
+from penstock.common.paths import DataPaths, numbered
 from penstock.common.private import make_private, open_private
 from penstock.common.sealed import seal, unseal
 from penstock.mnode.backup_store import BackupStore
@@ -152,6 +154,7 @@ class Backups:
         store: BackupStore | None,
         interval_s: float,
         paths: DataPaths,
+        fs: Fs,
         records: CommitRecords,
         clock: Clock,
         tell: Callable[[int, str], None],
@@ -166,6 +169,7 @@ class Backups:
         self._store = store
         self._interval_s = interval_s
         self._paths = paths
+        self._fs = fs
         self._records = records
         self._clock = clock
         self._tell = tell
@@ -179,7 +183,13 @@ class Backups:
         self._thread: threading.Thread | None = None
 
     def clean(self) -> None:
-        """Removes what a crash left of copies under way."""
+        """Removes what a crash left of copies under way; a restored stream that lacked only its place gets it."""
+        staged = CommitRecords(self._paths.staged, self._fs)
+        for stream_id in numbered(self._paths.staged.streams, 16):
+            is_whole = any(one.record is not None for one in staged.all(stream_id))
+            if is_whole and not self._paths.stream(stream_id).exists():
+                _log.warning("stream %x, which was set aside, gets the state that was taken from its backup", stream_id)
+                self._put_in_place(stream_id)
         shutil.rmtree(self._paths.scratch, ignore_errors=True)
 
     def watch(self) -> None:
@@ -236,14 +246,13 @@ class Backups:
     def restore(self, stream_id: int, vgroup_ids: Sequence[int]) -> bool:
         """Puts the newest whole copy over these vnodes in the place of a stream's state; returns whether there was one.
 
-        No task of the stream may run.
+        No task of the stream may run. What was there is set aside.
         """
         if self._store is None:
             return False
         try:
             for checkpoint_id in self._copies(self._store, stream_id):
                 if self._restore(self._store, stream_id, checkpoint_id, vgroup_ids):
-                    self._tell(stream_id, f"its state is taken from the backup of checkpoint {checkpoint_id}")
                     return True
         except Exception as error:  # noqa: BLE001  # libraries behind URLs raise what they like
             self._tell(stream_id, f"the backup cannot be read: {_text_of(error)}")
@@ -358,34 +367,55 @@ class Backups:
         if _MANIFEST not in store.names(name):
             _log.info("backup %s is not complete and is passed over", name)
             return False
-        make_private(self._paths.scratch)
-        with tempfile.TemporaryDirectory(prefix="restore-", dir=self._paths.scratch) as temporary:
-            try:
-                manifest = self._manifest(store, stream_id, checkpoint_id)
-                if not manifest.record.is_over(vgroup_ids):
-                    self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is from before vgroups were split "
-                                          "and is passed over")
-                    return False
-                size, free = sum(file.size for file in manifest.files), shutil.disk_usage(temporary).free
-                if size > free:
-                    raise StorageError(f"backup {name} has {size} bytes, of which {free} fit here", hint="make room")
-                for file in manifest.files:
-                    local = Path(temporary) / file.task / "data.mdb"
-                    make_private(local.parent)
-                    if not _fetch(store, name, stream_id, manifest, file, local):
-                        raise CorruptionError(f"backup {name}: the state of {file.task} fails its checksum")
-            except (CorruptionError, FileNotFoundError) as error:
-                _log.warning("a backup is passed over: %s", error)
-                self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is damaged and passed over: {error}")
+        staged = self._paths.staged.stream(stream_id)
+        shutil.rmtree(staged, ignore_errors=True)
+        try:
+            manifest = self._manifest(store, stream_id, checkpoint_id)
+            if not manifest.record.is_over(vgroup_ids):
+                self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is from before vgroups were split "
+                                      "and is passed over")
                 return False
-            shutil.rmtree(self._paths.stream(stream_id), ignore_errors=True)
-            for file in manifest.files:
-                directory = self._paths.state(stream_id, file.task)
-                make_private(directory.parent)
-                (Path(temporary) / file.task).rename(directory)
+            self._stage(store, name, manifest)
+        except (CorruptionError, FileNotFoundError) as error:
+            shutil.rmtree(staged, ignore_errors=True)
+            _log.warning("a backup is passed over: %s", error)
+            self._tell(stream_id, f"the backup of checkpoint {checkpoint_id} is damaged and passed over: {error}")
+            return False
+        before = self._paths.stream(stream_id)
+        aside = set_aside(self._fs, self._paths, before) if before.exists() else None
+        self._put_in_place(stream_id)
         self._records.forget(stream_id)
-        self._records.write(manifest.record)
+        self._tell(stream_id, f"its state is taken from the backup of checkpoint {checkpoint_id}"
+                              + (f"; what was there is in {aside}" if aside else ""))
         return True
+
+    def _stage(self, store: BackupStore, name: str, manifest: _Manifest) -> None:
+        """Puts a stream together beside its place, durably; its commit record comes last and says that it is whole."""
+        staged, stream_id = self._paths.staged, manifest.record.stream_id
+        self._fs.make_dirs(staged.checkpoints(stream_id))
+        size, free = sum(file.size for file in manifest.files), shutil.disk_usage(staged.root).free
+        if size > free:
+            raise StorageError(f"backup {name} has {size} bytes, of which {free} fit here", hint="make room")
+        for file in manifest.files:
+            local = staged.state(stream_id, file.task) / "data.mdb"
+            self._fs.make_dirs(local.parent)
+            if not _fetch(store, name, stream_id, manifest, file, local):
+                raise CorruptionError(f"backup {name}: the state of {file.task} fails its checksum")
+            data = self._fs.open_append(local)
+            data.sync()
+            data.close()
+        made = [staged.checkpoints(stream_id), *(staged.state(stream_id, file.task) for file in manifest.files)]
+        for directory in {above for folder in made for above in (folder, *folder.parents)}:
+            if directory.is_relative_to(self._paths.root):
+                self._fs.fsync_dir(directory)
+        CommitRecords(staged, self._fs).write(manifest.record)
+
+    def _put_in_place(self, stream_id: int) -> None:
+        """Gives a stream that is put together, and has no folder, its place."""
+        self._fs.make_dirs(self._paths.streams)
+        self._fs.rename(self._paths.staged.stream(stream_id), self._paths.stream(stream_id))
+        self._fs.fsync_dir(self._paths.streams)
+        self._fs.fsync_dir(self._paths.staged.streams)
 
 
 def _shelf(stream_id: int, shelf: int) -> str:

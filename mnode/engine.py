@@ -269,7 +269,7 @@ class Engine:
         location = self.config.checkpoint_backup_dir
         self.backups = Backups(
             open_backup_store(location) if location else None, self.config.checkpoint_backup_interval, self.paths,
-            self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text),
+            self.fs, self.records, clock, lambda stream_id, text: self._streams.tell(stream_id, text),
             backup_key(self.config.checkpoint_backup_key, os.environ, _read_text))
         self._logs = Logs(storage, self.paths, self.fs)
         self._states = TaskStates(self.paths, self.fs, clock, self.config.state_map_size)

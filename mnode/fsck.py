@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from penstock.common.aside import set_aside
 from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, StorageError
 from penstock.common.fs import Fs
@@ -31,7 +32,6 @@ from penstock.vnode.views import moved_views, write_sql
 Advanced = Callable[[str, int], None]
 """Called with what is being read, and how many bytes of it were read since the last call."""
 
-_ASIDE = "damaged"
 _BEFORE = "nothing: the checkpoint before it is used, and what came since is computed again"
 
 
@@ -224,10 +224,11 @@ class Fsck:
     def _check_stream(self, stream: StreamRecord) -> None:
         """Reads commit records, and the state of every task as of each of them."""
         report = self._report
-        stored = CommitRecords(self._paths, self._fs).all(stream.id)
+        records = CommitRecords(self._paths, self._fs)
+        stored = records.all(stream.id)
         report.checkpoints += len(stored)
         damages = [
-            Damage("commit_record", self._paths.checkpoints(stream.id) / f"{one.checkpoint_id}.json", one.damage,
+            Damage("commit_record", records.path(stream.id, one.checkpoint_id), one.damage,
                    f"checkpoint {one.checkpoint_id} of stream {stream.name} doesn't count", _BEFORE,
                    stream_id=stream.id)
             for one in stored if one.record is None]
@@ -266,7 +267,7 @@ class Fsck:
 
     def _drop_checkpoints(self, stream: StreamRecord, ids: list[int], used: int) -> None:
         for checkpoint_id in ids:
-            path = self._paths.checkpoints(stream.id) / f"{checkpoint_id}.json"
+            path = CommitRecords(self._paths, self._fs).path(stream.id, checkpoint_id)
             aside = self._set_aside(path)
             self._report.repairs.append(Repair(
                 path, f"it was set aside as {aside}; stream {stream.name} goes on from checkpoint {used}, and computes "
@@ -275,13 +276,4 @@ class Fsck:
     # --- repair ------------------------------------------------------------------------------------------------
 
     def _set_aside(self, path: Path) -> Path:
-        """Moves a file or folder below `damaged/`, where nobody looks for it; returns where it is."""
-        target = self._paths.root / _ASIDE / path.relative_to(self._paths.root)
-        number = 1
-        while target.exists():
-            number += 1
-            target = target.with_name(f"{path.name}.{number}")
-        self._fs.make_dirs(target.parent)
-        self._fs.rename(path, target)
-        self._fs.fsync_dir(path.parent)
-        return target
+        return set_aside(self._fs, self._paths, path)

@@ -6,7 +6,9 @@ import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import astuple, dataclass
+from pathlib import Path
 
+from penstock.common.aside import set_aside
 from penstock.common.errors import CorruptionError, StateLayoutError, StorageError
 from penstock.common.fs import Fs
 from penstock.common.logging import logger
@@ -180,15 +182,18 @@ class CommitRecords:
         """
         with self._lock:
             known = self._load(record.stream_id)
-            directory = self._paths.checkpoints(record.stream_id)
-            self._fs.make_dirs(directory)
+            self._fs.make_dirs(self._paths.checkpoints(record.stream_id))
             try:
-                self._fs.write_atomic(directory / f"{record.checkpoint_id}{_SUFFIX}", record.encode())
+                self._fs.write_atomic(self.path(record.stream_id, record.checkpoint_id), record.encode())
             except StorageError:
                 self._take_back(record)
                 raise
             known[record.checkpoint_id] = StoredRecord(record.checkpoint_id, record)
             self._prune(record.stream_id, savepoints)
+
+    def path(self, stream_id: int, checkpoint_id: int) -> Path:
+        """Returns where a record is, or would be."""
+        return self._paths.checkpoints(stream_id) / f"{checkpoint_id}{_SUFFIX}"
 
     def prune(self, stream_id: int, savepoints: Collection[int]) -> None:
         """Removes the records that are too old and not of `savepoints`."""
@@ -245,6 +250,15 @@ class CommitRecords:
                     self._remove(stream_id, checkpoint_id)
             self._fs.fsync_dir(self._paths.checkpoints(stream_id))
 
+    def set_aside(self, stream_id: int, checkpoint_ids: Iterable[int]) -> list[Path]:
+        """Moves records out of the way, newest first as `remove` does; returns where they are. Raises StorageError."""
+        with self._lock:
+            known, moved = self._load(stream_id), []
+            for checkpoint_id in sorted(checkpoint_ids, reverse=True):
+                moved.append(set_aside(self._fs, self._paths, self.path(stream_id, checkpoint_id)))
+                known.pop(checkpoint_id)
+            return moved
+
     def forget(self, stream_id: int) -> None:
         """Drops what is known of a stream whose directory is being removed."""
         with self._lock:
@@ -256,7 +270,7 @@ class CommitRecords:
         """Removes a record whose write failed: it may be there all the same, if its directory couldn't be synced."""
         directory = self._paths.checkpoints(record.stream_id)
         try:
-            self._fs.remove(directory / f"{record.checkpoint_id}{_SUFFIX}")
+            self._fs.remove(self.path(record.stream_id, record.checkpoint_id))
             self._fs.fsync_dir(directory)
         except StorageError as error:
             # Whatever is there counts from now on, as it would after a restart.
@@ -273,7 +287,7 @@ class CommitRecords:
                 _log.warning("an old commit record stays: %s", error)
 
     def _remove(self, stream_id: int, checkpoint_id: int) -> None:
-        self._fs.remove(self._paths.checkpoints(stream_id) / f"{checkpoint_id}{_SUFFIX}")
+        self._fs.remove(self.path(stream_id, checkpoint_id))
         self._known[stream_id].pop(checkpoint_id)
 
     def _load(self, stream_id: int) -> dict[int, StoredRecord]:
@@ -292,7 +306,7 @@ class CommitRecords:
             return StoredRecord(checkpoint_id, None, str(error))
 
     def _read(self, stream_id: int, checkpoint_id: int) -> CommitRecord:
-        path = self._paths.checkpoints(stream_id) / f"{checkpoint_id}{_SUFFIX}"
+        path = self.path(stream_id, checkpoint_id)
         record = CommitRecord.decode(self._fs.read(path), str(path))
         if (record.stream_id, record.checkpoint_id) != (stream_id, checkpoint_id):
             raise CorruptionError(f"{path}: the record belongs to another checkpoint")

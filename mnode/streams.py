@@ -19,6 +19,7 @@ from penstock.common.config import Config
 from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
+    CorruptionError,
     InternalError,
     InUseError,
     InvalidStatementError,
@@ -661,7 +662,7 @@ class Streams:
             plan = self.plan_again(stream)
             self._note_plan(stream, plan)
             self._failed.pop(stream.id, None)
-            self._forget_misfits(stream, plan)
+            self._set_misfits_aside(stream, plan)
             self._check_layout(stream, plan)
             if stream.wanted != "stopped" and not self._config.disable_stream:
                 self._run(stream, plan)
@@ -672,13 +673,27 @@ class Streams:
             _log.exception("stream %s cannot be started", stream.name, extra=about(stream=stream.name))
             self._failed[stream.id] = (InternalError.of(error), self._clock.now_ms())
 
-    def _forget_misfits(self, stream: StreamRecord, plan: StreamPlan) -> None:
-        """Forgets checkpoints over other vnodes than there are: from before a split, or of one that failed."""
+    def _set_misfits_aside(self, stream: StreamRecord, plan: StreamPlan) -> None:
+        """Sets checkpoints over other vnodes than there are aside: from before a split, or of one that failed.
+
+        Raises CorruptionError if there are no others: then it isn't they that are wrong.
+        """
         vgroup_ids = self._source_vgroup_ids(plan)
-        misfits = [one.checkpoint_id for one in self._records.all(stream.id)
-                   if one.record is not None and not one.record.is_over(vgroup_ids)]
-        if misfits:
-            self._records.remove(stream.id, misfits)
+        records = [one.record for one in self._records.all(stream.id) if one.record is not None]
+        misfits = [record for record in records if not record.is_over(vgroup_ids)]
+        if not misfits:
+            return
+        ids = ", ".join(str(record.checkpoint_id) for record in misfits)
+        vnodes = ", ".join(map(str, vgroup_ids))
+        if misfits == records:
+            raise CorruptionError(
+                f"no checkpoint of stream {stream.name} is over the vnodes of its tables ({vnodes}); "
+                f"those that there are ({ids}) are kept as they are, and nothing is read",
+                hint="restore the folder catalog that belongs to them, or CREATE OR REPLACE STREAM computes it anew "
+                     "from history")
+        moved = self._records.set_aside(stream.id, [record.checkpoint_id for record in misfits])
+        self.tell(stream.id, f"checkpoints {ids} are over other vnodes than there are now ({vnodes}), and were "
+                             f"moved to {moved[0].parent}")
 
     def _check_layout(self, stream: StreamRecord, plan: StreamPlan) -> None:
         """Raises StateLayoutError if what the stream goes on from was saved by a plan with another layout."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import google_crc32c
 import pytest
+from faulty_fs import FaultyFs
 from sandboxes import T0, TestBed
 
 from penstock.common.errors import CheckpointDamagedError, ConfigError
@@ -235,6 +236,51 @@ def test_a_state_without_any_intact_checkpoint_is_taken_from_the_backup(tmp_path
     with open_bed(tmp_path / "data", backup) as bed:
         bed.run()
         assert is_right(bed)
+
+
+class Crash(BaseException):
+    """The engine's process ends here."""
+
+
+@pytest.mark.parametrize(("number", "after"), [(0, False), (0, True), (1, False), (1, True)])
+def test_a_restore_that_is_killed_loses_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, after: bool
+) -> None:
+    """Before and behind each rename: the old state is in its place or in damaged/, and the stream goes on.
+
+    Once the old state has left its place, it does so without the backup, too.
+    """
+    data, backup = tmp_path / "data", tmp_path / "backup"
+    with make(data, backup) as bed:
+        insert(bed, 1, 2)
+        bed.execute("CHECKPOINT STREAM s")
+        insert(bed, 3)
+    (record,) = data.glob("streams/*/checkpoints/*.json")
+    record.write_bytes(b"damaged")
+    stream = record.parent.parent
+    aside = data / "damaged" / stream.relative_to(data)
+    rename, renamed = FaultyFs.rename, []
+
+    def mortal(fs: FaultyFs, source: Path, target: Path) -> None:
+        dies = stream.name in source.parts and len(renamed) == number
+        if not dies or after:
+            rename(fs, source, target)
+        renamed.extend([source] if stream.name in source.parts else [])
+        if dies:
+            raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FaultyFs, "rename", mortal)
+        with pytest.raises(Crash):
+            open_bed(data, backup)
+    left = (number, after) != (0, False)
+    assert (aside if left else stream).joinpath("checkpoints", record.name).read_bytes() == b"damaged"
+    with open_bed(data, tmp_path / "nowhere" if left else backup) as bed:
+        bed.run()
+        assert is_right(bed)
+        assert sum(row[0] for row in bed.rows("SELECT rows_in FROM information_schema.ins_streams")) == 1
+    assert (aside / "checkpoints" / record.name).read_bytes() == b"damaged"
+    assert not list((data / "scratch").rglob("*.mdb"))
 
 
 def test_a_place_that_is_not_there_is_seen_and_in_nobodys_way(tmp_path: Path) -> None:

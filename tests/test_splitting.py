@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from penstock.common.errors import (
     UnavailableError,
 )
 from penstock.common.fs import OsFs
+from penstock.common.paths import DataPaths
 from penstock.mnode import catalog, records
 from penstock.mnode.fsck import Fsck
 from penstock.mnode.storage import Storage
@@ -362,6 +364,40 @@ def test_a_split_that_fails_leaves_everything_as_it_was(monkeypatch: pytest.Monk
         check(bed, "per_table", "per_site")
 
 
+def test_checkpoints_from_before_a_split_are_set_aside(tmp_path: Path) -> None:
+    """They are of other vnodes, so nobody may go on from them; an event says where they are."""
+    with make(1, "per_table", directory=tmp_path) as bed:
+        insert(bed, ROWS[:30])
+        bed.execute("CHECKPOINT STREAM per_table")
+        (checkpoints,) = tmp_path.glob("streams/*/checkpoints")
+        before = {path.name: path.read_bytes() for path in checkpoints.iterdir()}
+        bed.execute("SPLIT VGROUP 2")
+        moved = tmp_path / "damaged" / checkpoints.relative_to(tmp_path)
+        kept = {path.name: path.read_bytes() for path in moved.iterdir()}
+        assert before.items() <= kept.items()
+        assert not kept.keys() & {path.name for path in checkpoints.iterdir()}
+        told = [row[2] for row in bed.rows("SELECT * FROM information_schema.ins_stream_events")]
+        assert any("over other vnodes than there are now (2, 3)" in text and str(moved) in text for text in told)
+
+
+def test_checkpoints_are_left_alone_where_none_is_over_the_vnodes(tmp_path: Path) -> None:
+    """If all are of other vnodes, it isn't they that are wrong: the stream says so, and nothing is moved."""
+    with make(1, "per_table", directory=tmp_path) as bed:
+        insert(bed, ROWS[:30])
+        bed.execute("CHECKPOINT STREAM per_table")
+    (stream,) = (tmp_path / "streams").iterdir()
+    known = records.CommitRecords(DataPaths(tmp_path), OsFs())
+    for one in known.all(int(stream.name, 16)):
+        assert one.record is not None
+        known.write(replace(one.record, versions=((9, 1),)))
+    before = {path: path.read_bytes() for path in stream.rglob("*.json")}
+    with TestBed(directory=tmp_path) as bed:
+        ((state, reason),) = bed.rows("SELECT state, reason FROM information_schema.ins_streams")
+        assert state == "FAILED"
+        assert "over the vnodes of its tables (2)" in reason
+    assert {path: path.read_bytes() for path in stream.rglob("*.json")} == before != {}
+
+
 # --- refusals -----------------------------------------------------------------------------------------------------
 
 
@@ -411,7 +447,7 @@ class Mortal:
         for owner, name in ((catalog._Write, "commit"), (manifest, "save"), (records.CommitRecords, "write"),
                             (WalWriter, "begin")):
             patch.setattr(owner, name, self._watched(getattr(owner, name)))
-        for owner, name in ((Dnode, "drop_vnode"), (records.CommitRecords, "remove")):
+        for owner, name in ((Dnode, "drop_vnode"), (records.CommitRecords, "set_aside")):
             patch.setattr(owner, name, self._dead(getattr(owner, name)))
 
     def _watched(self, what: Callable[..., Any]) -> Callable[..., Any]:
