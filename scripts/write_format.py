@@ -1,6 +1,8 @@
-"""Writes tests/golden/formats/<version>.tar.xz: a small data directory in the present format, for later versions.
+"""Writes small data directories of the present version, for tests that later ones open them and go on.
 
-Run it when a format version is raised, and keep the archives of the versions before.
+tests/golden/formats/<version>.tar.xz has everything that a format covers: write it when a format version is raised.
+tests/golden/running_streams/<name>.tar.xz, with the name as argument, has streams of every kind: write it before what
+they keep is changed. Archives of the versions before stay.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
+import running_streams  # noqa: E402
 from data_directories import make_directory  # noqa: E402
 
 from penstock.mnode.formats import FORMAT_VERSION  # noqa: E402
@@ -22,16 +25,24 @@ _LEFT_OUT = {"LOCK", "OWNER", "lock.mdb", "views.duckdb", "log"}
 
 
 def main() -> None:
-    """Writes the archive and, beside it, the answers that its queries must give."""
-    folder = ROOT / "tests" / "golden" / "formats"
-    folder.mkdir(parents=True, exist_ok=True)
+    """Writes an archive and, beside one of a format, the answers that its queries must give."""
+    golden = ROOT / "tests" / "golden"
     with tempfile.TemporaryDirectory() as name:
         data = Path(name) / "data"
-        answers = make_directory(data)
-        with tarfile.open(folder / f"{FORMAT_VERSION}.tar.xz", "w:xz") as archive:
-            archive.add(data, "data", filter=lambda info: None if Path(info.name).name in _LEFT_OUT else _plain(info))
-    text = json.dumps(answers, indent=1, default=str)
-    (folder / f"{FORMAT_VERSION}.json").write_text(text + "\n", "utf-8")
+        data.mkdir()
+        if len(sys.argv) > 1:
+            running_streams.write(data)
+            _pack(data, golden / "running_streams" / f"{sys.argv[1]}.tar.xz")
+            return
+        text = json.dumps(make_directory(data), indent=1, default=str)
+        _pack(data, golden / "formats" / f"{FORMAT_VERSION}.tar.xz")
+        (golden / "formats" / f"{FORMAT_VERSION}.json").write_text(text + "\n", "utf-8")
+
+
+def _pack(data: Path, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w:xz") as archive:
+        archive.add(data, "data", filter=lambda info: None if Path(info.name).name in _LEFT_OUT else _plain(info))
 
 
 def _plain(info: tarfile.TarInfo) -> tarfile.TarInfo:
