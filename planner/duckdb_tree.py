@@ -6,7 +6,8 @@ what DuckDB is given is what was written here, and whoever reads a tree looks fo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any, TypeAlias
 
@@ -47,8 +48,23 @@ class PlainDuckDB(DuckDB):  # type: ignore[misc]
         def is_sql(self, expression: exp.Is) -> str:
             return str(self.binary(expression, "IS"))
 
+        def datatype_sql(self, expression: exp.DataType) -> str:
+            name = str(super().datatype_sql(expression))
+            return _TYPE_NAMES.get(name, name)
+
+        def sql(self, expression: Any, key: str | None = None, comment: bool = True) -> str:
+            if key is None and type(expression) in _PARTS:
+                return _printed(expression, self)
+            return self.own_sql(expression, key)
+
+        def own_sql(self, expression: Any, key: str | None = None) -> str:
+            """What sqlglot prints."""
+            return str(super().sql(expression, key))
+
 
 _PRINTING: dict[str, Any] = {"normalize_functions": False, "comments": False, "unsupported_level": None}
+_TYPE_NAMES = {"TEXT": "VARCHAR", "INT128": "HUGEINT", "UINT128": "UHUGEINT", "REAL": "FLOAT", "INT": "INTEGER"}
+"""sqlglot's names of types that DuckDB calls otherwise."""
 
 
 def fragment(template: str, **holes: Tree | int | str) -> Tree:
@@ -69,7 +85,103 @@ def parse_tree(sql: str) -> Tree:
 
 def render(tree: Tree) -> str:
     """Returns the DuckDB SQL of a tree."""
-    return str(PlainDuckDB.Generator(dialect=PlainDuckDB(), **_PRINTING).generate(tree, copy=False))
+    return _printed(tree, None)
+
+
+def let(value: Tree, body: Callable[[Tree], Tree]) -> Tree:
+    """Returns `body` of a value, which is written and computed once, however often `body` uses what it is given.
+
+    Without it, nesting functions whose SQL needs their argument twice would double the SQL at every level.
+    """
+    if _is_simple(value):
+        return body(value)
+    variable = exp.Identifier(this=f"v{zlib.crc32(render(value).encode()):08x}", quoted=False)
+    return _let(value, variable, body(variable))
+
+
+def let_all(values: Sequence[Tree], body: Callable[..., Tree]) -> Tree:
+    """Like `let`, for several values: `body` gets one tree per value."""
+    if all(map(_is_simple, values)):
+        return body(*values)
+    fields = [exp.Identifier(this=f"f{number}", quoted=False) for number in range(len(values))]
+    struct = exp.Struct(expressions=[exp.PropertyEQ(this=name.copy(), expression=_owned(value))
+                                     for name, value in zip(fields, values, strict=True)])
+    variable = exp.Identifier(this=f"v{zlib.crc32(render(struct).encode()):08x}", quoted=False)
+    return _let(struct, variable, body(*(exp.Dot(this=variable.copy(), expression=name) for name in fields)))
+
+
+def _let(value: Tree, variable: exp.Identifier, body: Tree) -> Tree:
+    function = exp.Lambda(this=_owned(body), expressions=[variable.copy()], colon=True)
+    mapped = call("list_transform", exp.Array(expressions=[_owned(value)]), function)
+    return exp.Bracket(this=mapped, expressions=[exp.Literal.number(0)])
+
+
+def _is_simple(value: Tree) -> bool:
+    if isinstance(value, exp.Cast) and not isinstance(value, exp.TryCast):
+        value = value.this
+    while isinstance(value, exp.Neg | exp.Paren | exp.Dot):
+        value = value.this
+    return isinstance(value, exp.Column | exp.Literal | exp.Identifier | exp.Null | exp.Boolean)
+
+
+def cast(tree: Tree, type_name: str) -> exp.Cast:
+    """Returns `CAST(tree AS type_name)`."""
+    return exp.Cast(this=_owned(tree), to=_type(type_name))
+
+
+def try_cast(tree: Tree, type_name: str) -> exp.TryCast:
+    """Returns `TRY_CAST(tree AS type_name)`."""
+    return exp.TryCast(this=_owned(tree), to=_type(type_name))
+
+
+def integer(value: int, type_name: str = "BIGINT") -> exp.Cast:
+    """Returns an integer of a SQL type."""
+    literal = exp.Literal.number(abs(value))
+    return exp.Cast(this=exp.Neg(this=literal) if value < 0 else literal, to=_type(type_name))
+
+
+def null(type_name: str) -> exp.Cast:
+    """Returns NULL of a SQL type."""
+    return exp.Cast(this=exp.Null(), to=_type(type_name))
+
+
+def any_of(conditions: Sequence[Tree]) -> Tree:
+    """Returns the conditions joined by OR, of which there may be very many; at least one."""
+    return _joined(exp.Or, conditions)
+
+
+def all_of(conditions: Sequence[Tree]) -> Tree:
+    """Returns the conditions joined by AND, of which there may be very many; at least one."""
+    return _joined(exp.And, conditions)
+
+
+def _joined(connector: type[exp.Connector], conditions: Sequence[Tree]) -> Tree:
+    # In halves: what calls itself over the tree goes down some levels only.
+    if len(conditions) == 1:
+        return conditions[0]
+    trees = [_condition(condition) for condition in conditions]
+    while len(trees) > 1:
+        odd = trees[len(trees) // 2 * 2:]
+        pairs = zip(trees[::2], trees[1::2], strict=False)
+        trees = [connector(this=left, expression=right) for left, right in pairs] + odd
+    return trees[0]
+
+
+def _condition(tree: Tree) -> Tree:
+    tree = _owned(tree)
+    return exp.Paren(this=tree) if isinstance(tree, exp.Connector | exp.Not | exp.Between | exp.Lambda) else tree
+
+
+@cache
+def _known_type(type_name: str) -> exp.DataType:
+    return parse_tree(f"CAST(NULL AS {type_name})").args["to"]
+
+
+def _type(type_name: str) -> exp.DataType:
+    known = _known_type(type_name)
+    if known.expressions:
+        return known.copy()
+    return exp.DataType(this=known.this, nested=False)
 
 
 def call(name: str, *arguments: Tree) -> exp.Anonymous:
@@ -145,7 +257,12 @@ def replaced_columns(tree: Tree, values: Mapping[str, Tree]) -> Tree:
 
 def closed(tree: Tree) -> Tree:
     """Returns the tree for use next to an operator: in parentheses where it needs some."""
-    return exp.Paren(this=tree) if isinstance(tree, _LOOSE) and not isinstance(tree, _CLOSED) else tree
+    return exp.Paren(this=tree) if is_loose(tree) else tree
+
+
+def is_loose(tree: Tree) -> bool:
+    """Whether the tree needs parentheses next to an operator."""
+    return isinstance(tree, _LOOSE) and not isinstance(tree, _CLOSED)
 
 
 @cache
@@ -160,7 +277,164 @@ def _value(value: Tree | int | str) -> Tree:
 
 
 def _owned(tree: Tree) -> Tree:
-    return tree if tree.parent is None else tree.copy()
+    return tree if tree.parent is None else _copied(tree)
+
+
+def _copied(tree: Tree) -> Tree:
+    kind = type(tree)
+    if kind is exp.Identifier:
+        return exp.Identifier(this=tree.this, quoted=tree.args.get("quoted"))
+    if kind is exp.Column and not tree.args.get("db"):
+        table = tree.args.get("table")
+        return exp.Column(this=_copied(tree.this), table=table and _copied(table))
+    return tree.copy()
+
+
+# --- printing ---------------------------------------------------------------------------------------------------
+# sqlglot's generator calls itself half a dozen times per level, so that fifty nested calls would exhaust the stack. The
+# classes that expressions are made of are printed here in one loop, all others by the generator.
+
+Parts: TypeAlias = "list[str | Tree]"
+
+
+def _printed(tree: Tree, generator: Any) -> str:
+    texts: list[str] = []
+    stack: Parts = [tree]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, str):
+            texts.append(part)
+            continue
+        parts_of = _PARTS.get(type(part))
+        parts = None if parts_of is None else parts_of(part)
+        if parts is None:
+            generator = generator or PlainDuckDB.Generator(dialect=PlainDuckDB(), **_PRINTING)
+            texts.append(generator.own_sql(part))
+        else:
+            stack += parts[::-1]
+    return "".join(texts)
+
+
+def _listed(begin: str, trees: Sequence[Tree], end: str) -> Parts:
+    parts: Parts = [begin]
+    for tree in trees:
+        parts += (tree, ", ")
+    if trees:
+        parts.pop()
+    parts.append(end)
+    return parts
+
+
+def _quoted(name: str, mark: str) -> str:
+    return mark + name.replace(mark, mark + mark) + mark
+
+
+def _identifier(node: Tree) -> Parts:
+    return [_quoted(node.this, '"') if node.args.get("quoted") else node.this]
+
+
+def _column(node: Tree) -> Parts | None:
+    if node.args.get("db") or node.args.get("catalog"):
+        return None
+    table = node.args.get("table")
+    return [node.this] if table is None else [table, ".", node.this]
+
+
+def _literal(node: Tree) -> Parts:
+    return [_quoted(node.this, "'") if node.is_string else node.this]
+
+
+def _call(node: Tree) -> Parts:
+    return [node.this, *_listed("(", node.expressions, ")")]
+
+
+def _cast(word: str) -> Callable[[Tree], Parts | None]:
+    def parts(node: Tree) -> Parts | None:
+        args = node.args
+        return None if args.get("format") or args.get("action") else [word, node.this, " AS ", args["to"], ")"]
+    return parts
+
+
+def _data_type(node: Tree) -> Parts | None:
+    return None if node.expressions or node.args.get("nested") else [_type_name(node.this)]
+
+
+@cache
+def _type_name(kind: Any) -> str:
+    return str(PlainDuckDB.Generator(dialect=PlainDuckDB(), **_PRINTING).own_sql(exp.DataType(this=kind, nested=False)))
+
+
+def _case(node: Tree) -> Parts:
+    parts: Parts = ["CASE"] if node.this is None else ["CASE ", node.this]
+    for branch in node.args["ifs"]:
+        parts += (" WHEN ", branch.this, " THEN ", branch.args["true"])
+    default = node.args.get("default")
+    return [*parts, " END"] if default is None else [*parts, " ELSE ", default, " END"]
+
+
+def _operator(word: str) -> Callable[[Tree], Parts]:
+    return lambda node: [node.this, word, node.expression]
+
+
+def _neg(node: Tree) -> Parts | None:
+    return None if isinstance(node.this, exp.Neg) or str(node.this.this).startswith("-") else ["-", node.this]
+
+
+def _in(node: Tree) -> Parts | None:
+    return [node.this, *_listed(" IN (", node.expressions, ")")] if node.args.get("expressions") else None
+
+
+def _between(node: Tree) -> Parts | None:
+    args = node.args
+    return None if args.get("symmetric") else [node.this, " BETWEEN ", args["low"], " AND ", args["high"]]
+
+
+def _bracket(node: Tree) -> Parts | None:
+    indexes = node.expressions
+    if len(indexes) != 1 or not isinstance(indexes[0], exp.Literal) or indexes[0].is_string or node.args.get("offset"):
+        return None
+    return [node.this, f"[{int(indexes[0].this) + 1}]"]
+
+
+def _struct(node: Tree) -> Parts | None:
+    parts: Parts = []
+    for field in node.expressions:
+        if not isinstance(field, exp.PropertyEQ) or not isinstance(field.this, exp.Identifier):
+            return None
+        parts += (", " if parts else "{", _quoted(field.this.this, "'"), ": ", field.expression)
+    return [*parts, "}"] if parts else None
+
+
+def _lambda(node: Tree) -> Parts | None:
+    return [*_listed("LAMBDA ", node.expressions, ": "), node.this] if node.args.get("colon") else None
+
+
+_PARTS: dict[type[Tree], Callable[[Any], Parts | None]] = {
+    exp.Identifier: _identifier,
+    exp.Column: _column,
+    exp.Literal: _literal,
+    exp.Boolean: lambda node: ["TRUE" if node.this else "FALSE"],
+    exp.Null: lambda _node: ["NULL"],
+    exp.Anonymous: _call,
+    exp.Cast: _cast("CAST("),
+    exp.TryCast: _cast("TRY_CAST("),
+    exp.DataType: _data_type,
+    exp.Paren: lambda node: ["(", node.this, ")"],
+    exp.Case: _case,
+    exp.Not: lambda node: ["NOT ", node.this],
+    exp.Neg: _neg,
+    exp.In: _in,
+    exp.Between: _between,
+    exp.Bracket: _bracket,
+    exp.Dot: _operator("."),
+    exp.Array: lambda node: _listed("[", node.expressions, "]"),
+    exp.Struct: _struct,
+    exp.Lambda: _lambda,
+    **{kind: _operator(f" {word} ") for kind, word in {
+        exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.IntDiv: "//", exp.Mod: "%", exp.DPipe: "||",
+        exp.BitwiseAnd: "&", exp.BitwiseOr: "|", exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">",
+        exp.GTE: ">=", exp.Is: "IS", exp.Like: "LIKE", exp.Escape: "ESCAPE", exp.And: "AND", exp.Or: "OR"}.items()},
+}
 
 
 def _filled(node: Tree, holes: dict[str, Tree], used: set[str]) -> Tree:
@@ -210,6 +484,6 @@ def _hole(child: Tree, parent: Tree, holes: dict[str, Tree], used: set[str]) -> 
 def _taken(name: str, holes: dict[str, Tree], used: set[str]) -> Tree:
     value = holes[name]
     if name in used or value.parent is not None:
-        return value.copy()
+        return _copied(value)
     used.add(name)
     return value

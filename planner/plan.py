@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_tree import closed, parse_tree, render
+from penstock.planner.duckdb_tree import is_loose, parse_tree, render
 from penstock.sql.types import DataType
 
 
@@ -17,12 +18,14 @@ class SqlExpr:
     `constant` is set if the value is known when planning; it isn't compared.
     """
 
-    __slots__ = ("_node", "_sql", "constant", "type")
+    __slots__ = ("_made_from", "_node", "_sql", "constant", "type")
 
-    def __init__(self, sql: str | exp.Expression, type: DataType, constant: object = None) -> None:
-        """`sql`: the tree, which belongs to this from now on; or text, which is read as one when that is asked for."""
+    def __init__(self, sql: str | exp.Expression | Callable[[], exp.Expression], type: DataType,
+                 constant: object = None) -> None:
+        """`sql`: the tree, which belongs to this from now on; or what makes it, once it is asked for; or text of it."""
         self._sql: str | None = sql if isinstance(sql, str) else None
-        self._node: exp.Expression | None = None if isinstance(sql, str) else sql
+        self._node: exp.Expression | None = sql if isinstance(sql, exp.Expression) else None
+        self._made_from = sql
         self.type = type
         self.constant = constant
 
@@ -30,16 +33,17 @@ class SqlExpr:
     def node(self) -> exp.Expression:
         """The tree. Who puts it into another one copies it if it is in one already, as `duckdb_tree.fragment` does."""
         if self._node is None:
-            assert self._sql is not None
-            self._node = parse_tree(self._sql)
+            made_from = self._made_from
+            assert not isinstance(made_from, exp.Expression)
+            self._node = parse_tree(made_from) if isinstance(made_from, str) else made_from()
         return self._node
 
     @property
     def sql(self) -> str:
         """The expression as text, in parentheses where another operator could tear it apart."""
         if self._sql is None:
-            assert self._node is not None
-            self._sql = render(closed(self._node))
+            text = render(self.node)
+            self._sql = f"({text})" if is_loose(self.node) else text
         return self._sql
 
     def __eq__(self, other: object) -> bool:
