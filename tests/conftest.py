@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,6 +66,14 @@ def con(data_dir: Path) -> Iterator[Any]:
         yield connection
     finally:
         connection.close()
+
+
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """Ctrl+C interrupts, also where the tests were started in the background and inherited that it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture

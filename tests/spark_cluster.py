@@ -12,7 +12,7 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -28,9 +28,10 @@ PATIENCE_S = 120.0
 JAVA_IN_A_HURRY = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 SECRET = "secret of the tests' clusters"
 #: What docs/cluster.md says that master and workers need.
-_SETTINGS = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET, "spark.network.crypto.enabled": "true",
-             "spark.network.crypto.authEngineVersion": "2"}
+SETTINGS = {"spark.authenticate": "true", "spark.authenticate.secret": SECRET, "spark.network.crypto.enabled": "true",
+            "spark.network.crypto.authEngineVersion": "2", "spark.master.rest.enabled": "false"}
 _SPARK = Path(pyspark.__file__).parent
+_SPARK_CLASS = str(_SPARK / "bin" / "spark-class")
 _DEPLOY = "org.apache.spark.deploy"
 
 
@@ -129,30 +130,56 @@ class Node:
         self.process.wait()
 
 
-class SparkCluster:
+class SparkMaster:
+    """A master, to which nobody comes without the secret."""
+
+    def __init__(self, root: Path, machine: Machine) -> None:
+        self._root = root
+        self._nodes: list[Node] = []
+        self.host = machine.host
+        self.secret_file = root / "secret"
+        self.secret_file.write_text(SECRET)
+        settings = root / "cluster.conf"
+        settings.write_text("".join(f"{name} {value}\n" for name, value in SETTINGS.items()))
+        self._ports = ["--port", "0", "--webui-port", "0", "--properties-file", str(settings)]
+        try:
+            self.master = self._start("master", machine, [
+                _SPARK_CLASS, f"{_DEPLOY}.master.Master", "--host", self.host, *self._ports])
+            self.url = self.master.said(r"Starting Spark master at (spark://\S+)")
+        except BaseException:
+            self.close()
+            raise
+
+    def client(self, name: str, settings: Mapping[str, str]) -> Node:
+        """Starts a program on the first machine that asks the master for executors, with these settings alone."""
+        settings = {"spark.master": self.url, "spark.app.name": name, "spark.driver.host": self.host,
+                    "spark.ui.enabled": "false", "spark.log.level": "INFO"} | settings
+        program = ("from pyspark import SparkConf, SparkContext\n"
+                   f"SparkContext(conf=SparkConf().setAll({list(settings.items())!r}))")
+        return self._start(name, Machine(self.host), [sys.executable, "-c", program])
+
+    def _start(self, name: str, machine: Machine, command: Sequence[str]) -> Node:
+        environment = bare_environment() | {"SPARK_LOCAL_IP": machine.host}
+        self._nodes.append(Node(self._root / name, [*machine.inside, *command], environment))
+        return self._nodes[-1]
+
+    def close(self) -> None:
+        for node in reversed(self._nodes):
+            node.kill()
+
+
+class SparkCluster(SparkMaster):
     """A master on the first machine, and a worker of `cores` slots on each."""
 
     def __init__(self, root: Path, machines: Sequence[Machine], cores: int, hidden: Sequence[Path]) -> None:
         """`hidden`: folders that are empty for the workers."""
-        self._root = root
-        self._nodes: list[Node] = []
+        super().__init__(root, machines[0])
         self.workers: list[Node] = []
-        spark = str(_SPARK / "bin" / "spark-class")
-        ports = ["--port", "0", "--webui-port", "0"]
-        self.host = machines[0].host
         try:
-            self.secret_file = root / "secret"
-            self.secret_file.write_text(SECRET)
-            settings = root / "cluster.conf"
-            settings.write_text("".join(f"{name} {value}\n" for name, value in _SETTINGS.items()))
-            ports += ["--properties-file", str(settings)]
-            master = self._start("master", machines[0], [
-                spark, f"{_DEPLOY}.master.Master", "--host", self.host, *ports])
-            self.url = master.said(r"Starting Spark master at (spark://\S+)")
             for number, machine in enumerate(machines):
                 folder = root / f"worker{number}"
-                start = [spark, f"{_DEPLOY}.worker.Worker", "--host", machine.host, *ports, "--cores", str(cores),
-                         "--memory", "1g", "--work-dir", str(folder / "work"), self.url]
+                start = [_SPARK_CLASS, f"{_DEPLOY}.worker.Worker", "--host", machine.host, *self._ports,
+                         "--cores", str(cores), "--memory", "1g", "--work-dir", str(folder / "work"), self.url]
                 self.workers.append(self._start(
                     folder.name, machine, [*unshare(), "sh", "-c", _covering(hidden, start)]))
             for worker in self.workers:
@@ -161,18 +188,9 @@ class SparkCluster:
             self.close()
             raise
 
-    def _start(self, name: str, machine: Machine, command: Sequence[str]) -> Node:
-        environment = bare_environment() | {"SPARK_LOCAL_IP": machine.host}
-        self._nodes.append(Node(self._root / name, [*machine.inside, *command], environment))
-        return self._nodes[-1]
-
     def worker_of(self, pid: int) -> int | None:
         """Returns the number of the worker that a process belongs to."""
         return next((number for number, node in enumerate(self.workers) if pid in node.pids()), None)
-
-    def close(self) -> None:
-        for node in reversed(self._nodes):
-            node.kill()
 
 
 def _covering(hidden: Sequence[Path], command: Sequence[str]) -> str:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 
+import psutil
 import pytest
 from conftest import TEST_CONFIG
 from spark_cluster import (
     JAVA_IN_A_HURRY,
     LOOPBACK,
+    SETTINGS,
     SparkCluster,
+    SparkMaster,
     bare_environment,
     installed_package,
     two_networks,
@@ -41,6 +45,22 @@ def test_shipped_code_is_all_that_a_worker_needs(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path, check=True,
                           env=bare_environment() | {"PYTHONPATH": archive.name})
     assert done.stdout.strip() == str(tmp_path / archive.name / "penstock" / "tasks" / "daemon.py")
+
+
+@pytest.mark.slow
+def test_a_master_refuses_who_does_not_know_the_secret(tmp_path: Path) -> None:
+    """Set up as docs/cluster.md says, it registers who knows the secret, and listens to nobody else."""
+    with closing(SparkMaster(tmp_path, LOOPBACK)) as master:
+        wrong = master.client("wrong", SETTINGS | {"spark.authenticate.secret": "another secret"})
+        without = master.client("without", {})
+        master.client("right", SETTINGS)
+        assert master.master.said("Registered app (right)") == "right"
+        for refused in (wrong, without):
+            assert refused.said("(Failed to connect to master)")
+        assert set(re.findall(r"Registered app (\w+)", master.master.log.read_text())) == {"right"}
+        listening = [each for pid in master.master.pids() for each in psutil.Process(pid).net_connections("tcp")
+                     if each.status == psutil.CONN_LISTEN]
+        assert len(listening) == 2  # Spark's own protocol, and the page; its REST server would take programs from all
 
 
 @pytest.fixture(params=["loopback", "two networks"])

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
+import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from served_here import ServedHere
 from waiting import wait_until
 
 from penstock.common.config import load_config
@@ -24,6 +28,9 @@ from penstock.common.errors import (
 from penstock.mnode.engine import Engine
 from penstock.mnode.roles import Identity
 from penstock.mnode.session import SessionState
+from penstock.shell.dbapi import Connection, OperationalError
+from penstock.shell.screen import Screen
+from penstock.shell.session import ShellOptions, ShellSession
 from penstock.sql.parser import parse_one
 
 #: 25 million pairs of rows, each with a text that takes a while.
@@ -39,12 +46,16 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Engine]]:
         def opened(**settings: Any) -> Engine:
             engine = Engine(tmp_path / "data", load_config(settings, environment={}))
             stack.callback(engine.close)
-            run(engine, "CREATE DATABASE d VGROUPS 1 KEEP 36500d")
-            run(engine, "CREATE TABLE d.m (ts TIMESTAMP, v INT)")
-            values = " ".join(f"({1_700_000_000_000 + n}, {n})" for n in range(5000))
-            run(engine, f"INSERT INTO d.m VALUES {values}")
+            fill(engine)
             return engine
         yield opened
+
+
+def fill(engine: Engine) -> None:
+    run(engine, "CREATE DATABASE d VGROUPS 1 KEEP 36500d")
+    run(engine, "CREATE TABLE d.m (ts TIMESTAMP, v INT)")
+    values = " ".join(f"({1_700_000_000_000 + n}, {n})" for n in range(5000))
+    run(engine, f"INSERT INTO d.m VALUES {values}")
 
 
 def run(engine: Engine, text: str, identity: Identity | None = None) -> Any:
@@ -198,6 +209,52 @@ def test_a_closed_connection_ends_its_statements(start: Callable[..., Engine]) -
     assert [type(error) for error in errors] == [CancelledError]
     run(engine, f"KILL QUERY '{kept}'")
     other.ended()
+
+
+@pytest.fixture(params=["own", "remote"])
+def connected(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Engine, Connection]]:
+    """An engine over a table that `ENDLESS` can be asked of; a connection to it in this process, or to its server."""
+    with ServedHere(tmp_path / "data") as here, here.own() as own:
+        engine = here.lease.engine
+        fill(engine)
+        with here.connect() if request.param == "remote" else nullcontext(own) as connection:
+            yield engine, connection
+
+
+def test_cancel_ends_what_runs(connected: tuple[Engine, Connection]) -> None:
+    """Also at a server; the connection can be used on."""
+    engine, connection = connected
+    with ThreadPoolExecutor() as pool:
+        asked = pool.submit(connection.execute, ENDLESS)
+        kill_id(engine, ENDLESS)
+        connection.cancel()
+        with pytest.raises(OperationalError) as caught:
+            asked.result(60.0)
+    assert isinstance(caught.value, CancelledError)
+    wait_until(lambda: nothing_is_left(engine), 10.0)
+    assert connection.execute("SELECT count(*) FROM d.m").fetchall() == [(5000,)]
+
+
+@pytest.mark.usefixtures("interrupts")
+def test_ctrl_c_in_the_shell_ends_the_query(connected: tuple[Engine, Connection]) -> None:
+    """Nothing goes on behind the prompt, here or at the server, and the next statement is answered."""
+    engine, connection = connected
+    output, errors = io.StringIO(), io.StringIO()
+    shell = ShellSession(connection, engine.config, Screen(output, errors, environment={}), ShellOptions(timer=False),
+                         interactive=True)
+
+    def press_ctrl_c() -> None:
+        kill_id(engine, ENDLESS)
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    with ThreadPoolExecutor() as pool:
+        pressed = pool.submit(press_ctrl_c)
+        assert not shell.run_text(f"{ENDLESS};")
+        pressed.result()
+    assert "the query was ended" in errors.getvalue()
+    wait_until(lambda: nothing_is_left(engine), 10.0)
+    assert shell.run_text("SELECT count(*) FROM d.m;")
+    assert "5000" in output.getvalue()
 
 
 def test_fill_is_bounded_over_all_groups(start: Callable[..., Engine]) -> None:

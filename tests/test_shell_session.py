@@ -78,14 +78,6 @@ def test_defects_show_no_traceback_unless_asked() -> None:
     assert "Traceback" in debugging.errors.getvalue()
 
 
-@pytest.fixture
-def interrupts() -> Iterator[None]:
-    """Ctrl+C interrupts, also where the tests were started in the background and inherited that it is ignored."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("interrupts")
 def test_interrupt_ends_the_wait_not_the_shell() -> None:
     """Ctrl+C during a statement gives the prompt back; the statement itself isn't torn apart."""
