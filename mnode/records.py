@@ -18,9 +18,9 @@ from penstock.tasks.messages import TaskCheckpoint
 
 _log = logger(__name__)
 
-FORMAT_VERSION = 4
-"""2 added what is behind `TaskRecord.bytes_written`, 3 `TaskRecord.unwritten`, 4 `CommitRecord.layout`; records of
-older formats are read."""
+FORMAT_VERSION = 5
+"""2 added what is behind `TaskRecord.bytes_written`, 3 `TaskRecord.unwritten`, 4 `CommitRecord.layout`; 5 makes that of
+what the statement says, no longer of the planner's own SQL, which can't be compared. Older formats are read."""
 _SUFFIX = ".json"
 
 
@@ -51,8 +51,8 @@ class TaskRecord:
 class CommitRecord:
     """What makes a checkpoint valid. `versions`: (vgroup id, last WAL version that is in the state).
 
-    `layout`: the fingerprint of the state's layout (`tasks.layout`); empty in records from before there was one, and in
-    those of ingests.
+    `layout`: the fingerprint of the state's layout (`tasks.layout`); empty in records of older formats, and in those
+    of ingests.
     """
 
     stream_id: int
@@ -126,7 +126,7 @@ class CommitRecord:
             tuple(TaskRecord(*fields) for fields in body["tasks"]),
             body["started_ms"],
             body["duration_ms"],
-            body.get("layout", ""),
+            body["layout"] if body["format"] >= 5 else "",
         )
 
 

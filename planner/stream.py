@@ -159,7 +159,7 @@ class AggPlan:
     columns.
     `window` is None where rows define the windows (`SourcePlan.row_window`). `kernel` is what `final_sql` computes,
     where that is simple enough to do without DuckDB. `meanings`: what the keys and the accumulators stand for, in their
-    order, such as `sum("v")`.
+    order, as the statement spells them.
     """
 
     window: IntervalWindow | None

@@ -186,6 +186,7 @@ class _Planner:
         self.used: dict[str, SourceColumn] = {}
         self.needs_children = False
         self.partials: dict[tuple[str, ...], tuple[str, Partial]] = {}
+        self.calls: dict[tuple[str, ...], str] = {}
         self.bound: list[SqlExpr] = []
         self._field_names = (f"p{n}" for n in itertools.count())
 
@@ -539,6 +540,7 @@ class _Planner:
             raise InvalidStreamError("last_row cannot be combined with INTERVAL", code=0x265A,
                                      position=self.position(node), hint="use last")
         key = (name, *(argument.sql for argument in compiled))
+        self.calls.setdefault(key, text_of(node))
         if bound is not None:
             if key not in self.partials:
                 self.partials[key] = (name, bound.partial(compiled, self.row_key(), self.precision,
@@ -982,11 +984,9 @@ class _Planner:
         results = expression_kernels(casts, types if end_kernel is None else {**types, "_wend": Kind.BIGINT})
         nothing = expression_kernel(self._nothing(), types)
         kernel = FinalKernel(results, end_kernel, nothing) if results is not None and nothing is not None else None
-        meanings = [key.sql for key in self.keys]
-        for (name, *arguments), (_, partial) in self.partials.items():
-            if partial.accumulators:
-                companions = "" if partial.struct is None else f" of {partial.struct}"
-                meanings.append(f"{name}({', '.join(arguments)}){companions}")
+        meanings = [key.names[-1] for key in self.keys]
+        meanings += [self.calls.get(call, name) for call, (name, partial) in self.partials.items()
+                     if partial.accumulators]
         return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final, kernel, tuple(meanings))
 
     def _nothing(self) -> str:
@@ -1086,6 +1086,7 @@ class ResultScope:
         self.precision = planner.precision
         self.window = window
         self.companions: list[tuple[SqlExpr, Position | None]] = []
+        self.companion_texts: list[str] = []
         self._resolved = False
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
@@ -1097,6 +1098,7 @@ class ResultScope:
         if key is not None:
             return SqlExpr(key.field.name, key.field.type)
         self.companions.append((value, self.planner.position(node)))
+        self.companion_texts.append(text_of(node))
         return SqlExpr(COMPANION.format(len(self.companions) - 1), value.type)
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
@@ -1146,6 +1148,7 @@ class ResultScope:
             # Projections that were compiled before refer to the old field by name.
             carried = _renamed(carried, carried.final, partial.final)
             planner.partials[key] = (name, carried)
+            planner.calls[key] += f" with {', '.join(self.companion_texts)}"
             partial = carried
         fields = partial.accumulators[0].fields
         return [field.name for field in fields[3:]]

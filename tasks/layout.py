@@ -15,7 +15,7 @@ from penstock.planner.stream import Accumulator, AggPlan, JoinPlan, StreamPlan
 from penstock.sql.schema import Column
 from penstock.tasks.compute import block_type, field_type
 
-_VERSION = 1
+_VERSION = 2
 """Raise it when bytes in stores mean something else though plans are the same."""
 
 
