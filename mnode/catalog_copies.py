@@ -14,15 +14,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.common.clock import Clock
-from penstock.common.errors import CorruptionError, PenstockError
+from penstock.common.errors import CorruptionError
 from penstock.common.fs import Fs
-from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog import Catalog, Entry
 from penstock.mnode.descriptions import Description, describe, read_description, write_description
+from penstock.mnode.keeper import Keeper
 from penstock.vnode.parts import parquet_bytes
-
-_log = logger(__name__)
 
 _KEPT = 4
 _APART_MS = 10 * 60_000
@@ -71,19 +69,15 @@ class CatalogKeeper:
         self._paths = paths
         self._fs = fs
         self._clock = clock
-        self._interval_s = interval_s
         self._written: dict[int, Description] = {}
         self._copied: int | None = None
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-catalog-copies", daemon=True)
+        self._keeper = Keeper("copies of the catalog", self.refresh, clock, interval_s, idle_factor=_IDLE_FACTOR)
 
     def start(self) -> None:
         """Follows the catalog from now on."""
-        self._catalog.on_change = self._wake.set
-        self._wake.set()
-        self._thread.start()
+        self._catalog.on_change = self._keeper.wake
+        self._keeper.start()
 
     def refresh(self) -> None:
         """Writes what changed. Raises StorageError."""
@@ -98,25 +92,7 @@ class CatalogKeeper:
 
     def stop(self) -> None:
         """Ends the thread."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._clock.wait(self._wake, 3600.0)
-            if self._stop.is_set():
-                return
-            self._wake.clear()
-            begun = self._clock.monotonic()
-            try:
-                self.refresh()
-            except PenstockError as error:
-                _log.error("the catalog could not be copied, and will be again: %s", error)
-                self._wake.set()
-            took = self._clock.monotonic() - begun
-            self._clock.wait(self._stop, max(self._interval_s, _IDLE_FACTOR * took))
+        self._keeper.stop()
 
     def _describe(self) -> None:
         for database in self._catalog.databases():

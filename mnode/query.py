@@ -60,15 +60,6 @@ class ScanProvider(Protocol):
         ...
 
 
-def run_query(
-    plan: BatchPlan, provider: ScanProvider, connection: duckdb.DuckDBPyConnection,
-    functions_directory: Path = Path("udf"),
-) -> pa.Table:
-    """Runs a plan and returns its rows; see `OpenQuery`."""
-    with OpenQuery(plan, provider, connection, functions_directory) as query:
-        return query.table()
-
-
 @dataclass(frozen=True, slots=True)
 class ResultLimits:
     """How much a result may have; 0 is unlimited."""

@@ -9,14 +9,12 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError
 from penstock.common.fs import Fs
-from penstock.common.logging import logger
 from penstock.common.paths import DataPaths
 from penstock.mnode.catalog import Catalog
+from penstock.mnode.keeper import PATIENCE_S, Keeper
 from penstock.sql.schema import Table
 from penstock.sql.types import Kind
 from penstock.vnode.views import ViewTable, write_children, write_views
-
-_log = logger(__name__)
 
 
 class ViewKeeper:
@@ -30,7 +28,6 @@ class ViewKeeper:
         self._paths = paths
         self._fs = fs
         self._clock = clock
-        self._interval_s = interval_s
         self._grace_s = grace_s
         self._gone_since: dict[int, float] = {}
         self._lock = threading.Lock()
@@ -38,9 +35,7 @@ class ViewKeeper:
         self._schema_dirty = False
         self._dirty_children: set[int] = set()
         self._written_children: set[int] = set()
-        self._wake = threading.Event()
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="penstock-views", daemon=True)
+        self._keeper = Keeper("the views for DuckDB", self.refresh, clock, interval_s, patience_s=self._patience_s)
 
     def start(self) -> None:
         """Starts the thread that writes; everything counts as changed, since a crash may have kept it from a write."""
@@ -48,20 +43,19 @@ class ViewKeeper:
             self._schema_dirty = True
             for database in self._catalog.databases():
                 self._dirty_children |= {table.uid for table in self._catalog.tables(database.name, "super")}
-        self._wake.set()
-        self._thread.start()
+        self._keeper.start()
 
     def schema_changed(self) -> None:
         """Tables were created, altered or dropped."""
         with self._lock:
             self._schema_dirty = True
-        self._wake.set()
+        self._keeper.wake()
 
     def children_changed(self, table_uid: int) -> None:
         """Child tables of a super table were created, altered or dropped."""
         with self._lock:
             self._dirty_children.add(table_uid)
-        self._wake.set()
+        self._keeper.wake()
 
     def refresh(self) -> None:
         """Writes what changed, now. Raises `StorageError`; then it stays marked."""
@@ -69,7 +63,6 @@ class ViewKeeper:
             with self._lock:
                 schema_dirty, self._schema_dirty = self._schema_dirty, False
                 children, self._dirty_children = self._dirty_children, set()
-                self._wake.clear()
             try:
                 self._write(schema_dirty, children)
             except PenstockError:
@@ -85,22 +78,10 @@ class ViewKeeper:
 
     def stop(self) -> None:
         """Ends the thread; what changed stays marked."""
-        self._stop.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._keeper.stop()
 
-    def _run(self) -> None:
-        while not self._stop.is_set():
-            self._clock.wait(self._wake, self._grace_s if self._gone_since else 3600.0)
-            if self._stop.is_set():
-                return
-            try:
-                self.refresh()
-            except PenstockError as error:
-                _log.error("the views for DuckDB could not be written, and will be again: %s", error)
-                self._wake.set()
-            self._clock.wait(self._stop, self._interval_s)
+    def _patience_s(self) -> float:
+        return self._grace_s if self._gone_since else PATIENCE_S
 
     def _write(self, schema_dirty: bool, children: set[int]) -> None:
         tables = []

@@ -15,6 +15,7 @@ from outside_servers import kafka, mosquitto, postgres  # noqa: F401 - fixtures 
 import penstock
 
 if TYPE_CHECKING:
+    from killed_engine import KilledEngine
     from stream_kit import StreamKit
 
 #: What tests change of the configuration: small files, no waiting, nothing that depends on the machine.
@@ -90,6 +91,15 @@ def kits(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Str
     yield make
     for kit in made:
         kit.close()
+
+
+@pytest.fixture
+def children() -> Iterator[list[KilledEngine]]:
+    """Engines that a test starts; all are ended after it."""
+    started: list[KilledEngine] = []
+    yield started
+    for child in started:
+        child.end()
 
 
 @pytest.fixture(scope="session")

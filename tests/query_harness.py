@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 import duckdb
 import pyarrow as pa
 
 from penstock.common.connection import Connection
 from penstock.common.errors import InvalidStatementError
-from penstock.mnode.query import run_query
+from penstock.mnode.query import OpenQuery
 from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.logical.operators import Scan
 from penstock.planner.plan import render_tree
@@ -105,7 +106,8 @@ class Harness:
         return plan_query(statement, self, Session(self.database_name, self.time_zone, self.now_ms))
 
     def arrow(self, text: str) -> pa.Table:
-        return run_query(self.plan(text), self, self.connection)
+        with OpenQuery(self.plan(text), self, self.connection, Path("udf")) as query:
+            return query.table()
 
     def query(self, text: str) -> list[tuple[object, ...]]:
         """Returns the result's rows; timestamps are integers."""

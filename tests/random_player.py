@@ -16,7 +16,7 @@ from random_streams import Answer, History, Key, Row, Step, Stream
 from stream_kit import Store, StreamKit
 
 from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds
-from penstock.mnode.query import run_query
+from penstock.mnode.query import OpenQuery
 from penstock.planner.logical.operators import Scan
 from penstock.planner.select import plan_query
 from penstock.sql.parser import parse_one
@@ -196,7 +196,8 @@ class Player:
             statement = parse_one(stream.query)
             assert isinstance(statement, Select)
             plan = plan_query(statement, self.store.catalog, Session("p", self.schema.zone, 0))
-            table = run_query(plan, self, SharedComputer.database)
+            with OpenQuery(plan, self, SharedComputer.database, Path("udf")) as query:
+                table = query.table()
             answer: Answer = {}
             for row in zip(*(column.to_pylist() for column in table.columns), strict=True):
                 _add(stream, answer, [self._result_value(value) for value in row])

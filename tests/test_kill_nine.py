@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import os
 import random
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,6 @@ def run_until(child: KilledEngine, acknowledgements: int) -> None:
     for _ in range(acknowledgements):
         if not child.next().startswith("acked "):
             return
-
-
-@pytest.fixture
-def children() -> Iterator[list[KilledEngine]]:
-    """Engines that a test starts; all are ended after it."""
-    started: list[KilledEngine] = []
-    yield started
-    for child in started:
-        child.end()
 
 
 def test_engine_killed_again_and_again(tmp_path: Path, children: list[KilledEngine]) -> None:

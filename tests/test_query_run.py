@@ -10,7 +10,7 @@ import pytest
 from query_harness import Harness
 
 from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError
-from penstock.mnode.query import OpenQuery, run_query, typed
+from penstock.mnode.query import OpenQuery, typed
 from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.plan import PlanNode, ResultColumn
 from penstock.sql.types import BIGINT, INT, NULL, DataType, Kind, timestamp
@@ -45,7 +45,7 @@ def plan(sql: str, *columns: ResultColumn) -> BatchPlan:
 def test_errors_of_duckdb_are_translated(sql: str) -> None:
     """No DuckDB error gets out."""
     with pytest.raises(PenstockError):
-        run_query(plan(sql, ResultColumn("x", INT)), Harness(), duckdb.connect())
+        OpenQuery(plan(sql, ResultColumn("x", INT)), Harness(), duckdb.connect(), Path("udf")).table()
 
 
 def opened(sql: str, *columns: ResultColumn) -> OpenQuery:

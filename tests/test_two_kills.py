@@ -7,7 +7,6 @@ import itertools
 import os
 import random
 import threading
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -25,15 +24,6 @@ SOME = [("daemon", "java", True), ("worker", "engine", False)]
 PATIENCE_S = 60.0
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def children() -> Iterator[list[KilledEngine]]:
-    """Engines that a test starts; all are ended after it."""
-    started: list[KilledEngine] = []
-    yield started
-    for child in started:
-        child.end()
 
 
 def processes(child: KilledEngine, kind: str) -> list[psutil.Process]:
