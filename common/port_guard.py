@@ -72,7 +72,11 @@ class PortGuard:
         wait_s = _LOOK_EVERY_S
         while not self._clock.wait(self._closing, wait_s):
             # Whoever opens connections as fast as they are closed is looked at more often.
-            wait_s = _LOOK_AGAIN_S if self.look() else _LOOK_EVERY_S
+            try:
+                wait_s = _LOOK_AGAIN_S if self.look() else _LOOK_EVERY_S
+            except Exception:  # noqa: BLE001 - a port whose guard has gone home has no bounds
+                wait_s = _LOOK_EVERY_S
+                _log.exception("the connections to %s could not be looked at, and will be again", self._name)
 
     def look(self) -> int:
         """Closes the connections that must go, and returns how many. For one thread at a time."""

@@ -47,7 +47,7 @@ class Request:
     """What was asked. `path` and the values of `query` are decoded; names of `headers` are in lower case.
 
     `read_body` returns the body, unpacked, of at most as many bytes as it is told. Raises RequestError. `address` is
-where it comes from; `logged_in` is called once whoever asks has proved who it is. `on_gone` takes what is to be
+    where it comes from; `logged_in` is called once whoever asks has proved who it is. `on_gone` takes what is to be
     called, from another thread, when the client hangs up before it has its answer.
     """
 

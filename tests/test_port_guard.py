@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -57,6 +58,24 @@ def test_idle_connections_keep_nobody_out(served: ServedHere) -> None:
             assert f'penstock_port_refused_connections_total{{port="{served.port}",purpose="Flight SQL",' \
                 'reason="login"} 10.0' in metrics
             assert connection.execute("SHOW DATABASES").fetchall()
+
+
+def test_a_guard_that_fails_looks_again(served: ServedHere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes wrong once, whatever it is, doesn't leave the port without bounds."""
+    guard = served.server.guard
+    failed = threading.Event()
+
+    def fail(now: float) -> list[tuple[int, int]]:
+        failed.set()
+        raise RuntimeError("what nobody expects")
+
+    with ExitStack() as stack:
+        with monkeypatch.context() as patch:
+            patch.setattr(guard.admission, "over", fail)
+            assert failed.wait(30.0)
+        for _ in range(30):
+            idle(served.port, stack)
+        wait_until(lambda: guard.admission.counts().refused["strangers"] > 0)
 
 
 def is_open(end: socket.socket) -> bool:
