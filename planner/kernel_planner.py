@@ -1,33 +1,27 @@
-"""Derives kernels from compiled SQL: what is simple enough becomes an `Expr` of the same meaning, the rest None.
+"""Derives kernels from DuckDB expressions: what is simple enough becomes an `Expr` of the same meaning, the rest None.
 
-The SQL stays the definition. Only what NumPy computes as DuckDB does is translated: types must match without DuckDB's
-implicit casts, and integer arithmetic is limited to what cannot overflow unseen.
+The expression stays the definition. Only what NumPy computes as DuckDB does is translated: types must match without
+DuckDB's implicit casts, and integer arithmetic is limited to what cannot overflow unseen.
 """
 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
-import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from penstock.planner.kernel_spec import Expr, FieldKernel, Panes, PickKernel, SourceKernel
-from penstock.planner.partials import Partial
-from penstock.planner.stream import Accumulator
+from penstock.planner.partials import Part, Partial
 from penstock.planner.windows import grid_of
 from penstock.sql.statements import IntervalWindow
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Kind, Precision
 
 Types = Mapping[str, Kind]
 
-MAX_TEXT = 20_000
-MAX_NESTING = 20
+MAX_NODES = 4_000
 MAX_DEPTH = 64
-_BRACKETS = re.compile(r"[()\[\]{}]|\bCASE |\bEND\b")
 
 _CASTS: dict[exp.DataType.Type, Kind] = {
     exp.DataType.Type.DOUBLE: Kind.DOUBLE, exp.DataType.Type.FLOAT: Kind.FLOAT, exp.DataType.Type.BIGINT: Kind.BIGINT,
@@ -48,38 +42,39 @@ _BITS = {Kind.TINYINT: 8, Kind.SMALLINT: 16, Kind.INT: 32, Kind.BIGINT: 64,
 
 
 class _TooComplex(Exception):
-    """The SQL is for DuckDB alone."""
+    """The expression is for DuckDB alone."""
 
 
-def expression_kernel(sql: str, types: Types) -> Expr | None:
-    """Returns compiled SQL as a kernel's expression, or None. `types`: of the columns that it may read."""
+def expression_kernel(tree: exp.Expression, types: Types) -> Expr | None:
+    """Returns an expression as a kernel's, or None. `types`: of the columns that it may read."""
     try:
-        return _expression(_parse(sql), types)
+        return _expression(_bounded(tree), types)
     except _TooComplex:
         return None
 
 
-def expression_kernels(texts: Iterable[str], types: Types) -> tuple[Expr, ...] | None:
-    """Returns all of the texts as expressions, or None if one of them isn't simple."""
+def expression_kernels(trees: Iterable[exp.Expression], types: Types) -> tuple[Expr, ...] | None:
+    """Returns all of the expressions as kernels', or None if one of them isn't simple."""
     try:
-        return tuple(_expression(_parse(sql), types) for sql in texts)
+        return tuple(_expression(_bounded(tree), types) for tree in trees)
     except _TooComplex:
         return None
 
 
 def source_kernel(
-    *, condition: str | None, groups_sql: str | None, partials: Iterable[Partial], projections: Sequence[str],
-    marks: Sequence[tuple[str, str]], mark_condition: str | None, panes: Panes | None, types: Types,
+    *, condition: exp.Expression | None, groups_sql: str | None, partials: Iterable[Partial],
+    projections: Iterable[exp.Expression], marks: Sequence[tuple[exp.Expression, str]],
+    mark_condition: exp.Expression | None, panes: Panes | None, types: Types,
 ) -> SourceKernel | None:
-    """Returns the kernel of a source task, or None. `marks` are (SQL, name); the other texts are compiled SQL."""
+    """Returns the kernel of a source task, or None. `marks` are expressions with their names."""
     try:
-        named = {name: _expression(_parse(sql), types) for sql, name in marks}
+        named = {name: _expression(_bounded(tree), types) for tree, name in marks}
         marked = {**types, **{name: mark.type for name, mark in named.items()}}
         return SourceKernel(
-            None if condition is None else _boolean(_parse(condition), types), groups_sql, panes,
-            tuple(kernel for partial in partials for kernel in _aggregate(partial, marked)),
-            tuple(_expression(_parse(sql), types) for sql in projections), tuple(named.items()),
-            None if mark_condition is None else _boolean(_parse(mark_condition), marked))
+            None if condition is None else _boolean(_bounded(condition), types), groups_sql, panes,
+            tuple(kernel for partial in partials for part in partial.parts for kernel in _aggregates(part, marked)),
+            tuple(_expression(_bounded(tree), types) for tree in projections), tuple(named.items()),
+            None if mark_condition is None else _boolean(_bounded(mark_condition), marked))
     except _TooComplex:
         return None
 
@@ -92,38 +87,17 @@ def panes_of(window: IntervalWindow, precision: Precision, time_zone: str) -> Pa
     return Panes(grid.offset, grid.step, grid.width, math.gcd(grid.width, grid.step))
 
 
-def columns_of(sql: str) -> set[str] | None:
-    """Returns the names of the columns that compiled SQL reads, or None where it isn't simple enough to be looked at.
-    """
-    try:
-        return {column.name for column in _parse(sql).find_all(exp.Column)}
-    except _TooComplex:
-        return None
-
-
-def _parse(sql: str) -> exp.Expression:
-    """Returns the SQL as a tree of at most MAX_DEPTH levels: sqlglot, and what comes of its trees, calls itself over
+def _bounded(tree: exp.Expression) -> exp.Expression:
+    """Returns the tree if it has at most MAX_DEPTH levels and MAX_NODES nodes: what comes of it calls itself over
     them, and what is long takes NumPy longer than DuckDB."""
-    _need(len(sql) <= MAX_TEXT and _nesting(sql) <= MAX_NESTING)
-    try:
-        parsed = sqlglot.parse_one(sql, read="duckdb")
-    except SqlglotError as error:
-        raise _TooComplex from error
-    level = [parsed]
+    level, nodes = [tree], 1
     for _ in range(MAX_DEPTH):
         level = [child for node in level for child in node.iter_expressions()]
         if not level:
-            return parsed
+            return tree
+        nodes += len(level)
+        _need(nodes <= MAX_NODES)
     raise _TooComplex
-
-
-def _nesting(sql: str) -> int:
-    """Returns how deep brackets and CASE are nested in the SQL; those in texts count as well."""
-    deepest = depth = 0
-    for bracket in _BRACKETS.findall(sql):
-        depth += 1 if bracket in ("(", "[", "{", "CASE ") else -1
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def _need(condition: bool) -> None:
@@ -131,70 +105,74 @@ def _need(condition: bool) -> None:
         raise _TooComplex
 
 
+def _called(node: exp.Expression) -> str | None:
+    """Returns the name of the function that a node calls."""
+    return str(node.this).lower() if isinstance(node, exp.Anonymous) else None
+
+
 # --- aggregates -------------------------------------------------------------------------------------------------
 
 
-def _aggregate(partial: Partial, types: Types) -> list[FieldKernel | PickKernel]:
-    if partial.struct is not None:
-        return [_pick(_parse(partial.struct), partial.accumulators[0], types)]
-    fields = [field for accumulator in partial.accumulators for field in accumulator.fields]
-    _need(all(accumulator.kind != "udaf" for accumulator in partial.accumulators))
-    return [_field(_parse(sql), field.type.kind, types) for sql, field in zip(partial.columns, fields, strict=True)]
+def _aggregates(part: Part, types: Types) -> list[FieldKernel | PickKernel]:
+    if part.choice is not None:
+        return [_pick(part, types)]
+    _need(part.accumulator.kind != "udaf")
+    return [_field(_bounded(column), field.type.kind, types)
+            for column, field in zip(part.columns, part.accumulator.fields, strict=True)]
 
 
 def _field(node: exp.Expression, result: Kind, types: Types) -> FieldKernel:
     node = node.unnest()
-    if isinstance(node, exp.Cast) and not isinstance(node, exp.TryCast):
+    if type(node) is exp.Cast:
         _need(_CASTS.get(node.to.this) in (Kind.BIGINT, Kind.UBIGINT, Kind.DOUBLE))
         node = node.this.unnest()
-    match node:
-        case exp.Count() if isinstance(node.this, exp.Star):
-            return FieldKernel("rows")
-        case exp.Count():
-            _need(not node.expressions)
-            return FieldKernel("count", _expression(node.this, types))
-        case exp.Filter(this=exp.Count(this=exp.Star())):
-            # Only rows where the condition holds count: NULL is what is left out.
-            return FieldKernel("count", _only_true(_boolean(node.expression.this, types)))
-        case exp.Sum():
-            value = _expression(node.this, types)
+    if isinstance(node, exp.Filter):
+        _need(_counts_rows(node.this))
+        # Only rows where the condition holds count: NULL is what is left out.
+        return FieldKernel("count", _only_true(_boolean(node.expression.this, types)))
+    if _counts_rows(node):
+        return FieldKernel("rows")
+    if isinstance(node, exp.Mul):
+        return _deviations(node, types)
+    name, arguments = _called(node), node.expressions
+    _need(name in ("count", "sum", "min", "max", "avg") and len(arguments) == 1)
+    value = _expression(arguments[0], types)
+    match name:
+        case "count":
+            return FieldKernel("count", value)
+        case "sum":
             _need(value.type in _SUMMABLE and result in (Kind.BIGINT, Kind.UBIGINT, Kind.DOUBLE))
             _need((value.type in FLOATS) == (result is Kind.DOUBLE))
             return FieldKernel("sum", value)
-        case exp.Min() | exp.Max():
-            _need(not node.expressions)
-            value = _expression(node.this, types)
-            _need(value.type in (*INTEGERS, *FLOATS, Kind.TIMESTAMP) and _same(value.type, result))
-            return FieldKernel("min" if isinstance(node, exp.Min) else "max", value)
-        case exp.Avg():
-            value = _expression(node.this, types)
+        case "avg":
             _need(value.type is Kind.DOUBLE)
             return FieldKernel("mean", value)
-        case exp.Mul(this=exp.VariancePop() as variance, expression=exp.Count() as count):
-            value = _expression(variance.this, types)
-            counted = _expression(count.this, types)
-            _need(value.type is Kind.DOUBLE and counted in (value, *value.args))
-            return FieldKernel("deviations", value)
-    raise _TooComplex
+    _need(value.type in (*INTEGERS, *FLOATS, Kind.TIMESTAMP) and _same(value.type, result))
+    return FieldKernel("min" if name == "min" else "max", value)
 
 
-def _pick(node: exp.Expression, accumulator: Accumulator, types: Types) -> PickKernel:
-    present: Expr | None = None
-    if isinstance(node, exp.Filter):
-        condition = node.expression.this.unnest()
-        _need(isinstance(condition, exp.Not) and isinstance(condition.this.unnest(), exp.Is))
-        inner = condition.this.unnest()
-        _need(isinstance(inner.expression, exp.Null))
-        present = _expression(inner.this, types)
-        node = node.this
-    _need(isinstance(node, (exp.ArgMin, exp.ArgMax)) and isinstance(node.this, exp.Struct))
-    members = [member.expression for member in node.this.expressions]
-    fields = tuple(_expression(member, types) for member in members)
-    _need(len(fields) == len(accumulator.fields))
-    for place, _ in accumulator.order:
+def _counts_rows(node: exp.Expression) -> bool:
+    return _called(node) == "count" and len(node.expressions) == 1 and isinstance(node.expressions[0], exp.Star)
+
+
+def _deviations(node: exp.Mul, types: Types) -> FieldKernel:
+    """The variance times the count of the same value."""
+    variance, count = node.this, node.expression
+    _need(_called(variance) == "var_pop" and _called(count) == "count")
+    value, counted = (_expression(one.expressions[0], types) for one in (variance, count))
+    _need(value.type is Kind.DOUBLE and counted in (value, *value.args))
+    return FieldKernel("deviations", value)
+
+
+def _pick(part: Part, types: Types) -> PickKernel:
+    assert part.choice is not None
+    present = part.choice.present
+    fields = tuple(_expression(_bounded(column), types) for column in part.columns)
+    for place, _ in part.accumulator.order:
         # NaN has a place among the numbers in DuckDB that it does not have in NumPy; texts are not compared here.
         _need(fields[place].type in (*INTEGERS, Kind.TIMESTAMP))
-    return PickKernel(fields, accumulator.order, present)
+    return PickKernel(fields, part.accumulator.order,
+                      None if present is None else _expression(_bounded(present), types))
 
 
 # --- expressions ------------------------------------------------------------------------------------------------
@@ -251,28 +229,30 @@ def _expression(node: exp.Expression, types: Types) -> Expr:
             return Expr("null", Kind.BOOL, (_expression(node.this, types),))
         case exp.Case():
             return _case(node, types)
-        case exp.Sqrt():
-            value = _expression(node.this, types)
-            _need(value.type is Kind.DOUBLE)
-            return Expr("sqrt", Kind.DOUBLE, (value,))
-        case exp.Greatest():
-            _need(len(node.expressions) == 1)
-            pair = [_expression(node.this, types), _as_double(_expression(node.expressions[0], types))]
-            _need(all(side.type is Kind.DOUBLE for side in pair))
-            return Expr("greatest", Kind.DOUBLE, tuple(pair))
-        case exp.Nullif():
-            value, other = _expression(node.this, types), _as_double(_expression(node.expression, types))
-            _need(value.type is Kind.DOUBLE and other.type is Kind.DOUBLE and other.op == "constant")
-            return Expr("nullif", Kind.DOUBLE, (value, other))
-        case exp.Coalesce():
-            _need(len(node.expressions) == 1)
-            value, other = _boolean(node.this, types), _boolean(node.expressions[0], types)
-            return Expr("coalesce", Kind.BOOL, (value, other))
-        case exp.Left():
-            value, length = _expression(node.this, types), _literal(node.expression)
-            _need(value.type is Kind.VARCHAR and isinstance(length.value, int))
-            return Expr("left", Kind.VARCHAR, (value,), length.value)
+        case exp.Anonymous():
+            return _call(node, types)
     raise _TooComplex
+
+
+def _call(node: exp.Anonymous, types: Types) -> Expr:
+    name, arguments = _called(node), node.expressions
+    if name == "left" and len(arguments) == 2:
+        value, length = _expression(arguments[0], types), _literal(arguments[1])
+        _need(value.type is Kind.VARCHAR and isinstance(length.value, int))
+        return Expr("left", Kind.VARCHAR, (value,), length.value)
+    if name == "coalesce" and len(arguments) == 2:
+        return Expr("coalesce", Kind.BOOL, tuple(_boolean(argument, types) for argument in arguments))
+    if name == "sqrt" and len(arguments) == 1:
+        value = _expression(arguments[0], types)
+        _need(value.type is Kind.DOUBLE)
+        return Expr("sqrt", Kind.DOUBLE, (value,))
+    _need(name in ("greatest", "nullif") and len(arguments) == 2)
+    value, other = _expression(arguments[0], types), _as_double(_expression(arguments[1], types))
+    _need(value.type is Kind.DOUBLE and other.type is Kind.DOUBLE)
+    if name == "nullif":
+        _need(other.op == "constant")
+        return Expr("nullif", Kind.DOUBLE, (value, other))
+    return Expr("greatest", Kind.DOUBLE, (value, other))
 
 
 def _literal(node: exp.Expression) -> Expr:
