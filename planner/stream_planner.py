@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -22,12 +23,13 @@ from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.binder import qualifier_of
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.dead_letters import plan_dlq, plan_errors
+from penstock.planner.duckdb_tree import Tree, columns_in, parse_tree, render, replaced_columns
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.functions.table import lookup
 from penstock.planner.group_ids import group_id, group_value
-from penstock.planner.kernel_planner import columns_of, expression_kernel, expression_kernels, panes_of, source_kernel
+from penstock.planner.kernel_planner import expression_kernel, expression_kernels, panes_of, source_kernel
 from penstock.planner.kernel_spec import FinalKernel, SourceKernel
-from penstock.planner.partials import Partial, RowKey, picked, split
+from penstock.planner.partials import Partial, RowKey, field_column, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import call_of, is_star, text_of
 from penstock.planner.scopes import fingerprint, replaced, unwrapped
@@ -106,6 +108,7 @@ from penstock.sql.types import (
     timestamp,
 )
 
+_BRACKETS = re.compile(r"[()\[\]{}]|\bCASE |\bEND\b")
 SELECTING = ("min", "max", "first", "last", "last_row")
 DEFAULT_WATERMARK = 0
 DEFAULT_DELETE_MARK_DAYS = 3650
@@ -187,6 +190,7 @@ class _Planner:
         self.needs_children = False
         self.partials: dict[tuple[str, ...], tuple[str, Partial]] = {}
         self.calls: dict[tuple[str, ...], str] = {}
+        self.selected: dict[tuple[str, ...], SqlExpr] = {}
         self.bound: list[SqlExpr] = []
         self._field_names = (f"p{n}" for n in itertools.count())
 
@@ -265,7 +269,7 @@ class _Planner:
                 raise NotSupportedError("the target's primary timestamp must be _wstart for such a window",
                                         hint="only the start of a window tells which result is to be replaced")
             self.partials.update({(name,): (name, partial)
-                                  for name, partial in bookkeeping(marks.window, self.row_key().ts)})
+                                  for name, partial in bookkeeping(marks.window, self.row_key().ts.node)})
         notify = plan_notify(self.statement, trigger.mode, casts, time)
         if time.clock != "event":
             trigger = replace(trigger, ignore_expired=False, ignore_update=True)
@@ -545,28 +549,21 @@ class _Planner:
             if key not in self.partials:
                 self.partials[key] = (name, bound.partial(compiled, self.row_key(), self.precision,
                                                           self.position(node), self.fresh))
-            return SqlExpr(f"({self.partials[key][1].final})", bound.result(self.precision))
-        whole = aggregate_sql(name, compiled, self.row_key().ts, node, precision=self.precision)
+            return SqlExpr(self.partials[key][1].final, bound.result(self.precision))
+        whole = aggregate_sql(name, compiled, self.row_key().ts.sql, node, precision=self.precision)
         if key not in self.partials:
             partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
             if partial is None:
                 raise NotSupportedError(f"{name} is not supported in streams yet", position=self.position(node))
-            self.partials[key] = (name, self._shared(partial, name, compiled, whole.type))
-        return SqlExpr(f"({self.partials[key][1].final})", whole.type)
-
-    def _shared(self, partial: Partial, name: str, arguments: list[SqlExpr], result: DataType) -> Partial:
-        """Returns the partial, without accumulators of its own if another call's hold the same."""
-        for _, other in self.partials.values():
-            if other.columns == partial.columns and _kinds(other) == _kinds(partial):
-                names = (field.name for accumulator in other.accumulators for field in accumulator.fields)
-                same = split(name, arguments, result, self.row_key(), names.__next__)
-                assert same is not None
-                return Partial((), (), None, same.final)
-        return partial
+            same = next((other for _, other in self.partials.values() if partial.holds_what(other)), None)
+            self.partials[key] = (name, partial if same is None else partial.over(same))
+            if name in SELECTING:
+                self.selected[key] = compiled[0]
+        return SqlExpr(self.partials[key][1].final, whole.type)
 
     def row_key(self) -> RowKey:
         key = self.table.key_column
-        return RowKey(self.use(self.table.time_column.name).sql, None if key is None else self.use(key.name))
+        return RowKey(self.use(self.table.time_column.name), None if key is None else self.use(key.name))
 
     def use(self, name: str) -> SqlExpr:
         """Returns a column or tag of the source row, noting that the source task must supply it."""
@@ -829,7 +826,7 @@ class _Planner:
         self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], time: TimePlan,
         ignore_expired: bool, *, keyed: bool = False,
     ) -> SourcePlan:
-        ts = self.row_key().ts
+        ts = self.row_key().ts.sql
         if time.clock != "event":
             ts = quoted(ARRIVAL_COLUMN)
         by_table = any(key.partitions and key.sql == "tbname" for key in self.keys) or self.table.kind != "super"
@@ -871,7 +868,7 @@ class _Planner:
                            rows_sql=rows_sql(base, window, gid, ts))
         assert isinstance(window, IntervalWindow)
         # Windows of arrival lie on a column that the log doesn't have.
-        kernel = self._source_kernel(condition, gid, keys, (), window) if ts == self.row_key().ts else None
+        kernel = self._source_kernel(condition, gid, keys, (), window) if time.clock == "event" else None
         start = (interval_start_sql(ts, window, self.precision, self.session.time_zone) if window.sliding is None
                  else f"unnest({expand_windows_sql(ts, window, self.precision, self.session.time_zone)})")
         windowed = f"windowed AS (SELECT *, {start} AS _wstart FROM kept)"
@@ -908,16 +905,16 @@ class _Planner:
                  **{tag.name: tag.type.kind for tag in self.table.tags},
                  **{column.name: column.type.kind for column in self.used.values()}}
         return source_kernel(
-            condition=condition, groups_sql=groups_sql,
-            partials=[partial for _, partial in self.partials.values()], projections=projections,
-            marks=marks.marks if marks is not None else (),
-            mark_condition=marks.condition if marks is not None else None, panes=panes, types=types)
+            condition=None if condition is None else _tree(condition), groups_sql=groups_sql,
+            partials=[partial for _, partial in self.partials.values()], projections=map(_tree, projections),
+            marks=[(_tree(sql), name) for sql, name in marks.marks] if marks is not None else (),
+            mark_condition=_tree(marks.condition) if marks is not None and marks.condition is not None else None,
+            panes=panes, types=types)
 
     def _keys_are_of_tables(self) -> bool:
         """Tells whether a row's keys follow from its child table alone: from its name and its tags."""
         members = {"tbname", *(tag.name for tag in self.table.tags)}
-        read = [columns_of(key.sql) for key in self.keys]
-        return all(columns is not None and columns <= members for columns in read)
+        return all(_is_simple(key.sql) and columns_in(_tree(key.sql)) <= members for key in self.keys)
 
     def _is_tag(self, key: Key) -> bool:
         return any(key.sql == quoted(tag.name) for tag in self.table.tags)
@@ -935,15 +932,16 @@ class _Planner:
         outer = ["_gid", *(key.field.name for key in self.keys), "_wstart", "_rows"]
         structs = 0
         for _, partial in self.partials.values():
-            fields = [field for accumulator in partial.accumulators for field in accumulator.fields]
-            if partial.struct is not None:
-                inner.append(f"{partial.struct} AS s{structs}")
-                outer += [f"s{structs}.{field.name}::{field.duckdb()} AS {field.name}" for field in fields]
-                structs += 1
-            else:
-                for field, column in zip(fields, partial.columns, strict=True):
-                    inner.append(f"({column})::{field.duckdb()} AS {field.name}")
-                    outer.append(field.name)
+            for part in partial.parts:
+                fields = part.accumulator.fields
+                if part.struct is not None:
+                    inner.append(f"{render(part.struct)} AS s{structs}")
+                    outer += [f"s{structs}.{field.name}::{field.duckdb()} AS {field.name}" for field in fields]
+                    structs += 1
+                    continue
+                outer += [carried.name for carried in fields]
+                inner += [f"({render(value)})::{carried.duckdb()} AS {carried.name}"
+                          for carried, value in zip(fields, part.columns, strict=True)]
         # Texts in expressions may have braces of their own.
         computed = ", ".join(inner).replace("{", "{{").replace("}", "}}")
         return (f"SELECT {', '.join(outer)} FROM (SELECT {computed} FROM {{source}} "
@@ -980,13 +978,14 @@ class _Planner:
                  **{key.field.name: key.field.type.kind for key in self.keys},
                  **{field.name: field.type.kind for accumulator in accumulators for field in accumulator.fields
                     if not field.many}}
-        end_kernel = expression_kernel(end, types)
-        results = expression_kernels(casts, types if end_kernel is None else {**types, "_wend": Kind.BIGINT})
-        nothing = expression_kernel(self._nothing(), types)
+        end_kernel = expression_kernel(_tree(end), types)
+        readable = types if end_kernel is None else {**types, "_wend": Kind.BIGINT}
+        results = expression_kernels(map(_tree, casts), readable)
+        nothing = expression_kernel(_tree(self._nothing()), types)
         kernel = FinalKernel(results, end_kernel, nothing) if results is not None and nothing is not None else None
         meanings = [key.names[-1] for key in self.keys]
         meanings += [self.calls.get(call, name) for call, (name, partial) in self.partials.items()
-                     if partial.accumulators]
+                     if partial.parts]
         return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final, kernel, tuple(meanings))
 
     def _nothing(self) -> str:
@@ -994,7 +993,7 @@ class _Planner:
         asked = [(name, partial) for name, partial in self.partials.values() if name not in (LAST_ROW, END_ROWS)]
         if any(name not in ("first", "last") for name, _ in asked):
             return "_rows = 0"
-        return " AND ".join(f"{partial.final} IS NULL" for _, partial in asked)
+        return " AND ".join(f"{render(partial.final)} IS NULL" for _, partial in asked)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 
@@ -1073,7 +1072,7 @@ class RowScope:
             position=self.planner.position(node), hint="add INTERVAL(...)")
 
 
-COMPANION = "\x00companion{}\x00"
+COMPANION = "#companion"
 
 
 class ResultScope:
@@ -1099,7 +1098,7 @@ class ResultScope:
             return SqlExpr(key.field.name, key.field.type)
         self.companions.append((value, self.planner.position(node)))
         self.companion_texts.append(text_of(node))
-        return SqlExpr(COMPANION.format(len(self.companions) - 1), value.type)
+        return SqlExpr(field_column(f"{COMPANION}{len(self.companions) - 1}"), value.type)
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
         match name:
@@ -1122,13 +1121,10 @@ class ResultScope:
 
     def resolve_companions(self, value: SqlExpr) -> SqlExpr:
         """Puts the fields that carry companion columns in the place of their marks; called after all projections."""
-        if not self.companions or "\x00" not in value.sql:
+        if not self.companions or not any(name.startswith(COMPANION) for name in columns_in(value.node)):
             return value
-        names = self._carried()
-        sql = value.sql
-        for n, name in enumerate(names):
-            sql = sql.replace(COMPANION.format(n), name)
-        return SqlExpr(sql, value.type)
+        fields = {f"{COMPANION}{n}": field_column(name) for n, name in enumerate(self._carried())}
+        return SqlExpr(replaced_columns(value.node, fields), value.type)
 
     def _carried(self) -> list[str]:
         planner = self.planner
@@ -1141,17 +1137,12 @@ class ResultScope:
         name, partial = planner.partials[key]
         if not self._resolved:
             self._resolved = True
-            chosen = partial.accumulators[0].fields
-            value_type = next(field.type for field in chosen if field.name == partial.final)
-            carried = picked(name, SqlExpr(key[1], value_type), [c for c, _ in self.companions],
-                             planner.row_key(), planner.fresh)
-            # Projections that were compiled before refer to the old field by name.
-            carried = _renamed(carried, carried.final, partial.final)
-            planner.partials[key] = (name, carried)
+            # Projections that were compiled before refer to the chosen value by the name of its field.
+            partial = picked(name, planner.selected[key], [c for c, _ in self.companions],
+                             planner.row_key(), planner.fresh, partial.final.name)
+            planner.partials[key] = (name, partial)
             planner.calls[key] += f" with {', '.join(self.companion_texts)}"
-            partial = carried
-        fields = partial.accumulators[0].fields
-        return [field.name for field in fields[3:]]
+        return [field.name for field in partial.fields[3:]]
 
 
 class KeyScope:
@@ -1222,16 +1213,17 @@ def escaped(text: str) -> str:
     return text.replace("'", "''")
 
 
-def _renamed(partial: Partial, old: str, new: str) -> Partial:
-    accumulator = partial.accumulators[0]
-    fields = tuple(Field(new, field.type) if field.name == old else field for field in accumulator.fields)
-    assert partial.struct is not None
-    return Partial((replace(accumulator, fields=fields),), tuple(field.name for field in fields),
-                   partial.struct.replace(f"{old} := ", f"{new} := "), new)
+def _is_simple(sql: str) -> bool:
+    """Whether SQL can be read as a tree without running out of stack."""
+    deepest = depth = 0
+    for bracket in _BRACKETS.findall(sql):
+        depth += 1 if bracket in ("(", "[", "{", "CASE ") else -1
+        deepest = max(deepest, depth)
+    return len(sql) <= 20_000 and deepest <= 20
 
 
-def _kinds(partial: Partial) -> list[str]:
-    return [accumulator.kind for accumulator in partial.accumulators]
+def _tree(sql: str) -> Tree:
+    return parse_tree(sql) if _is_simple(sql) else exp.Null()
 
 
 def _column_name(node: exp.Expression) -> tuple[str, ...]:

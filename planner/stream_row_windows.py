@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
+from penstock.planner.duckdb_tree import Tree, call, fragment
 from penstock.planner.expressions import Scope, compile_condition, compile_expression
-from penstock.planner.partials import Partial
+from penstock.planner.partials import Part, Partial, field_column
 from penstock.planner.scopes import unwrapped
 from penstock.planner.stream import Accumulator, Field, RowWindow
 from penstock.planner.window_steps import SESSION_COLUMN, SESSION_GAP, STATE_TAG, STATE_TYPE
@@ -71,13 +72,14 @@ def plan_row_window(window: AnyRowWindow, facts: StreamFacts, scope: Scope) -> W
             return _count(window, facts, scope)
 
 
-def bookkeeping(window: RowWindow, ts: str) -> list[tuple[str, Partial]]:
+def bookkeeping(window: RowWindow, ts: Tree) -> list[tuple[str, Partial]]:
     """Returns the partials that every window carries besides those of the query, by name."""
-    last = Field(LAST_ROW, DataType(Kind.TIMESTAMP))
-    kept = [(LAST_ROW, Partial((Accumulator("pick", (last,), ((0, False),)),), (f"max({ts})",), None, LAST_ROW))]
+    last = Accumulator("pick", (Field(LAST_ROW, DataType(Kind.TIMESTAMP)),), ((0, False),))
+    kept = [(LAST_ROW, Partial((Part(last, (call("max", ts),)),), field_column(LAST_ROW)))]
     if window.kind == "event":
-        ends = Field(END_ROWS, BIGINT)
-        kept.append((END_ROWS, Partial((Accumulator("add", (ends,)),), ('count(*) FILTER ("#ends")',), None, END_ROWS)))
+        ends = Accumulator("add", (Field(END_ROWS, BIGINT),))
+        counted = fragment('count(*) FILTER (WHERE "#ends")')
+        kept.append((END_ROWS, Partial((Part(ends, (counted,)),), field_column(END_ROWS))))
     return kept
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, Position
+from penstock.planner.duckdb_tree import parse_tree
 from penstock.planner.functions.spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
 from penstock.planner.functions.table import lookup
-from penstock.planner.partials import Names, Partial, RowKey
+from penstock.planner.partials import Names, Part, Partial, RowKey
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_cast import cast, null_of
 from penstock.planner.scalar_sql import quote_name
@@ -56,10 +57,10 @@ class BoundFunction:
     ) -> Partial:
         """Returns the aggregate split over source and agg tasks: states are made, merged and finished."""
         values, types, result = self._checked(arguments, precision, position)
-        field = fresh()
-        state = self._sql("partial", types, result, _rows(values, f"{row.ts}, {row.tuid}"))
-        accumulator = Accumulator("udaf", (Field(field, _STATE),), function=self.function)
-        return Partial((accumulator,), (state,), None, self._sql("finish", types, result, field))
+        state = Field(fresh(), _STATE)
+        made = self._sql("partial", types, result, _rows(values, f"{row.ts.sql}, {row.tuid.sql}"))
+        part = Part(Accumulator("udaf", (state,), function=self.function), (parse_tree(made),))
+        return Partial((part,), parse_tree(self._sql("finish", types, result, state.name)))
 
     def result(self, precision: Precision) -> DataType:
         """Returns the type of the function's result in a database of this precision."""

@@ -12,6 +12,7 @@ from function_examples import EXAMPLES, SETUP
 import penstock
 from penstock.mnode.engine import Engine
 from penstock.planner.aggregates import aggregate_sql
+from penstock.planner.duckdb_tree import render
 from penstock.planner.functions.spec import (
     ANY,
     describe_kinds,
@@ -135,13 +136,16 @@ def _in_streams(spec: FunctionSpec) -> str:
                  for index, (type_, constant) in enumerate(samples)]
     numbers = count()
     result = check_call(spec, [type_ for type_, _ in samples], [constant for _, constant in samples])
-    partial = split(spec.name, arguments, result, RowKey("ts"), lambda: f"p{next(numbers)}")
+    row = RowKey(SqlExpr("ts", timestamp()))
+    partial = split(spec.name, arguments, result, row, lambda: f"p{next(numbers)}")
     if partial is None:
         return allowed
-    made = partial.struct or ", ".join(partial.columns)
+    made = ", ".join(render(tree) for part in partial.parts for tree in ([part.struct] if part.struct is not None
+                                                                         else part.columns))
     combined = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
                          for accumulator in partial.accumulators)
-    return f"{allowed}; source tasks send `{made}`, combined by `{combined}`, and the value is `{partial.final}`"
+    value = render(partial.final)
+    return f"{allowed}; source tasks send `{made}`, combined by `{combined}`, and the value is `{value}`"
 
 
 def _duckdb(spec: FunctionSpec, engine: Engine) -> str:

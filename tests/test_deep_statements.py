@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from embedded import Embedded
+from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, PenstockError, SqlSyntaxError
 from penstock.common.headroom import FRAMES_OF_CALLERS, with_headroom
 from penstock.common.logging import MAX_TRACE, JsonFormatter, TextFormatter
 from penstock.mnode import streams
 from penstock.planner import kernel_planner
+from penstock.planner.duckdb_tree import fragment
 from penstock.sql.cursor import MAX_NESTING
 from penstock.sql.parse_expression import MAX_CHAIN
 from penstock.sql.parser import parse_one
@@ -167,12 +169,21 @@ def test_a_stack_of_ones_own_is_made_only_for_callers_that_stand_deep() -> None:
 
 
 def test_kernels_are_made_of_what_is_simple_only() -> None:
-    """Deep or long SQL is left to DuckDB before anything calls itself over it."""
+    """Deep or long expressions are left to DuckDB before anything calls itself over them."""
     types = {"a": kernel_planner.Kind.DOUBLE}
-    assert kernel_planner.expression_kernel("((a + a) + a)", types) is not None
-    assert kernel_planner.expression_kernel("(" * 30 + "a" + ")" * 30, types) is None
-    assert kernel_planner.expression_kernel("(" + " + ".join(["a"] * 100) + ")", types) is None
-    assert kernel_planner.columns_of("(" * 500 + "a" + ")" * 500) is None
+
+    def made(tree: exp.Expression) -> bool:
+        return kernel_planner.expression_kernel(tree, types) is not None
+
+    value: exp.Expression = exp.column("a")
+    deep, wide = value, fragment("a = 1")
+    for _ in range(kernel_planner.MAX_DEPTH + 1):
+        deep = exp.Paren(this=deep)
+    for _ in range(12):
+        wide = fragment("CASE WHEN :wide THEN :wide END", wide=wide)
+    assert made(fragment("((a + a) + a)"))
+    assert not made(deep)
+    assert not made(wide)
 
 
 @pytest.mark.parametrize("formatter", [TextFormatter(), JsonFormatter()])

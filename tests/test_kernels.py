@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from stream_kit import SUPER_UID, TAGS, Catalog
 
 from penstock.common.errors import InvalidValueError
+from penstock.planner.duckdb_tree import parse_tree
 from penstock.planner.kernel_planner import expression_kernel
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
@@ -265,7 +266,7 @@ def test_rows_of_an_unknown_table_are_left_to_sql() -> None:
     "2.5", "f8 // 2", "CASE WHEN b THEN i4 ELSE f8 END", "CAST(txt AS DOUBLE)", "unknown", "f8 % 2"])
 def test_what_is_not_simple_has_no_kernel(sql: str) -> None:
     """SQL whose meaning needs DuckDB's casts, checks or functions is left to it."""
-    assert expression_kernel(sql, KINDS) is None
+    assert expression_kernel(parse_tree(sql), KINDS) is None
 
 
 @QUIET
@@ -277,7 +278,7 @@ def test_what_is_not_simple_has_no_kernel(sql: str) -> None:
 def test_expressions(sql: str, left: bool | None, right: bool | None, f: float | None, g: float | None) -> None:
     """Every operation gives what DuckDB gives, in three-valued logic and with NaN as the greatest number."""
     kinds = {"b": Kind.BOOL, "c": Kind.BOOL, "f8": Kind.DOUBLE, "g": Kind.DOUBLE}
-    expression = expression_kernel(sql, kinds)
+    expression = expression_kernel(parse_tree(sql), kinds)
     assert expression is not None
     arrays = {"b": pa.array([left], pa.bool_()), "c": pa.array([right], pa.bool_()),
               "f8": pa.array([f], pa.float64()), "g": pa.array([g], pa.float64())}
