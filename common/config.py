@@ -109,6 +109,7 @@ class Config:
     query_threads: int = field(metadata=_key("queries", "integer", 1, 1024, or_zero=True))
     spill_max: int = field(metadata=_key("queries", "size", MIB, PIB))
     queries_max: int = field(metadata=_key("queries", "integer", 1, 10_000))
+    queries_per_user_max: int = field(metadata=_key("queries", "integer", 1, 10_000))
     queries_waiting_max: int = field(metadata=_key("queries", "integer", 0, 10_000))
     query_wait: float = field(metadata=_key("queries", "duration", 0, HOUR))
     result_rows_max: int = field(metadata=_key("queries", "integer", 1, 1_000_000_000_000, or_zero=True))

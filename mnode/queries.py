@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +15,11 @@ from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import AlreadyExistsError, StorageError
 from penstock.common.paths import DataPaths
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
-from penstock.mnode.activity import Activity
+from penstock.mnode.activity import Activity, Running
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.query import UNLIMITED, OpenQuery, ResultLimits
 from penstock.mnode.query_places import PlaceBounds, QueryPlaces
+from penstock.mnode.roles import looks_inside
 from penstock.mnode.scan import Scans
 from penstock.mnode.session import Result, text_result
 from penstock.planner.batch_plan import BatchPlan
@@ -75,20 +76,26 @@ class Queries:
         """Gives a query that is about to run, to take its rows batch by batch.
 
         It is ended with the statement that the calling thread executes. `waits`: until one of those ends that run, if
-        there are too many. Raises BusyError.
+        there are too many in all or, but for admins, of the session's user. Raises BusyError.
         """
-        plan = self.plan(query, session)
         running = self._activity.current()
         running.check()
-        system = running.looks_inside = all(scan.table.kind == "system" for scan in plan.scans)
-        place = (self._system_places if system else self._places).place(running) if waits else nullcontext()
-        with place, OpenQuery(plan, self._scans.seen_by(session), self._connection, self._functions_directory,
-                              self._open_duckdb, running, limits) as opened:
+        running.looks_inside = looks_inside(query, session.database, self._catalog)
+        # Before it is planned, which holds the interpreter: at most as many do so as may run.
+        with (self._place(running, session) if waits else nullcontext(),
+              OpenQuery(self.plan(query, session), self._scans.seen_by(session), self._connection,
+                        self._functions_directory, self._open_duckdb, running, limits) as opened):
             yield opened
+
+    def _place(self, running: Running, session: Session) -> AbstractContextManager[None]:
+        places = self._system_places if running.looks_inside else self._places
+        return places.place(running, None if session.rights.role == "admin" else session.user)
 
     def explain(self, query: Query, session: Session, clock: Clock, *, analyze: bool) -> Result:
         """Returns the plan as a text tree; `analyze` also runs the query and adds rows and time."""
-        lines = render_tree(self.plan(query, session).tree)
+        running = self._activity.current()
+        with self._place(running, session):
+            lines = render_tree(self.plan(query, session).tree)
         if analyze:
             start = clock.monotonic()
             with self.open(query, session) as opened:

@@ -150,6 +150,11 @@ def needs(statement: Statement, database: str | None, names: Names) -> Iterator[
     return None
 
 
+def looks_inside(query: Query, database: str | None, names: Names) -> bool:
+    """Tells whether a query reads system tables at most: it takes nothing then."""
+    return next(_Finder(database, names).of_query(query), None) is None
+
+
 def insert_needs(name: Name, database: str | None, names: Names) -> Iterator[Need]:
     """Yields what it takes to insert rows into a table without a statement."""
     return _Finder(database, names).of_table(name, "write")

@@ -53,7 +53,7 @@ def query_bounds(config: Config, paths: DataPaths, available: int) -> DuckdbBoun
 
 def place_bounds(config: Config) -> PlaceBounds:
     """Returns how many queries run and wait."""
-    return PlaceBounds(config.queries_max, config.queries_waiting_max, config.query_wait)
+    return PlaceBounds(config.queries_max, config.queries_per_user_max, config.queries_waiting_max, config.query_wait)
 
 
 def result_limits(config: Config) -> ResultLimits:

@@ -24,7 +24,7 @@ from penstock.common.config import LOOPBACK, is_local
 from penstock.common.errors import UnavailableError
 from penstock.common.logging import logger
 from penstock.common.private import make_private, open_private, private_umask
-from penstock.common.responsiveness import leave_out_what_stays
+from penstock.common.responsiveness import change_threads_often, leave_out_what_stays
 from penstock.tasks.code_archive import CodeArchive, code_archive
 from penstock.tasks.executors import Executor, Executors
 from penstock.tasks.spark_settings import on_command_line, with_secret, with_sockets
@@ -303,6 +303,8 @@ def _get_or_create(properties: Mapping[str, str], conf_directory: Path, log_file
     context = SparkContext(conf=conf, gateway=gateway)
     # Now all the process's large modules are there.
     leave_out_what_stays()
+    # Rows are written, and results taken, beside statements and answers that take long to compute.
+    change_threads_often()
     # Workers must run the interpreter, and so the packages, of the engine, or one that has the same.
     context.pythonExec = properties.get("spark.pyspark.python", sys.executable)
     if archive is not None:

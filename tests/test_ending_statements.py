@@ -175,6 +175,46 @@ def test_too_many_wait(start: Callable[..., Engine]) -> None:
     wait_until(lambda: nothing_is_left(engine), 10.0)
 
 
+def test_one_user_takes_not_all_places(start: Callable[..., Engine]) -> None:
+    """More of that user's wait, or are refused with the key; others' run at once, and admins' as many as there are."""
+    engine = start(queriesMax=3, queriesPerUserMax=1, queriesWaitingMax=1, queryWait="1h")
+    first = Attempt(engine, ENDLESS, READER)
+    kill = f"KILL QUERY '{kill_id(engine, ENDLESS)}'"
+    count = "SELECT count(*) FROM d.m"
+    waiting = Attempt(engine, count, READER)
+    kill_id(engine, count)
+    with pytest.raises(BusyError, match=r"1 queries of user ann run already, and 1 wait .*queriesPerUserMax"):
+        run(engine, count + " ", READER)
+    with pytest.raises(BusyError, match="queriesPerUserMax"):
+        run(engine, f"EXPLAIN {count}", READER)
+    for identity in (OTHER, None):
+        assert run(engine, count, identity).table.num_rows == 1
+    assert run(engine, "SELECT count(*) FROM performance_schema.perf_queries", READER).table.num_rows == 1
+    admins = [Attempt(engine, ENDLESS + " " * n) for n in (1, 2)]
+    ids = [kill_id(engine, ENDLESS + " " * n) for n in (1, 2)]
+    run(engine, kill)
+    assert first.ended() is not None
+    assert waiting.ended() is None
+    for number, attempt in zip(ids, admins, strict=True):
+        run(engine, f"KILL QUERY '{number}'")
+        assert attempt.ended() is not None
+    wait_until(lambda: nothing_is_left(engine), 10.0)
+
+
+def test_nothing_is_planned_while_it_waits(start: Callable[..., Engine]) -> None:
+    """What is wrong in a query is found once it has its turn, so that no more are planned at once than may run."""
+    engine = start(queriesMax=1, queriesWaitingMax=0)
+    first = Attempt(engine, ENDLESS)
+    kill = f"KILL QUERY '{kill_id(engine, ENDLESS)}'"
+    for text in ("SELECT missing FROM d.m", "EXPLAIN SELECT missing FROM d.m"):
+        with pytest.raises(BusyError):
+            run(engine, text)
+    run(engine, kill)
+    first.ended()
+    with pytest.raises(NotFoundError, match="column missing"):
+        run(engine, "SELECT missing FROM d.m")
+
+
 def test_results_are_bounded_but_for_admins(start: Callable[..., Engine]) -> None:
     """In rows and in bytes; the error names the key."""
     engine = start(resultRowsMax=100, resultSizeMax="20KiB")

@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 
-from penstock.common.responsiveness import leave_out_what_stays, one_at_a_time
+from penstock.common.responsiveness import change_threads_often, leave_out_what_stays, one_at_a_time
 
 
 class _Node:
@@ -40,6 +40,19 @@ def test_nothing_seems_left_over_when_the_process_ends() -> None:
                "leave_out_what_stays()")
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stderr == ""
+
+
+def test_threads_change_often() -> None:
+    """More often than by default; whoever has set it to be even more often keeps that."""
+    before = sys.getswitchinterval()
+    try:
+        change_threads_often()
+        often = sys.getswitchinterval()
+        sys.setswitchinterval(often / 5)
+        change_threads_often()
+        assert sys.getswitchinterval() < often < before
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_long_computations_take_turns() -> None:
