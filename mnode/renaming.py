@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from itertools import takewhile
+
+from sqlglot.tokens import Token, TokenType
 
 from penstock.common.errors import InvalidStatementError
 from penstock.sql.dialect import quote_identifier
-from penstock.sql.lexer import Token, TokenKind, next_token
+from penstock.sql.tokenizer import scan
 
 _BEFORE_TABLES = ("FROM", "JOIN", "INTO", "DLQ")
+_QUOTED = (TokenType.STRING, TokenType.IDENTIFIER)
 
 
 def with_databases(text: str, names: Mapping[str, str]) -> str:
@@ -17,8 +21,8 @@ def with_databases(text: str, names: Mapping[str, str]) -> str:
     A name is that of a database where a table must follow: behind FROM, JOIN, INTO and DLQ, and before two dots.
     Raises InvalidStatementError where it may as well be that of a table.
     """
-    tokens = list(_tokens(text))
-    words = [token.word for token in tokens] + [""] * 4
+    tokens = list(takewhile(bool, scan(text)))
+    words = ["" if token.token_type in _QUOTED else token.text.upper() for token in tokens] + [""] * 4
     changes: list[tuple[Token, str]] = []
     for place, token in enumerate(tokens):
         new = names.get(_name(token) or "")
@@ -29,22 +33,15 @@ def with_databases(text: str, names: Mapping[str, str]) -> str:
             changes.append((token, new))
         elif words[place - 1] == ",":
             raise InvalidStatementError(
-                f"whether {token.raw} before a dot is a database or a table cannot be told",
+                f"whether {text[token.start:token.end + 1]} before a dot is a database or a table cannot be told",
                 hint="create the stream by hand, with the new name of the database")
     for token, new in reversed(changes):
-        text = f"{text[:token.start]}{quote_identifier(new)}{text[token.end:]}"
+        text = f"{text[:token.start]}{quote_identifier(new)}{text[token.end + 1:]}"
     return text
-
-
-def _tokens(text: str) -> Iterator[Token]:
-    token = next_token(text, 0)
-    while token.kind is not TokenKind.END:
-        yield token
-        token = next_token(text, token.end)
 
 
 def _name(token: Token) -> str | None:
     """Returns the name that a token stands for, as the catalog has it."""
-    if token.kind is TokenKind.WORD:
-        return token.raw.lower()
-    return token.raw[1:-1].replace("``", "`") if token.kind is TokenKind.QUOTED else None
+    if token.token_type is TokenType.IDENTIFIER:
+        return str(token.text)
+    return token.text.lower() if token.text.isidentifier() and token.token_type is not TokenType.STRING else None

@@ -25,7 +25,6 @@ from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMA
 from penstock.mnode.system_tables import SystemTables, tag_rows, tag_text
 from penstock.planner.plan import ResultColumn
 from penstock.planner.stream_time import TimeDefaults, kept_defaults
-from penstock.sql.cursor import RESERVED
 from penstock.sql.cuts import cut_text
 from penstock.sql.dialect import quote_identifier, quote_string
 from penstock.sql.parser import parse_one
@@ -33,6 +32,7 @@ from penstock.sql.rights import GrantObject, Right
 from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Session, Table, TagValue
 from penstock.sql.statements import CreateStream, Describe, Name, Show
 from penstock.sql.stream_options import altered, given
+from penstock.sql.tokenizer import KEYWORDS
 from penstock.sql.types import INTEGERS, DataType, Kind
 
 _PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -315,7 +315,7 @@ def grant_statement(user: str, right: Right) -> str:
 
 
 def _name(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) and name.upper() not in RESERVED else quote_identifier(name)
+    return name if _PLAIN_NAME.fullmatch(name) and name.upper() not in KEYWORDS else quote_identifier(name)
 
 
 def _definition(column: Column) -> str:

@@ -12,13 +12,12 @@ from decimal import ROUND_HALF_UP, Decimal, DecimalException, localcontext
 
 import numpy as np
 from sqlglot import exp
+from sqlglot.tokens import TokenType
 
 from penstock.common.errors import InvalidValueError, NotSupportedError, SqlSyntaxError
-from penstock.sql.cursor import Cursor
 from penstock.sql.dialect import DurationLiteral, Penstock, TimestampLiteral
-from penstock.sql.lexer import Token, TokenKind
-from penstock.sql.literals import MAX_ERROR_TEXT, parse_integer, parse_timestamp, start_of_day, unescape
-from penstock.sql.parse_expression import parse_operand
+from penstock.sql.literals import MAX_ERROR_TEXT, parse_integer, parse_timestamp, start_of_day
+from penstock.sql.parse_expression import ExpressionParser
 from penstock.sql.statements import Duration
 from penstock.sql.types import FLOATS, INTEGERS, UNITS_PER_SECOND, DataType, Kind, Precision
 
@@ -83,14 +82,16 @@ class Constants:
         if upper in ("TRUE", "FALSE"):
             return upper == "TRUE"
         try:
-            cursor = Cursor(raw)
-            if cursor.token.kind is TokenKind.STRING and cursor.token.end == len(raw):
-                return unescape(cursor.token.raw)
-            expression = parse_operand(cursor)
+            parser = ExpressionParser()
+            parser.begin(raw)
+            if parser.at_type(TokenType.STRING) and parser.token.end + 1 == len(raw):
+                return str(parser.token.text)
+            expression = parser.parse_operand()
         except SqlSyntaxError as error:
             raise InvalidValueError(f"{shorten(raw)} is not a value: {error.message}", hint=error.hint) from error
-        if not cursor.at_end or cursor.token.kind is not TokenKind.END:
-            raise InvalidValueError(f"{shorten(raw)} is not a value: {_leftover(cursor.token)}")
+        if parser.token:
+            left = raw[parser.token.start:parser.token.end + 1]
+            raise InvalidValueError(f"{shorten(raw)} is not a value: {left!r} was not expected")
         return self.evaluate(expression)
 
     def evaluate(self, expression: exp.Expression) -> Constant:
@@ -201,10 +202,6 @@ def check_length(text: str, data_type: DataType) -> None:
     if length > limit:
         unit = "characters" if characters else "bytes"
         raise InvalidValueError(f"{shorten(text)!r} has {length} {unit}; {data_type.sql()} takes {limit}")
-
-
-def _leftover(token: Token) -> str:
-    return f"{token.raw!r} was not expected"
 
 
 def _exact(text: str) -> Decimal | None:

@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sqlglot.tokens import TokenType
+
 from penstock.common.errors import SqlSyntaxError
-from penstock.sql.cursor import Cursor
-from penstock.sql.lexer import TokenKind
-from penstock.sql.parse_ddl import parse_parenthesised, take_if_exists, take_if_not_exists
+from penstock.sql.parse_query import QueryParser
 from penstock.sql.statements import AlterConnection, CreateConnection, DropConnection, Statement, TestConnection
 
 
-def parse_create_connection(cursor: Cursor) -> Statement:
+def parse_create_connection(parser: QueryParser) -> Statement:
     """Parses what follows CREATE CONNECTION: `[IF NOT EXISTS] name TYPE kind WITH (option='value', ...)`."""
-    if_not_exists = take_if_not_exists(cursor)
-    name = _parse_name(cursor)
-    cursor.expect("TYPE")
-    kind = cursor.name("a type of connection")
-    cursor.expect("WITH")
-    options = _parse_options(cursor, removable=False)
+    if_not_exists = parser.take_if_not_exists()
+    name = _parse_name(parser)
+    parser.expect("TYPE")
+    kind = parser.name("a type of connection")
+    parser.expect("WITH")
+    options = _parse_options(parser, removable=False)
     return CreateConnection(name, kind, tuple((option, value or "") for option, value in options), if_not_exists)
 
 
-def parse_alter_connection(cursor: Cursor) -> Statement:
+def parse_alter_connection(parser: QueryParser) -> Statement:
     """Parses what follows ALTER CONNECTION: `name SET (option='value', ...)`; NULL takes an option away."""
-    name = _parse_name(cursor)
-    cursor.expect("SET")
-    return AlterConnection(name, _parse_options(cursor, removable=True))
+    name = _parse_name(parser)
+    parser.expect("SET")
+    return AlterConnection(name, _parse_options(parser, removable=True))
 
 
-def parse_drop_connection(cursor: Cursor) -> Statement:
+def parse_drop_connection(parser: QueryParser) -> Statement:
     """Parses what follows DROP CONNECTION."""
-    if_exists = take_if_exists(cursor)
-    return DropConnection(_parse_name(cursor), if_exists)
+    if_exists = parser.take_if_exists()
+    return DropConnection(_parse_name(parser), if_exists)
 
 
-def parse_test_connection(cursor: Cursor) -> Statement:
+def parse_test_connection(parser: QueryParser) -> Statement:
     """Parses what follows TEST CONNECTION."""
-    return TestConnection(_parse_name(cursor))
+    return TestConnection(_parse_name(parser))
 
 
-def _parse_name(cursor: Cursor) -> str:
-    return cursor.name("a connection name")
+def _parse_name(parser: QueryParser) -> str:
+    return parser.name("a connection name")
 
 
-def _parse_options(cursor: Cursor, *, removable: bool) -> tuple[tuple[str, str | None], ...]:
+def _parse_options(parser: QueryParser, *, removable: bool) -> tuple[tuple[str, str | None], ...]:
     """Parses `(option='value', ...)`. What is quoted may be a password, so no error quotes it."""
     try:
-        return parse_parenthesised(cursor, lambda inside: _parse_option(inside, removable=removable))
+        return parser.wrapped_csv(lambda: _parse_option(parser, removable=removable))
     except SqlSyntaxError as error:
         if error.position is None:
             raise
@@ -55,18 +55,18 @@ def _parse_options(cursor: Cursor, *, removable: bool) -> tuple[tuple[str, str |
                              position=replace(error.position, text="")) from None
 
 
-def _parse_option(cursor: Cursor, *, removable: bool) -> tuple[str, str | None]:
-    name = _parse_option_name(cursor)
-    cursor.expect_operator("=")
-    if removable and cursor.take("NULL"):
+def _parse_option(parser: QueryParser, *, removable: bool) -> tuple[str, str | None]:
+    name = _parse_option_name(parser)
+    parser.expect("=")
+    if removable and parser.take("NULL"):
         return name, None
-    if cursor.token.kind is TokenKind.NUMBER:
-        return name, cursor.advance().raw
-    return name, cursor.string(f"the value of {name}")
+    if parser.at_type(TokenType.NUMBER):
+        return name, parser.advance().text
+    return name, parser.string(f"the value of {name}")
 
 
-def _parse_option_name(cursor: Cursor) -> str:
+def _parse_option_name(parser: QueryParser) -> str:
     """Parses the name of an option; keywords are such, too: DATABASE."""
-    if cursor.token.kind is not TokenKind.WORD:
-        raise cursor.fail("the name of an option is expected")
-    return cursor.advance().raw.lower()
+    if not parser.at_word:
+        raise parser.fail("the name of an option is expected")
+    return str(parser.advance().text).lower()

@@ -1,13 +1,19 @@
-"""Parses scalar expressions and type names into the classes that `penstock.sql.dialect` lists."""
+"""Parses scalar expressions and type names into the classes that `penstock.sql.dialect` lists.
+
+The methods replace those of sqlglot that have their names. sqlglot's are lenient where errors must be told (BETWEEN
+without AND, CASE without THEN), call themselves over long conditions, don't note where a node comes from, and rewrite
+function calls into classes that lose the name and the order of the arguments.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 from sqlglot import exp
+from sqlglot.tokens import Token, TokenType
 
-from penstock.sql.cursor import NOT_AN_ALIAS, RESERVED, Cursor
+from penstock.sql.base_parser import NOT_AN_ALIAS, BaseParser
 from penstock.sql.dialect import (
     DurationLiteral,
     JsonContains,
@@ -18,7 +24,6 @@ from penstock.sql.dialect import (
     TrimMode,
     TypeName,
 )
-from penstock.sql.lexer import Token, TokenKind
 from penstock.sql.literals import parse_integer
 from penstock.sql.statements import Duration, Unit
 from penstock.sql.types import DataType, Kind
@@ -29,14 +34,6 @@ MAX_VARCHAR = 65_517
 MAX_NCHAR = 16_379
 MAX_DIGITS = 38
 
-_BINARY: dict[str, tuple[int, type[exp.Expression]]] = {
-    "&": (1, exp.BitwiseAnd), "|": (1, exp.BitwiseOr),
-    "+": (2, exp.Add), "-": (2, exp.Sub),
-    "*": (3, exp.Mul), "/": (3, exp.Div), "%": (3, exp.Mod),
-}
-_COMPARISONS: dict[str, type[exp.Expression]] = {
-    "=": exp.EQ, "<>": exp.NEQ, "!=": exp.NEQ, ">": exp.GT, ">=": exp.GTE, "<": exp.LT, "<=": exp.LTE,
-}
 _SIMPLE_TYPES: dict[str, Kind] = {
     "TIMESTAMP": Kind.TIMESTAMP, "BOOL": Kind.BOOL, "TINYINT": Kind.TINYINT, "SMALLINT": Kind.SMALLINT,
     "INT": Kind.INT, "INTEGER": Kind.INT, "BIGINT": Kind.BIGINT, "FLOAT": Kind.FLOAT, "DOUBLE": Kind.DOUBLE,
@@ -51,76 +48,394 @@ _SIZED_TYPES: dict[str, tuple[Kind, int]] = {
 }
 _TYPE_WORDS = (*_SIMPLE_TYPES, *_SIZED_TYPES, "DECIMAL", "NUMERIC")
 # Reserved words that are functions when a parenthesis follows.
-_CALLABLE_RESERVED = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT"})
+_CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST"})
+_PREDICATES = frozenset({"IS", "CONTAINS", "MATCH", "NMATCH", "NOT", "LIKE", "IN", "BETWEEN"})
+_NO_OPERATOR = (0, exp.Expression)
+_PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
 
 
-def parse_expression(cursor: Cursor) -> exp.Expression:
-    """Parses one expression, conditions included. Raises SqlSyntaxError."""
-    operands = [_parse_and(cursor)]
-    while cursor.take("OR"):
-        operands.append(_parse_and(cursor))
-    return _balanced(operands, exp.Or)
+class ExpressionParser(BaseParser):
+    """Scalar expressions and types."""
 
+    BITWISE = {TokenType.AMP: exp.BitwiseAnd, TokenType.PIPE: exp.BitwiseOr}  # noqa: RUF012
+    TERM = {TokenType.PLUS: exp.Add, TokenType.DASH: exp.Sub}  # noqa: RUF012
+    FACTOR = {TokenType.STAR: exp.Mul, TokenType.SLASH: exp.Div, TokenType.MOD: exp.Mod}  # noqa: RUF012
+    COMPARISON = {  # noqa: RUF012
+        TokenType.EQ: exp.EQ, TokenType.NEQ: exp.NEQ, TokenType.GT: exp.GT, TokenType.GTE: exp.GTE,
+        TokenType.LT: exp.LT, TokenType.LTE: exp.LTE,
+    }
+    _BINARY: dict[TokenType, tuple[int, type[exp.Expression]]] = {  # noqa: RUF012
+        kind: (level, node) for level, table in enumerate((BITWISE, TERM, FACTOR), 1) for kind, node in table.items()
+    }
 
-def parse_operand(cursor: Cursor) -> exp.Expression:
-    """Parses an expression without comparisons, NOT, AND and OR at its top. Raises SqlSyntaxError."""
-    start = cursor.token
-    with cursor.operand() as outermost:
-        parsed = _parse_binary(cursor, 1)
-    if outermost and cursor.previous_end - start.start > MAX_DEPTH:
-        _check_depth(cursor, parsed, start)
-    return parsed
+    def parse_expression(self) -> exp.Expression:
+        """Parses one expression, conditions included. Raises SqlSyntaxError."""
+        operands = [self._parse_conjunction()]
+        while self.take("OR"):
+            operands.append(self._parse_conjunction())
+        return _balanced(operands, exp.Or)
 
+    def _parse_disjunction(self, *_: Any) -> exp.Expression:
+        return self.parse_expression()
 
-def _check_depth(cursor: Cursor, expression: exp.Expression, start: Token) -> None:
-    """Refuses chains in chains: each may be as long as allowed, but DuckDB computes only so many in each other."""
-    pending = [(expression, 1)]
-    while pending:
-        node, depth = pending.pop()
-        if depth > MAX_DEPTH:
-            raise cursor.fail(f"an expression has at most {MAX_DEPTH} operations in each other", start,
-                              hint="compute a part in a sub-query, or in a stream of its own")
-        pending += [(child, depth + 1) for child in node.iter_expressions()]
+    _parse_expression = _parse_disjunction
 
+    def parse_operand(self) -> exp.Expression:
+        """Parses an expression without comparisons, NOT, AND and OR at its top. Raises SqlSyntaxError."""
+        start = self._curr
+        self._operands += 1
+        parsed = self._parse_bitwise()
+        self._operands -= 1
+        if not self._operands and self._prev.end - start.start >= MAX_DEPTH:
+            self._check_depth(parsed, start)
+        return parsed
 
-def parse_data_type(cursor: Cursor) -> DataType:
-    """Parses a type such as `INT UNSIGNED` or `VARCHAR(20)`. Raises SqlSyntaxError."""
-    word = cursor.take_any(*_TYPE_WORDS)
-    if word is None:
-        raise cursor.fail("a data type is expected")
-    if word in ("DECIMAL", "NUMERIC"):
-        return _parse_decimal(cursor)
-    if word in _SIZED_TYPES:
-        kind, maximum = _SIZED_TYPES[word]
-        cursor.expect_operator("(")
-        length = cursor.integer("the length of the type", minimum=1, maximum=maximum)
-        cursor.expect_operator(")")
-        return DataType(kind, length=length)
-    kind = _SIMPLE_TYPES[word]
-    if kind in _UNSIGNED and cursor.take("UNSIGNED"):
-        kind = _UNSIGNED[kind]
-    return DataType(kind)
+    def _check_depth(self, expression: exp.Expression, start: Token) -> None:
+        """Refuses chains in chains: each may be as long as allowed, but DuckDB computes only so many in each other."""
+        pending = [(expression, 1)]
+        while pending:
+            node, depth = pending.pop()
+            if depth > MAX_DEPTH:
+                raise self.fail(f"an expression has at most {MAX_DEPTH} operations in each other", start,
+                                  hint="compute a part in a sub-query, or in a stream of its own")
+            pending += [(child, depth + 1) for child in node.iter_expressions()]
 
+    def parse_data_type(self) -> DataType:
+        """Parses a type such as `INT UNSIGNED` or `VARCHAR(20)`. Raises SqlSyntaxError."""
+        word = self.take_any(*_TYPE_WORDS)
+        if word is None:
+            raise self.fail("a data type is expected")
+        if word in ("DECIMAL", "NUMERIC"):
+            return self._parse_decimal()
+        if word in _SIZED_TYPES:
+            kind, maximum = _SIZED_TYPES[word]
+            self.expect("(")
+            length = self.integer("the length of the type", minimum=1, maximum=maximum)
+            self.expect(")")
+            return DataType(kind, length=length)
+        kind = _SIMPLE_TYPES[word]
+        if kind in _UNSIGNED and self.take("UNSIGNED"):
+            kind = _UNSIGNED[kind]
+        return DataType(kind)
 
-def _parse_decimal(cursor: Cursor) -> DataType:
-    cursor.expect_operator("(")
-    digits = cursor.integer("the number of digits", minimum=1, maximum=MAX_DIGITS)
-    scale = cursor.integer("the scale", maximum=digits) if cursor.take_operator(",") else 0
-    cursor.expect_operator(")")
-    return DataType(Kind.DECIMAL, digits=digits, scale=scale)
+    def _parse_decimal(self) -> DataType:
+        self.expect("(")
+        digits = self.integer("the number of digits", minimum=1, maximum=MAX_DIGITS)
+        scale = self.integer("the scale", maximum=digits) if self.take(",") else 0
+        self.expect(")")
+        return DataType(Kind.DECIMAL, digits=digits, scale=scale)
 
+    def _parse_conjunction(self) -> exp.Expression:
+        operands = [self._parse_equality()]
+        while self.take("AND"):
+            operands.append(self._parse_equality())
+        return _balanced(operands, exp.And)
 
-def _mark(cursor: Cursor, node: exp.Expression, start: int) -> exp.Expression:
-    node.meta["offset"] = start
-    node.meta["end"] = cursor.previous_end
-    return node
+    def _parse_equality(self) -> exp.Expression:
+        start = self.token.start
+        if self.take("NOT"):
+            self.enter()
+            node = self.mark(exp.Not(this=self._parse_equality()), start)
+            self.leave()
+            return node
+        return self._parse_range()
 
+    def _parse_range(self) -> exp.Expression:
+        start = self.token.start
+        left = self.parse_operand()
+        comparison = self.COMPARISON.get(self._curr.token_type)
+        if comparison is not None:
+            self._advance()
+            return self.mark(comparison(this=left, expression=self.parse_operand()), start)
+        if self.word not in _PREDICATES and not self.at_type(TokenType.VAR):
+            return left
+        if self.take("IS"):
+            negated = self.take("NOT")
+            null_start = self.token.start
+            self.expect("NULL")
+            null = self.mark(exp.Null(), null_start)
+            return self._negate(exp.Is(this=left, expression=null), negated, start)
+        if self.take("CONTAINS"):
+            return self.mark(JsonContains(this=left, expression=self._string("a key")), start)
+        if self.at_any("MATCH", "NMATCH"):
+            negated = self.advance().text.upper() == "NMATCH"
+            return self._negate(Match(this=left, expression=self._string("a regular expression")), negated, start)
+        negated = self.take("NOT")
+        if self.take("LIKE"):
+            return self._negate(exp.Like(this=left, expression=self._string("a pattern")), negated, start)
+        if self.take("IN"):
+            return self._negate(exp.In(this=left, expressions=self._parse_in_list()), negated, start)
+        if self.take("BETWEEN"):
+            low = self.parse_operand()
+            self.expect("AND")
+            return self._negate(exp.Between(this=left, low=low, high=self.parse_operand()), negated, start)
+        if negated:
+            raise self.fail("LIKE, IN or BETWEEN is expected after NOT")
+        return left
 
-def _parse_and(cursor: Cursor) -> exp.Expression:
-    operands = [_parse_not(cursor)]
-    while cursor.take("AND"):
-        operands.append(_parse_not(cursor))
-    return _balanced(operands, exp.And)
+    def _negate(self, node: exp.Expression, negated: bool, start: int) -> exp.Expression:
+        self.mark(node, start)
+        return self.mark(exp.Not(this=node), start) if negated else node
+
+    def _parse_in_list(self) -> list[exp.Expression]:
+        self.expect("(")
+        if self.at("SELECT"):
+            raise self.fail("IN takes a list of values; subqueries are allowed in FROM only")
+        self.enter()
+        values = list(self.csv(self.parse_operand))
+        self.leave()
+        self.expect(")")
+        return values
+
+    def _parse_bitwise(self, minimum: int = 1) -> exp.Expression:
+        """Parses operators of these levels, from left to right; levels are those of BITWISE, TERM and FACTOR."""
+        start = self._curr.start
+        left = self._parse_unary()
+        for _ in range(MAX_CHAIN + 1):
+            level, node = self._BINARY.get(self._curr.token_type, _NO_OPERATOR)
+            if level < minimum:
+                return left
+            self._advance()
+            left = self.mark(node(this=left, expression=self._parse_bitwise(level + 1)), start)
+        raise self.fail(f"an expression has at most {MAX_CHAIN} operators in a row",
+                          hint="compute a part in a sub-query, or in a stream of its own")
+
+    def _parse_unary(self) -> exp.Expression:
+        starts: list[int] = []
+        while self._curr.token_type in self.TERM:
+            if self.word == "-":
+                starts.append(self._curr.start)
+            self._advance()
+        if not starts:
+            return self._parse_postfix()
+        self.enter(len(starts))
+        node = self._parse_postfix()
+        self.leave(len(starts))
+        for start in reversed(starts):
+            node = self.mark(exp.Neg(this=node), start)
+        return node
+
+    def _parse_postfix(self) -> exp.Expression:
+        start = self._curr.start
+        node = self._parse_primary()
+        while self._curr.token_type is TokenType.ARROW:
+            self._advance()
+            if isinstance(node, JsonGet):
+                raise self.fail("only one -> is allowed: it looks a key up in a JSON tag")
+            node = self.mark(JsonGet(this=node, expression=self._string("a key")), start)
+        return node
+
+    def _string(self, what: str) -> exp.Expression:
+        start = self.token.start
+        return self.mark(exp.Literal.string(self.string(what)), start)
+
+    def _parse_primary(self) -> exp.Expression:
+        token = self._curr
+        start = token.start
+        kind = token.token_type
+        if kind is TokenType.VAR:
+            if self._next.token_type is not TokenType.L_PAREN:
+                return self._parse_column()
+            return self.mark(self._parse_function(), start)
+        if kind is TokenType.NUMBER:
+            self._advance()
+            return self.mark(self._number(token.text), start)
+        if kind is TokenType.STRING:
+            return self._string("a string")
+        if kind is TokenType.L_PAREN:
+            return self._parse_parentheses()
+        if kind is TokenType.IDENTIFIER:
+            return self._parse_column()
+        if kind is TokenType.INTERVAL:
+            return self.mark(self._duration(), start)
+        if kind is TokenType.HEX_STRING:
+            self._advance()
+            return self.mark(exp.Literal.string("\\x" + token.text), start)
+        if self.word in _PREFIXES and (word := self._parse_word()) is not None:
+            return self.mark(word, start)
+        if self.word in _CALLABLE and self._next.token_type is TokenType.L_PAREN:
+            return self.mark(self._parse_function(), start)
+        if self.at_word:
+            return self._parse_column()
+        raise self.fail("an expression is expected, not *" if kind is TokenType.STAR else "an expression is expected")
+
+    def _parse_parentheses(self) -> exp.Expression:
+        start = self.token.start
+        self.expect("(")
+        if self.at("SELECT"):
+            raise self.fail("subqueries are allowed in FROM only")
+        self.enter()
+        inner = self.parse_expression()
+        self.leave()
+        self.expect(")")
+        return self.mark(exp.Paren(this=inner), start)
+
+    def _number(self, raw: str) -> exp.Expression:
+        if raw[:2].lower() in ("0x", "0b"):
+            try:
+                return exp.Literal.number(str(parse_integer(raw)))
+            except ValueError:
+                raise self.fail("this number is too long") from None
+        return exp.Literal.number(raw)
+
+    def _duration(self) -> exp.Expression:
+        duration: Duration = self.duration("a duration")
+        return DurationLiteral(value=duration.value, unit=cast(Unit, duration.unit))
+
+    def _parse_word(self) -> exp.Expression | None:
+        """Parses a constant or a CASE; returns None if the word is something else here."""
+        following = self._next.token_type
+        if self.word == "TIMESTAMP":
+            if following is not TokenType.STRING:
+                return None
+            self._advance()
+            return TimestampLiteral(this=self.string("a timestamp"))
+        if self.word in ("NOW", "TODAY") and following is TokenType.L_PAREN:
+            return None
+        word = self.advance().text.upper()
+        if word == "NULL":
+            return exp.Null()
+        if word in ("TRUE", "FALSE"):
+            return exp.Boolean(this=word == "TRUE")
+        if word != "CASE":
+            return exp.Anonymous(this=word.lower(), expressions=[])
+        self.enter()
+        node = self._parse_case()
+        self.leave()
+        return node
+
+    def _parse_case(self) -> exp.Expression:
+        subject = None if self.at("WHEN") else self.parse_expression()
+        branches: list[exp.Expression] = []
+        start = self.token.start
+        self.expect("WHEN")
+        while True:
+            condition = self.parse_expression()
+            self.expect("THEN")
+            branches.append(self.mark(exp.If(this=condition, true=self.parse_expression()), start))
+            start = self.token.start
+            if not self.take("WHEN"):
+                break
+        default = self.parse_expression() if self.take("ELSE") else None
+        self.expect("END")
+        return exp.Case(this=subject, ifs=branches, default=default)
+
+    def _parse_cast(self) -> exp.Expression:
+        value = self.parse_expression()
+        self.expect("AS")
+        start = self.token.start
+        if self.at_any("VARCHAR", "BINARY", "NCHAR") and self.peek() != "(":
+            kind, maximum = _SIZED_TYPES[self.advance().text.upper()]
+            target = DataType(kind, length=maximum)
+        else:
+            target = self.parse_data_type()
+        return exp.Cast(this=value, to=self.mark(TypeName(this=target), start))
+
+    def _parse_trim(self) -> exp.Expression:
+        word = self.take_any("BOTH", "LEADING", "TRAILING")
+        mode = cast(TrimMode, (word or "both").lower())
+        if word is not None and self.take("FROM"):
+            return Trim(this=self.parse_expression(), mode=mode)
+        first = self.parse_expression()
+        if self.take("FROM"):
+            return Trim(this=self.parse_expression(), characters=first, mode=mode)
+        if word is not None:
+            raise self.fail("FROM is expected")
+        return Trim(this=first, mode=mode)
+
+    def _parse_position(self) -> exp.Expression:
+        needle = self.parse_operand()
+        if not self.take(","):
+            self.expect("IN")
+        return exp.Anonymous(this="position", expressions=[needle, self.parse_operand()])
+
+    def _parse_substring(self, name: str) -> exp.Expression:
+        arguments = [self.parse_expression()]
+        if self.take("FROM"):
+            arguments.append(self.parse_expression())
+            if self.take("FOR"):
+                arguments.append(self.parse_expression())
+        else:
+            while self.take(","):
+                arguments.append(self.parse_expression())
+        return exp.Anonymous(this=name, expressions=arguments)
+
+    def _parse_cols(self) -> exp.Expression:
+        return exp.Anonymous(this="cols", expressions=list(self.csv(self._parse_cols_argument)))
+
+    def _parse_cols_argument(self) -> exp.Expression:
+        start = self.token.start
+        argument = self._parse_argument()
+        alias_start = self.token.start
+        alias = self.parse_alias()
+        if alias is None:
+            return argument
+        identifier = self.mark(exp.Identifier(this=alias, quoted=True), alias_start)
+        return self.mark(exp.Alias(this=argument, alias=identifier), start)
+
+    FUNCTION_PARSERS: dict[str, Callable[[ExpressionParser], exp.Expression]] = {  # noqa: RUF012
+        "CAST": _parse_cast,
+        "TRIM": _parse_trim,
+        "POSITION": _parse_position,
+        "SUBSTR": lambda self: self._parse_substring("substr"),
+        "SUBSTRING": lambda self: self._parse_substring("substring"),
+        "COLS": _parse_cols,
+    }
+
+    def parse_alias(self) -> str | None:
+        """Parses `[AS] alias` if one follows. Raises SqlSyntaxError."""
+        if self.take("AS"):
+            return self.name("an alias")
+        if self.at_name() and self.word not in NOT_AN_ALIAS:
+            return self.name("an alias")
+        return None
+
+    def _parse_function(self) -> exp.Expression:
+        """Parses a call; all calls but those of FUNCTION_PARSERS are alike."""
+        special = self.FUNCTION_PARSERS.get(self.word)
+        name = self._curr.text.lower()
+        self._advance(2)
+        if special is None and self.take(")"):
+            return exp.Anonymous(this=name, expressions=[])
+        self.enter()
+        if special is not None:
+            node = special(self)
+        else:
+            node = exp.Anonymous(this=name, expressions=list(self.csv(self._parse_argument)))
+        self.leave()
+        self.expect(")")
+        return node
+
+    def _parse_argument(self) -> exp.Expression:
+        if self._curr.token_type is TokenType.STAR:
+            self._advance()
+            return self.mark(exp.Star(), self._prev.start)
+        return self.parse_qualified_star() or self.parse_expression()
+
+    def parse_qualified_star(self) -> exp.Expression | None:
+        """Parses `table.*` if that follows."""
+        if self._next.token_type is not TokenType.DOT or not self.at_name() or self.peek(2) != "*":
+            return None
+        start = self.token.start
+        table = self._identifier("a table name")
+        self.expect(".")
+        star_start = self.token.start
+        self.expect("*")
+        star = self.mark(exp.Star(), star_start)
+        return self.mark(exp.Column(this=star, table=table), start)
+
+    def _identifier(self, what: str) -> exp.Expression:
+        start = self.token.start
+        quoted = self.at_type(TokenType.IDENTIFIER)
+        return self.mark(exp.Identifier(this=self.name(what), quoted=quoted), start)
+
+    def _parse_column(self) -> exp.Expression:
+        start = self._curr.start
+        first = self._identifier("an expression")
+        if self._curr.token_type is TokenType.DOT:
+            self._advance()
+            return self.mark(exp.Column(this=self._identifier("a column name"), table=first), start)
+        return self.mark(exp.Column(this=first), start)
 
 
 def _balanced(operands: list[exp.Expression], node: type[exp.Expression]) -> exp.Expression:
@@ -136,342 +451,3 @@ def _balanced(operands: list[exp.Expression], node: type[exp.Expression]) -> exp
         joined.meta["end"] = operand.meta["end"]
         result = joined
     return result
-
-
-def _parse_not(cursor: Cursor) -> exp.Expression:
-    start = cursor.token.start
-    if cursor.take("NOT"):
-        with cursor.nested():
-            return _mark(cursor, exp.Not(this=_parse_not(cursor)), start)
-    return _parse_predicate(cursor)
-
-
-def _parse_predicate(cursor: Cursor) -> exp.Expression:
-    start = cursor.token.start
-    left = parse_operand(cursor)
-    token = cursor.token
-    if token.kind is TokenKind.OPERATOR and token.raw in _COMPARISONS:
-        cursor.advance()
-        return _mark(cursor, _COMPARISONS[token.raw](this=left, expression=parse_operand(cursor)), start)
-    if token.kind is not TokenKind.WORD:
-        return left
-    if cursor.take("IS"):
-        negated = cursor.take("NOT")
-        null_start = cursor.token.start
-        cursor.expect("NULL")
-        null = _mark(cursor, exp.Null(), null_start)
-        return _negate(cursor, exp.Is(this=left, expression=null), negated, start)
-    if cursor.take("CONTAINS"):
-        return _mark(cursor, JsonContains(this=left, expression=_string(cursor, "a key")), start)
-    if cursor.at_any("MATCH", "NMATCH"):
-        negated = cursor.advance().word == "NMATCH"
-        return _negate(cursor, Match(this=left, expression=_string(cursor, "a regular expression")), negated, start)
-    negated = cursor.take("NOT")
-    if cursor.take("LIKE"):
-        return _negate(cursor, exp.Like(this=left, expression=_string(cursor, "a pattern")), negated, start)
-    if cursor.take("IN"):
-        return _negate(cursor, exp.In(this=left, expressions=_parse_in_list(cursor)), negated, start)
-    if cursor.take("BETWEEN"):
-        low = parse_operand(cursor)
-        cursor.expect("AND")
-        return _negate(cursor, exp.Between(this=left, low=low, high=parse_operand(cursor)), negated, start)
-    if negated:
-        raise cursor.fail("LIKE, IN or BETWEEN is expected after NOT")
-    return left
-
-
-def _negate(cursor: Cursor, node: exp.Expression, negated: bool, start: int) -> exp.Expression:
-    _mark(cursor, node, start)
-    return _mark(cursor, exp.Not(this=node), start) if negated else node
-
-
-def _parse_in_list(cursor: Cursor) -> list[exp.Expression]:
-    cursor.expect_operator("(")
-    if cursor.at("SELECT"):
-        raise cursor.fail("IN takes a list of values; subqueries are allowed in FROM only")
-    with cursor.nested():
-        values = [parse_operand(cursor)]
-        while cursor.take_operator(","):
-            values.append(parse_operand(cursor))
-    cursor.expect_operator(")")
-    return values
-
-
-def _parse_binary(cursor: Cursor, minimum: int) -> exp.Expression:
-    start = cursor.token.start
-    left = _parse_unary(cursor)
-    for _ in range(MAX_CHAIN + 1):
-        token = cursor.token
-        if token.kind is not TokenKind.OPERATOR or token.raw not in _BINARY:
-            return left
-        level, node = _BINARY[token.raw]
-        if level < minimum:
-            return left
-        cursor.advance()
-        left = _mark(cursor, node(this=left, expression=_parse_binary(cursor, level + 1)), start)
-    raise cursor.fail(f"an expression has at most {MAX_CHAIN} operators in a row",
-                      hint="compute a part in a sub-query, or in a stream of its own")
-
-
-def _parse_unary(cursor: Cursor) -> exp.Expression:
-    starts: list[int] = []
-    while cursor.at_operator("-") or cursor.at_operator("+"):
-        token = cursor.advance()
-        if token.raw == "-":
-            starts.append(token.start)
-    if not starts:
-        return _parse_postfix(cursor)
-    with cursor.nested(len(starts)):
-        node = _parse_postfix(cursor)
-    for start in reversed(starts):
-        node = _mark(cursor, exp.Neg(this=node), start)
-    return node
-
-
-def _parse_postfix(cursor: Cursor) -> exp.Expression:
-    start = cursor.token.start
-    node = _parse_primary(cursor)
-    while cursor.take_operator("->"):
-        if isinstance(node, JsonGet):
-            raise cursor.fail("only one -> is allowed: it looks a key up in a JSON tag")
-        node = _mark(cursor, JsonGet(this=node, expression=_string(cursor, "a key")), start)
-    return node
-
-
-def _string(cursor: Cursor, what: str) -> exp.Expression:
-    start = cursor.token.start
-    return _mark(cursor, exp.Literal.string(cursor.string(what)), start)
-
-
-def _parse_primary(cursor: Cursor) -> exp.Expression:
-    token = cursor.token
-    start = token.start
-    if token.kind is TokenKind.OPERATOR:
-        if token.raw == "(":
-            return _parse_parentheses(cursor)
-        if token.raw == "*":
-            raise cursor.fail("an expression is expected, not *")
-        raise cursor.fail("an expression is expected")
-    if token.kind is TokenKind.NUMBER:
-        cursor.advance()
-        return _mark(cursor, _number(cursor, token.raw), start)
-    if token.kind is TokenKind.DURATION:
-        return _mark(cursor, _duration(cursor), start)
-    if token.kind is TokenKind.STRING:
-        return _string(cursor, "a string")
-    if token.kind is TokenKind.HEX_STRING:
-        cursor.advance()
-        return _mark(cursor, exp.Literal.string("\\x" + token.raw[2:-1]), start)
-    if token.kind is TokenKind.WORD:
-        special = _parse_special_word(cursor)
-        if special is not None:
-            return _mark(cursor, special, start)
-        if _at_call(cursor):
-            return _mark(cursor, _parse_call(cursor), start)
-    return _parse_column(cursor)
-
-
-def _parse_parentheses(cursor: Cursor) -> exp.Expression:
-    start = cursor.token.start
-    cursor.expect_operator("(")
-    if cursor.at("SELECT"):
-        raise cursor.fail("subqueries are allowed in FROM only")
-    with cursor.nested():
-        inner = parse_expression(cursor)
-    cursor.expect_operator(")")
-    return _mark(cursor, exp.Paren(this=inner), start)
-
-
-def _number(cursor: Cursor, raw: str) -> exp.Expression:
-    if raw[:2].lower() in ("0x", "0b"):
-        try:
-            return exp.Literal.number(str(parse_integer(raw)))
-        except ValueError:
-            raise cursor.fail("this number is too long") from None
-    return exp.Literal.number(raw)
-
-
-def _duration(cursor: Cursor) -> exp.Expression:
-    duration: Duration = cursor.duration("a duration")
-    return DurationLiteral(value=duration.value, unit=cast(Unit, duration.unit))
-
-
-def _parse_special_word(cursor: Cursor) -> exp.Expression | None:
-    """Parses what begins with a keyword and is neither an ordinary call nor a column."""
-    if cursor.take("NULL"):
-        return exp.Null()
-    if cursor.at_any("TRUE", "FALSE"):
-        return exp.Boolean(this=cursor.advance().word == "TRUE")
-    if cursor.take("CASE"):
-        with cursor.nested():
-            return _parse_case(cursor)
-    if cursor.at("TIMESTAMP") and cursor.peek().kind is TokenKind.STRING:
-        cursor.advance()
-        return TimestampLiteral(this=cursor.string("a timestamp"))
-    if cursor.at_any("NOW", "TODAY") and cursor.peek().raw != "(":
-        return exp.Anonymous(this=cursor.advance().raw.lower(), expressions=[])
-    if cursor.peek().raw != "(":
-        return None
-    parser = _SPECIAL_CALLS.get(cursor.token.word)
-    if parser is None:
-        return None
-    cursor.advance()
-    cursor.expect_operator("(")
-    with cursor.nested():
-        result = parser(cursor)
-    cursor.expect_operator(")")
-    return result
-
-
-def _parse_case(cursor: Cursor) -> exp.Expression:
-    subject = None if cursor.at("WHEN") else parse_expression(cursor)
-    branches: list[exp.Expression] = []
-    start = cursor.token.start
-    cursor.expect("WHEN")
-    while True:
-        condition = parse_expression(cursor)
-        cursor.expect("THEN")
-        branches.append(_mark(cursor, exp.If(this=condition, true=parse_expression(cursor)), start))
-        start = cursor.token.start
-        if not cursor.take("WHEN"):
-            break
-    default = parse_expression(cursor) if cursor.take("ELSE") else None
-    cursor.expect("END")
-    return exp.Case(this=subject, ifs=branches, default=default)
-
-
-def _parse_cast(cursor: Cursor) -> exp.Expression:
-    value = parse_expression(cursor)
-    cursor.expect("AS")
-    start = cursor.token.start
-    if cursor.at_any("VARCHAR", "BINARY", "NCHAR") and cursor.peek().raw != "(":
-        kind, maximum = _SIZED_TYPES[cursor.advance().word]
-        target = DataType(kind, length=maximum)
-    else:
-        target = parse_data_type(cursor)
-    return exp.Cast(this=value, to=_mark(cursor, TypeName(this=target), start))
-
-
-def _parse_trim(cursor: Cursor) -> exp.Expression:
-    word = cursor.take_any("BOTH", "LEADING", "TRAILING")
-    mode = cast(TrimMode, (word or "both").lower())
-    if word is not None and cursor.take("FROM"):
-        return Trim(this=parse_expression(cursor), mode=mode)
-    first = parse_expression(cursor)
-    if cursor.take("FROM"):
-        return Trim(this=parse_expression(cursor), characters=first, mode=mode)
-    if word is not None:
-        raise cursor.fail("FROM is expected")
-    return Trim(this=first, mode=mode)
-
-
-def _parse_position(cursor: Cursor) -> exp.Expression:
-    needle = parse_operand(cursor)
-    if not cursor.take_operator(","):
-        cursor.expect("IN")
-    return exp.Anonymous(this="position", expressions=[needle, parse_operand(cursor)])
-
-
-def _substring_parser(name: str) -> Callable[[Cursor], exp.Expression]:
-    def parse(cursor: Cursor) -> exp.Expression:
-        arguments = [parse_expression(cursor)]
-        if cursor.take("FROM"):
-            arguments.append(parse_expression(cursor))
-            if cursor.take("FOR"):
-                arguments.append(parse_expression(cursor))
-        else:
-            while cursor.take_operator(","):
-                arguments.append(parse_expression(cursor))
-        return exp.Anonymous(this=name, expressions=arguments)
-
-    return parse
-
-
-def _parse_cols(cursor: Cursor) -> exp.Expression:
-    arguments = [_parse_cols_argument(cursor)]
-    while cursor.take_operator(","):
-        arguments.append(_parse_cols_argument(cursor))
-    return exp.Anonymous(this="cols", expressions=arguments)
-
-
-def _parse_cols_argument(cursor: Cursor) -> exp.Expression:
-    start = cursor.token.start
-    argument = _parse_argument(cursor)
-    alias_start = cursor.token.start
-    alias = parse_alias(cursor)
-    if alias is None:
-        return argument
-    identifier = _mark(cursor, exp.Identifier(this=alias, quoted=True), alias_start)
-    return _mark(cursor, exp.Alias(this=argument, alias=identifier), start)
-
-
-_SPECIAL_CALLS: dict[str, Callable[[Cursor], exp.Expression]] = {
-    "CAST": _parse_cast,
-    "TRIM": _parse_trim,
-    "POSITION": _parse_position,
-    "SUBSTR": _substring_parser("substr"),
-    "SUBSTRING": _substring_parser("substring"),
-    "COLS": _parse_cols,
-}
-
-
-def parse_alias(cursor: Cursor) -> str | None:
-    """Parses `[AS] alias` if one follows. Raises SqlSyntaxError."""
-    if cursor.take("AS"):
-        return cursor.name("an alias")
-    token = cursor.token
-    if token.kind is TokenKind.QUOTED or (token.kind is TokenKind.WORD and token.word not in NOT_AN_ALIAS):
-        return cursor.name("an alias")
-    return None
-
-
-def _at_call(cursor: Cursor) -> bool:
-    word = cursor.token.word
-    return (word not in RESERVED or word in _CALLABLE_RESERVED) and cursor.peek().raw == "("
-
-
-def _parse_call(cursor: Cursor) -> exp.Expression:
-    name = cursor.advance().raw.lower()
-    cursor.expect_operator("(")
-    arguments: list[exp.Expression] = []
-    if not cursor.at_operator(")"):
-        with cursor.nested():
-            arguments.append(_parse_argument(cursor))
-            while cursor.take_operator(","):
-                arguments.append(_parse_argument(cursor))
-    cursor.expect_operator(")")
-    return exp.Anonymous(this=name, expressions=arguments)
-
-
-def _parse_argument(cursor: Cursor) -> exp.Expression:
-    start = cursor.token.start
-    if cursor.take_operator("*"):
-        return _mark(cursor, exp.Star(), start)
-    return parse_qualified_star(cursor) or parse_expression(cursor)
-
-
-def parse_qualified_star(cursor: Cursor) -> exp.Expression | None:
-    """Parses `table.*` if that follows."""
-    if not cursor.at_name() or cursor.peek(1).raw != "." or cursor.peek(2).raw != "*":
-        return None
-    start = cursor.token.start
-    table = _identifier(cursor, "a table name")
-    cursor.expect_operator(".")
-    star_start = cursor.token.start
-    cursor.expect_operator("*")
-    star = _mark(cursor, exp.Star(), star_start)
-    return _mark(cursor, exp.Column(this=star, table=table), start)
-
-
-def _identifier(cursor: Cursor, what: str) -> exp.Expression:
-    start = cursor.token.start
-    quoted = cursor.token.kind is TokenKind.QUOTED
-    return _mark(cursor, exp.Identifier(this=cursor.name(what), quoted=quoted), start)
-
-
-def _parse_column(cursor: Cursor) -> exp.Expression:
-    start = cursor.token.start
-    first = _identifier(cursor, "an expression")
-    if cursor.take_operator("."):
-        return _mark(cursor, exp.Column(this=_identifier(cursor, "a column name"), table=first), start)
-    return _mark(cursor, exp.Column(this=first), start)

@@ -4,54 +4,56 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.sql.cursor import Cursor
-from penstock.sql.parse_ddl import parse_parenthesised, parse_using
-from penstock.sql.parse_expression import parse_expression
-from penstock.sql.parse_query import at_query, parse_query
+from sqlglot.tokens import TokenType
+
+from penstock.sql.parse_ddl import parse_using
+from penstock.sql.parse_query import QueryParser
 from penstock.sql.statements import Delete, Insert, InsertTarget, Statement
 
 
-def parse_insert(cursor: Cursor) -> Statement:
+def parse_insert(parser: QueryParser) -> Statement:
     """Parses what follows INSERT."""
-    cursor.expect("INTO")
-    targets = [_parse_target(cursor)]
-    while targets[-1].query is None and not cursor.at_end:
-        targets.append(_parse_target(cursor))
+    parser.expect("INTO")
+    targets = [_parse_target(parser)]
+    while targets[-1].query is None and not parser.at_end:
+        targets.append(_parse_target(parser))
     if len(targets) > 1 and targets[-1].query is not None:
-        raise cursor.fail("INSERT ... SELECT takes one table")
+        raise parser.fail("INSERT ... SELECT takes one table")
     return Insert(tuple(targets))
 
 
-def _parse_target(cursor: Cursor) -> InsertTarget:
-    target = InsertTarget(cursor.object_name("a table name"))
-    if cursor.at_operator("(") and not at_query(cursor):
-        target = replace(target, columns=_parse_columns(cursor))
-    if cursor.at("USING"):
-        using, tag_names, tag_values = parse_using(cursor)
+def _parse_target(parser: QueryParser) -> InsertTarget:
+    target = InsertTarget(parser.object_name("a table name"))
+    if parser.at("(") and not parser.at_query():
+        target = replace(target, columns=_parse_columns(parser))
+    if parser.at("USING"):
+        using, tag_names, tag_values = parse_using(parser)
         target = replace(target, using=using, tag_names=tag_names, tag_values=tag_values)
-        if target.columns is None and cursor.at_operator("("):
-            target = replace(target, columns=_parse_columns(cursor))
-    if cursor.take("VALUES"):
-        rows, offset = cursor.skip_rows()
-        return replace(target, rows=rows, rows_offset=offset)
-    if cursor.take("FILE"):
-        return replace(target, file=cursor.string("a file name"))
-    if at_query(cursor) and target.using is None:
-        return replace(target, query=parse_query(cursor))
-    raise cursor.fail("VALUES, FILE or SELECT is expected")
+        if target.columns is None and parser.at("("):
+            target = replace(target, columns=_parse_columns(parser))
+    if parser.take("VALUES"):
+        if not parser.at_type(TokenType.ROWS):
+            raise parser.fail("a row in parentheses is expected, closed and with closed quotes")
+        rows = parser.advance()
+        return replace(target, rows=rows.text, rows_offset=rows.start)
+    if parser.take("FILE"):
+        return replace(target, file=parser.string("a file name"))
+    if parser.at_query() and target.using is None:
+        return replace(target, query=parser.parse_query())
+    raise parser.fail("VALUES, FILE or SELECT is expected")
 
 
-def _parse_columns(cursor: Cursor) -> tuple[str, ...]:
-    token = cursor.token
-    columns = parse_parenthesised(cursor, lambda c: c.name("a column name"))
+def _parse_columns(parser: QueryParser) -> tuple[str, ...]:
+    token = parser.token
+    columns = parser.wrapped_csv(lambda: parser.name("a column name"))
     if len(set(columns)) < len(columns):
         repeated = next(name for index, name in enumerate(columns) if name in columns[:index])
-        raise cursor.fail(f"column {repeated} is given twice", token)
+        raise parser.fail(f"column {repeated} is given twice", token)
     return columns
 
 
-def parse_delete(cursor: Cursor) -> Statement:
+def parse_delete(parser: QueryParser) -> Statement:
     """Parses what follows DELETE."""
-    cursor.expect("FROM")
-    name = cursor.object_name("a table name")
-    return Delete(name, parse_expression(cursor) if cursor.take("WHERE") else None)
+    parser.expect("FROM")
+    name = parser.object_name("a table name")
+    return Delete(name, parser.parse_expression() if parser.take("WHERE") else None)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
+from typing import Any
+
+from sqlglot.tokens import Token
 
 from penstock.common.errors import NotSupportedError, SqlSyntaxError
 from penstock.common.headroom import with_headroom
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
-from penstock.sql.cursor import Cursor
 from penstock.sql.literals import position
 from penstock.sql.parse_connection import (
     parse_alter_connection,
@@ -32,7 +34,7 @@ from penstock.sql.parse_ddl import (
 from penstock.sql.parse_function import parse_create_function, parse_drop_function
 from penstock.sql.parse_ingest import parse_create_ingest, parse_drop_ingest
 from penstock.sql.parse_insert import parse_delete, parse_insert
-from penstock.sql.parse_query import at_query, parse_query
+from penstock.sql.parse_query import QueryParser
 from penstock.sql.parse_show import parse_describe, parse_kill_query, parse_show
 from penstock.sql.parse_stream import (
     parse_alter_stream,
@@ -60,6 +62,7 @@ from penstock.sql.parse_user import (
     parse_revoke,
 )
 from penstock.sql.statements import Describe, Explain, Name, Statement
+from penstock.sql.tokenizer import scan
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
 _CLAUSE_ORDER = (
@@ -70,33 +73,85 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 MAX_TEXT = 64 * 1024 * 1024
 
 
-@with_headroom
-def parse(text: str) -> list[Statement]:
-    """Returns the statements of a text, which are separated by semicolons; empty ones are skipped.
-
-    Raises SqlSyntaxError, and NotSupportedError for what TDengine has and Penstock has not.
-    """
+def check_text(text: str) -> None:
+    """Raises SqlSyntaxError if nobody should try to parse this."""
     if len(text) > MAX_TEXT:
         raise SqlSyntaxError(f"the text has {len(text)} characters; {MAX_TEXT} are allowed")
     surrogate = None if text.isascii() else _SURROGATE.search(text)
     if surrogate is not None:
         raise SqlSyntaxError("the text is not valid Unicode", position=position(text, surrogate.start(), 0))
+
+
+class Parser(QueryParser):
+    """Every statement of the dialect."""
+
+    def _parse(
+        self, parse_method: Callable[[Parser], Any], raw_tokens: Iterable[Token], sql: str | None = None
+    ) -> list[Any]:
+        """Parses one thing after another, separated by semicolons; what is empty between them is skipped."""
+        return self._parse_all(parse_method, raw_tokens, sql or "")
+
+    @with_headroom
+    def _parse_all(self, parse_one: Callable[[Parser], Any], tokens: Iterable[Token], text: str) -> list[Any]:
+        self.begin(text, tokens)
+        found: list[Any] = []
+        while True:
+            while self.take(";"):
+                pass
+            if self.at_end:
+                return found
+            self.forget()
+            self.joins = 0
+            found.append(parse_one(self))
+            if not self.at_end:
+                hint = _CLAUSE_ORDER if self.word in _CLAUSES else None
+                raise self.fail("the end of the statement is expected", hint=hint)
+
+    def _parse_statement(self) -> Statement:
+        start = self.token.start
+        if self.at_query():
+            return self.parse_query()
+        for words, parse_rest in _STATEMENTS.items():
+            if self.take(*words):
+                return parse_rest(self, start)
+        for words in _NOT_SUPPORTED:
+            if self.at(*words):
+                place = position(self.sql, start, self.token_ahead(len(words) - 1).end + 1 - start)
+                raise NotSupportedError(f"{' '.join(words)} is not supported", position=place)
+        raise self.fail(self._expected_after())
+
+    def _expected_after(self) -> str:
+        first = self.word
+        rests = [words[1:] for words in _STATEMENTS if words[0] == first and len(words) > 1 and words[1] != "OR"]
+        if not rests:
+            return "a statement is expected"
+        self.advance()
+        self.at_any(*(rest[0] for rest in rests))
+        objects = [" ".join(rest) for rest in rests]
+        return f"{', '.join(objects[:-1])} or {objects[-1]} is expected after {first}"
+
+    def parse_explain(self) -> Statement:
+        """Parses what follows EXPLAIN."""
+        analyze = self.take("ANALYZE")
+        if analyze and self.take("STREAM"):
+            return parse_analyze_stream(self)
+        if self.take("VERBOSE") and self.take_any("TRUE", "FALSE") is None:
+            raise self.fail("TRUE or FALSE is expected")
+        stream = self.at("CREATE", "STREAM") or self.at("CREATE", "OR", "REPLACE", "STREAM")
+        if not self.at_query() and not stream and not self.at("CREATE", "INGEST"):
+            raise self.fail("EXPLAIN takes a query, CREATE STREAM or CREATE INGEST, "
+                            "EXPLAIN ANALYZE also STREAM and its name")
+        return Explain(self._parse_statement(), analyze)
+
+
+def parse(text: str) -> list[Statement]:
+    """Returns the statements of a text, which are separated by semicolons; empty ones are skipped.
+
+    Raises SqlSyntaxError, and NotSupportedError for what TDengine has and Penstock has not.
+    """
     with one_at_a_time(unless=len(text) < LONG_TEXT):
-        return _parse_all(Cursor(text))
-
-
-def _parse_all(cursor: Cursor) -> list[Statement]:
-    statements: list[Statement] = []
-    while True:
-        while cursor.take_operator(";"):
-            pass
-        if cursor.at_end:
-            return statements
-        cursor.joins = 0
-        statements.append(_parse_statement(cursor))
-        if not cursor.at_end:
-            hint = _CLAUSE_ORDER if cursor.token.word in _CLAUSES else None
-            raise cursor.fail("the end of the statement is expected", hint=hint)
+        check_text(text)
+        return list(Parser().parse(scan(text), text))
 
 
 def parse_one(text: str) -> Statement:
@@ -115,47 +170,8 @@ def parse_table_name(text: str) -> Name:
     return described.name
 
 
-def _parse_statement(cursor: Cursor) -> Statement:
-    start = cursor.token.start
-    if at_query(cursor):
-        return parse_query(cursor)
-    for words, parse_rest in _STATEMENTS.items():
-        if cursor.take(*words):
-            return parse_rest(cursor, start)
-    for words in _NOT_SUPPORTED:
-        if cursor.at(*words):
-            last = cursor.peek(len(words) - 1) if len(words) > 1 else cursor.token
-            place = position(cursor.text, start, last.end - start)
-            raise NotSupportedError(f"{' '.join(words)} is not supported", position=place)
-    raise cursor.fail(_expected_after(cursor))
-
-
-def _expected_after(cursor: Cursor) -> str:
-    first = cursor.token.word
-    rests = [words[1:] for words in _STATEMENTS if words[0] == first and len(words) > 1 and words[1] != "OR"]
-    if not rests:
-        return "a statement is expected"
-    cursor.advance()
-    cursor.at_any(*(rest[0] for rest in rests))
-    objects = [" ".join(rest) for rest in rests]
-    return f"{', '.join(objects[:-1])} or {objects[-1]} is expected after {first}"
-
-
-def _parse_explain(cursor: Cursor, _: int) -> Statement:
-    analyze = cursor.take("ANALYZE")
-    if analyze and cursor.take("STREAM"):
-        return parse_analyze_stream(cursor)
-    if cursor.take("VERBOSE") and cursor.take_any("TRUE", "FALSE") is None:
-        raise cursor.fail("TRUE or FALSE is expected")
-    stream = cursor.at("CREATE", "STREAM") or cursor.at("CREATE", "OR", "REPLACE", "STREAM")
-    if not at_query(cursor) and not stream and not cursor.at("CREATE", "INGEST"):
-        raise cursor.fail("EXPLAIN takes a query, CREATE STREAM or CREATE INGEST, EXPLAIN ANALYZE also STREAM and its "
-                          "name")
-    return Explain(_parse_statement(cursor), analyze)
-
-
-def _plain(parse_rest: Callable[[Cursor], Statement]) -> Callable[[Cursor, int], Statement]:
-    return lambda cursor, _: parse_rest(cursor)
+def _plain(parse_rest: Callable[[Parser], Statement]) -> Callable[[Parser, int], Statement]:
+    return lambda parser, _: parse_rest(parser)
 
 
 # What TDengine has and Penstock has not: said so, instead of calling it a syntax error.
@@ -168,7 +184,7 @@ _NOT_SUPPORTED = (
     ("REDISTRIBUTE",), ("RESET",), ("RECOVER",),
 )
 
-_STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
+_STATEMENTS: dict[tuple[str, ...], Callable[[Parser, int], Statement]] = {
     ("INSERT",): _plain(parse_insert),
     ("SHOW",): _plain(parse_show),
     ("USE",): _plain(parse_use),
@@ -176,19 +192,19 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("DESC",): _plain(parse_describe),
     ("DELETE",): _plain(parse_delete),
     ("CREATE", "DATABASE"): _plain(parse_create_database),
-    ("CREATE", "TABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=False),
-    ("CREATE", "STABLE"): lambda cursor, _: parse_create_table(cursor, must_be_super=True),
+    ("CREATE", "TABLE"): lambda parser, _: parse_create_table(parser, must_be_super=False),
+    ("CREATE", "STABLE"): lambda parser, _: parse_create_table(parser, must_be_super=True),
     ("CREATE", "STREAM"): parse_create_stream,
     ("CREATE", "OR", "REPLACE", "STREAM"):
-        lambda cursor, start: parse_create_stream(cursor, start, or_replace=True),
+        lambda parser, start: parse_create_stream(parser, start, or_replace=True),
     ("CREATE", "SNODE"): _plain(parse_create_snode),
     ("CREATE", "INGEST"): parse_create_ingest,
-    ("CREATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=False),
-    ("CREATE", "AGGREGATE", "FUNCTION"): lambda cursor, _: parse_create_function(cursor, aggregate=True),
+    ("CREATE", "FUNCTION"): lambda parser, _: parse_create_function(parser, aggregate=False),
+    ("CREATE", "AGGREGATE", "FUNCTION"): lambda parser, _: parse_create_function(parser, aggregate=True),
     ("CREATE", "OR", "REPLACE", "FUNCTION"):
-        lambda cursor, _: parse_create_function(cursor, aggregate=False, replace=True),
+        lambda parser, _: parse_create_function(parser, aggregate=False, replace=True),
     ("CREATE", "OR", "REPLACE", "AGGREGATE", "FUNCTION"):
-        lambda cursor, _: parse_create_function(cursor, aggregate=True, replace=True),
+        lambda parser, _: parse_create_function(parser, aggregate=True, replace=True),
     ("CREATE", "USER"): _plain(parse_create_user),
     ("ALTER", "USER"): _plain(parse_alter_user),
     ("DROP", "USER"): _plain(parse_drop_user),
@@ -199,15 +215,15 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("DROP", "CONNECTION"): _plain(parse_drop_connection),
     ("TEST", "CONNECTION"): _plain(parse_test_connection),
     ("ALTER", "DATABASE"): _plain(parse_alter_database),
-    ("ALTER", "TABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=False),
-    ("ALTER", "STABLE"): lambda cursor, _: parse_alter_table(cursor, must_be_super=True),
+    ("ALTER", "TABLE"): lambda parser, _: parse_alter_table(parser, must_be_super=False),
+    ("ALTER", "STABLE"): lambda parser, _: parse_alter_table(parser, must_be_super=True),
     ("ALTER", "STREAM"): _plain(parse_alter_stream),
     ("CHECKPOINT", "STREAM"): _plain(parse_checkpoint_stream),
     ("STOP", "STREAM"): _plain(parse_stop_stream),
     ("START", "STREAM"): _plain(parse_start_stream),
     ("DROP", "DATABASE"): _plain(parse_drop_database),
-    ("DROP", "TABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=False),
-    ("DROP", "STABLE"): lambda cursor, _: parse_drop_table(cursor, must_be_super=True),
+    ("DROP", "TABLE"): lambda parser, _: parse_drop_table(parser, must_be_super=False),
+    ("DROP", "STABLE"): lambda parser, _: parse_drop_table(parser, must_be_super=True),
     ("DROP", "STREAM"): _plain(parse_drop_stream),
     ("DROP", "SAVEPOINT"): _plain(parse_drop_savepoint),
     ("DROP", "SNODE"): _plain(parse_drop_snode),
@@ -219,7 +235,7 @@ _STATEMENTS: dict[tuple[str, ...], Callable[[Cursor, int], Statement]] = {
     ("DRY", "RUN"): _plain(parse_dry_run),
     ("REPLAY", "DLQ"): parse_replay,
     ("NOTE", "TIME"): _plain(parse_note_time),
-    ("EXPLAIN",): _parse_explain,
+    ("EXPLAIN",): _plain(Parser.parse_explain),
     ("KILL", "QUERY"): _plain(parse_kill_query),
     ("FLUSH",): _plain(parse_flush),
     ("TRIM",): _plain(parse_trim),

@@ -7,20 +7,21 @@ those refuse (functions, escapes, wrong values) goes through `penstock.sql.const
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from sqlglot import exp
+from sqlglot.tokens import Token, TokenType
 
 from penstock.common.errors import InvalidValueError
 from penstock.sql.constants import Constants, Stored, shorten
 from penstock.sql.dialect import Penstock
-from penstock.sql.lexer import Token, TokenKind, next_token
 from penstock.sql.literals import parse_timestamp, unescape
 from penstock.sql.schema import Column, TagValue
+from penstock.sql.tokenizer import scan
 from penstock.sql.types import FLOATS, INTEGERS, STRINGS, UNITS_PER_SECOND, DataType, Kind, Precision
 
 __all__ = ["parse_timestamp", "read_value", "read_values"]
@@ -105,12 +106,13 @@ def _split_rows(text: str, offset: int, width: int) -> list[list[str]]:
             rows.append(found.groups())
             at = found.end()
             found = match(text, at)
-        token = next_token(text, at)
-        if token.raw == ",":
-            token = next_token(text, token.end)
-        if token.kind is TokenKind.END:
+        tokens = scan(text, at)
+        token = next(tokens)
+        if token.token_type is TokenType.COMMA:
+            token = next(tokens)
+        if not token:
             return [list(column) for column in zip(*rows, strict=True)] if rows else [[] for _ in range(width)]
-        cells, at = _scan_row(text, token, len(rows) + 1, offset)
+        cells, at = _scan_row(text, token, tokens, len(rows) + 1, offset)
         if len(cells) != width:
             raise InvalidValueError(
                 f"row {len(rows) + 1} has {len(cells)} values, but there are {width} columns",
@@ -119,33 +121,36 @@ def _split_rows(text: str, offset: int, width: int) -> list[list[str]]:
         rows.append(cells)
 
 
-def _scan_row(text: str, first: Token, number: int, offset: int) -> tuple[tuple[str, ...], int]:
+def _scan_row(
+    text: str, first: Token, rest: Iterator[Token], number: int, offset: int
+) -> tuple[tuple[str, ...], int]:
     """Cuts one row apart token by token; returns its cells and where it ends."""
     where = f"at character {offset + first.start + 1} of the statement"
-    if first.raw != "(":
-        raise InvalidValueError(f"row {number}: '(' is expected, not {shorten(first.raw)!r}", hint=where)
+    if first.token_type is not TokenType.L_PAREN:
+        raw = text[first.start:first.end + 1]
+        raise InvalidValueError(f"row {number}: '(' is expected, not {shorten(raw)!r}", hint=where)
     cells: list[str] = []
     start: int | None = None
-    last_end, depth = first.end, 1
-    token = first
-    while True:
-        token = next_token(text, token.end)
-        if token.kind in (TokenKind.END, TokenKind.BAD):
-            raise InvalidValueError(f"row {number} is not closed, or holds {shorten(token.raw)!r}", hint=where)
-        if token.raw == "(":
+    last, depth = first.end, 1
+    for token in rest:
+        kind = token.token_type
+        if not token or kind is TokenType.UNKNOWN:
+            raise InvalidValueError(f"row {number} is not closed, or holds {shorten(token.text)!r}", hint=where)
+        if kind is TokenType.L_PAREN:
             depth += 1
-        elif token.raw == ")":
+        elif kind is TokenType.R_PAREN:
             depth -= 1
-        if depth == 0 or (depth == 1 and token.raw == ","):
+        if depth == 0 or (depth == 1 and kind is TokenType.COMMA):
             if start is None:
                 raise InvalidValueError(f"row {number}: value {len(cells) + 1} is missing", hint=where)
-            cells.append(text[start:last_end])
+            cells.append(text[start:last + 1])
             if depth == 0:
-                return tuple(cells), token.end
+                break
             start = None
         elif start is None:
             start = token.start
-        last_end = token.end
+        last = token.end
+    return tuple(cells), token.end + 1
 
 
 # --- converting columns ---

@@ -18,7 +18,7 @@ from penstock.common.logging import MAX_TRACE, JsonFormatter, TextFormatter
 from penstock.mnode import streams
 from penstock.planner import kernel_planner
 from penstock.planner.duckdb_tree import fragment
-from penstock.sql.cursor import MAX_NESTING
+from penstock.sql.base_parser import MAX_NESTING
 from penstock.sql.parse_expression import MAX_CHAIN
 from penstock.sql.parser import parse_one
 

@@ -10,13 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
+from sqlglot.tokens import TokenType
 from tests.golden_runner import read_blocks, render, run_golden
 
 from penstock.common.errors import NotSupportedError, PenstockError, SqlSyntaxError
 from penstock.sql.dialect import PSEUDO_COLUMNS, Penstock, cast_type, source_range
-from penstock.sql.lexer import TokenKind, next_token, skip_rows
 from penstock.sql.parser import parse, parse_one
 from penstock.sql.statements import CreateStream, Insert, Select, SetOperation
+from penstock.sql.tokenizer import scan, skip_rows
 from penstock.sql.types import DataType, Kind
 
 GOLDEN = Path(__file__).parent / "golden" / "parser"
@@ -249,17 +250,17 @@ def test_mutated_statements_give_statements_or_a_syntax_error(text: str, source:
 
 def end_of_rows(text: str) -> int:
     """The same as `skip_rows`, token by token."""
-    end = at = depth = 0
-    while True:
-        token = next_token(text, at)
-        if token.kind in (TokenKind.END, TokenKind.BAD):
-            return end
-        if depth == 0 and token.raw not in ("(", ","):
-            return end
-        at = token.end
-        depth += {"(": 1, ")": -1}.get(token.raw, 0)
-        if token.raw == ")" and depth == 0:
-            end = at
+    end = depth = 0
+    for token in scan(text):
+        kind = token.token_type
+        if not token or kind is TokenType.UNKNOWN:
+            break
+        if depth == 0 and kind not in (TokenType.L_PAREN, TokenType.COMMA):
+            break
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(kind, 0)
+        if kind is TokenType.R_PAREN and depth == 0:
+            end = token.end + 1
+    return end
 
 
 @settings(max_examples=400, deadline=None)
