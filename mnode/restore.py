@@ -38,7 +38,6 @@ from penstock.mnode.dump_manifest import (
 )
 from penstock.mnode.engine import Engine
 from penstock.mnode.lookup import require_database
-from penstock.mnode.renaming import with_databases
 from penstock.mnode.session import SessionState
 from penstock.mnode.settings import functions_directory
 from penstock.mnode.show import create_statement, database_options
@@ -46,6 +45,7 @@ from penstock.mnode.streams import NO_TARGET
 from penstock.planner.stream_time import TimeDefaults
 from penstock.sql.dialect import quote_identifier
 from penstock.sql.parser import parse_one
+from penstock.sql.renaming import with_databases
 from penstock.sql.schema import Database, Table, TagValue
 from penstock.sql.statements import CreateStream, StreamOptions
 from penstock.sql.stream_options import altered

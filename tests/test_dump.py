@@ -27,10 +27,10 @@ from penstock.mnode import dump as dump_module
 from penstock.mnode import restore as restore_module
 from penstock.mnode.dump import Dump, DumpOptions
 from penstock.mnode.dump_manifest import MANIFEST, DumpManifest, read_manifest
-from penstock.mnode.renaming import with_databases
 from penstock.mnode.restore import Restore, RestoreReport
 from penstock.mnode.sandbox import Sandbox
 from penstock.shell.main import main
+from penstock.sql.renaming import with_databases
 from penstock.sql.types import DataType, Kind
 from penstock.vnode import outside
 
