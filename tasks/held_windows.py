@@ -86,9 +86,11 @@ class HeldWindows:
     def forget(self) -> Callable[[int], bool]:
         """All windows that are old enough are forgotten now, but for those of which the returned function is true.
 
-        Those have come back in part: what is there of them must wait for the rest.
+        Those have come back in part: what is there of them must wait for the rest. So must what an input has cleared
+        and is sending now, as may be while barriers aren't aligned: it counts as returned already.
         """
-        self._returned = _in_part(self._returned)
+        coming = [[one for one in ranges if self._is_coming(one)] for ranges in self._returned]
+        self._returned = [_united([*part, *rest]) for part, rest in zip(_in_part(self._returned), coming, strict=True)]
         return lambda start: any(_holds(ranges, start) for ranges in self._returned)
 
     def save(self, id_of: Callable[[int], int]) -> dict[str, Any]:
@@ -103,6 +105,9 @@ class HeldWindows:
             self._returned[input] = [(first, last) for first, last in ranges]
         self._groups = {start: set(numbers_of(gids).tolist()) for start, gids in saved["groups"]}
         self._wanted = {*saved["wanted"], *self._groups}
+
+    def _is_coming(self, returned: Range) -> bool:
+        return any(returned[0] <= last and first <= returned[1] for first, last in self._clearing.values())
 
     def _held(self, start: int) -> bool:
         if any(first <= start <= last for first, last in self._clearing.values()):

@@ -72,5 +72,19 @@ def test_what_has_come_back_is_known_by_input(events: list[Any], inputs: int) ->
         assert held.wanted == sorted(wanted)
 
 
+def test_what_is_being_sent_again_is_not_forgotten() -> None:
+    """A barrier that isn't aligned may come between another input's Cleared and Settled: the window stays."""
+    held = HeldWindows(2, STEP, lambda at: at < 50)
+    assert held.want({0: [7]}) == [0]
+    held.clear(1, 0, 0, {})
+    assert held.settle(1) == {}
+    held.clear(0, 0, 0, {})
+    keeps = held.forget()
+    assert keeps(0)
+    assert {at: groups.tolist() for at, groups in held.settle(0).items()} == {0: [7]}
+    assert held.wanted == []
+    assert not held.forget()(0)
+
+
 def _copies(model: Model) -> list[set[int]]:
     return [set(one) for one in model.returned]
