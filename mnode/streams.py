@@ -386,7 +386,7 @@ class Streams:
             if options.fill_history is False:
                 raise InvalidStreamError("a stream that replaces another computes its history",
                                          hint="leave out FILL_HISTORY 0")
-            options = replace(options, fill_history=True)
+            options = options.with_changes(fill_history=True)
         written = parse_one(altered(statement, options))
         assert isinstance(written, CreateStream)
         return written, replaced

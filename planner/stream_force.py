@@ -50,7 +50,7 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
         raise InvalidStreamError("a window needs at least one aggregate function",
                                  hint="for example count(*) or avg(column)")
     time_name = "_irowts" if instants else "_wstart"
-    items = [replace(item, expression=_by_clock(item.expression, "_irowts" if instants else "_wend"))
+    items = [item.with_changes(expression=_by_clock(item.expression, "_irowts" if instants else "_wend"))
              for item in query.items]
     for item in items:
         for column in columns_of(item.expression):
@@ -64,7 +64,8 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
     names = [column.name for column in batch.columns[width + 1:]]
     if len(names) != len(items):  # first(*) and the like stand for several columns
         items = [SelectItem(exp.Anonymous(this="last"), None, name) for name in names]
-    projections = [(replace(item, alias=name), value) for item, name, value in zip(items, names, values, strict=True)]
+    projections = [(item.with_changes(alias=name), value)
+                   for item, name, value in zip(items, names, values, strict=True)]
     first = items[0].expression
     if not (isinstance(first, exp.Column) and first.name == time_name):
         name = next(name for name in (time_name, "ts", f"{time_name}_") if name not in names)

@@ -129,13 +129,13 @@ def plan_join_query(planner: _Planner, query: StreamQuery) -> JoinQuery:
     hidden = _hidden(query, window)
     keys = [SelectItem(item.expression, f"#k{n}", item.text) for n, item in enumerate(_partition(planner, query))]
     _check_places(planner, query, window)
-    asked = replace(
-        select, items=(*keys, *hidden, *select.items), text=planner.statement.text,
+    asked = select.with_changes(
+        items=(*keys, *hidden, *select.items), text=planner.statement.text,
         partition_by=select.partition_by if window is not None else ())
     batch = plan_query(asked, planner.catalog, planner.session, ordered=False)
     alone = batch
     if query.join.source.kind == "inner" or query.join.source.variant in ("semi", "anti"):
-        alone = plan_query(replace(asked, source=_outer(query), where=None), planner.catalog, planner.session,
+        alone = plan_query(asked.with_changes(source=_outer(query), where=None), planner.catalog, planner.session,
                            ordered=False)
     if len(batch.scans) != 2 or batch.tables:
         raise InternalError("the query of a join reads something else than its two tables")
@@ -155,7 +155,7 @@ def short_names(items: Sequence[SelectItem], names: Sequence[str] | None = None)
         names = [item.name for item in items]
     short = [item.expression.name if item.alias is None and isinstance(item.expression, exp.Column) else name
              for item, name in zip(items, names, strict=True)]
-    return [replace(item, alias=one if short.count(one) == 1 else name)
+    return [item.with_changes(alias=one if short.count(one) == 1 else name)
             for item, one, name in zip(items, short, names, strict=True)]
 
 
@@ -167,8 +167,8 @@ def _outer(query: StreamQuery) -> JoinSource:
         assert relation.time is not None
         times.append(exp.column(exp.to_identifier(relation.time.name, quoted=True),
                                 exp.to_identifier(relation.qualifiers[0], quoted=True)))
-    return replace(join.source, kind="left" if join.driver == "l" else "right", variant="", jlimit=None,
-                   on=exp.EQ(this=times[0], expression=times[1]))
+    return join.source.with_changes(kind="left" if join.driver == "l" else "right", variant="", jlimit=None,
+                                    on=exp.EQ(this=times[0], expression=times[1]))
 
 
 def _check_places(planner: _Planner, query: StreamQuery, window: IntervalWindow | None) -> None:

@@ -105,7 +105,7 @@ def tags_relation(source: SubquerySource, query: Select, builder: Builder) -> Re
     Raises InvalidStreamError for what isn't a plain list of tags.
     """
     hint = "write (SELECT TAGS tbname, tag AS name FROM table) alias"
-    plain = replace(query, items=(), source=None, tags_only=False, text="")
+    plain = query.with_changes(items=(), source=None, tags_only=False)
     if not isinstance(query.source, TableSource) or plain != Select(items=(), source=None) or source.alias is None:
         raise InvalidStreamError("tags that a stream looks up in are a list of them, with an alias", hint=hint)
     table = resolve_table(query.source.name, builder)

@@ -203,8 +203,8 @@ class _Planner:
             self.join = query
             return
         self.lookup = lookup_of(query.join)
-        self.query = replace(self.query, source=self.lookup.own)
-        self.statement = replace(self.statement, query=self.query)
+        self.query = self.query.with_changes(source=self.lookup.own)
+        self.statement = self.statement.with_changes(query=self.query)
 
     def _source_table(self) -> Table:
         source = self.query.source

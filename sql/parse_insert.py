@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from sqlglot.tokens import TokenType
 
 from penstock.sql.parse_ddl import parse_using
@@ -25,21 +23,21 @@ def parse_insert(parser: QueryParser) -> Statement:
 def _parse_target(parser: QueryParser) -> InsertTarget:
     target = InsertTarget(parser.object_name("a table name"))
     if parser.at("(") and not parser.at_query():
-        target = replace(target, columns=_parse_columns(parser))
+        target.change(columns=_parse_columns(parser))
     if parser.at("USING"):
         using, tag_names, tag_values = parse_using(parser)
-        target = replace(target, using=using, tag_names=tag_names, tag_values=tag_values)
+        target.change(using=using, tag_names=tag_names, tag_values=tag_values)
         if target.columns is None and parser.at("("):
-            target = replace(target, columns=_parse_columns(parser))
+            target.change(columns=_parse_columns(parser))
     if parser.take("VALUES"):
         if not parser.at_type(TokenType.ROWS):
             raise parser.fail("a row in parentheses is expected, closed and with closed quotes")
         rows = parser.advance()
-        return replace(target, rows=rows.text, rows_offset=rows.start)
+        return target.change(rows=rows.text, rows_offset=rows.start)
     if parser.take("FILE"):
-        return replace(target, file=parser.string("a file name"))
+        return target.change(file=parser.string("a file name"))
     if parser.at_query() and target.using is None:
-        return replace(target, query=parser.parse_query())
+        return target.change(query=parser.parse_query())
     raise parser.fail("VALUES, FILE or SELECT is expected")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from dataclasses import replace
 from typing import Literal, cast
 
 from sqlglot import exp
@@ -64,7 +63,7 @@ class QueryParser(ExpressionParser):
         query = self._parse_set_operations()
         text = self.source(start)
         into_file = self._parse_into_file()
-        return replace(query, text=text, into_file=into_file)
+        return query.change(text=text, into_file=into_file)
 
     def _parse_set_operations(self) -> Query:
         start = self.token.start
@@ -86,16 +85,16 @@ class QueryParser(ExpressionParser):
                 if right.slimit is not None:
                     raise self.fail("SLIMIT after UNION belongs into parentheses, with its query")
                 order_by, limit = right.order_by, right.limit
-                right = replace(right, order_by=(), limit=None)
+                right.change(order_by=(), limit=None)
             left = _united(left, right, keep_all, flat=not in_parentheses)
             if order_by or limit is not None:
-                left = replace(left, order_by=order_by, limit=limit)
+                left.change(order_by=order_by, limit=limit)
                 limited = True
             in_parentheses = False
         self.joins = joins
         if isinstance(left, SetOperation) and not in_parentheses and (left.order_by, left.limit) == ((), None):
             order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
-            left = replace(left, order_by=order_by, limit=limit, text=self.source(start))
+            left.change(order_by=order_by, limit=limit, text=self.source(start))
         elif in_parentheses and self.at_any("ORDER", "LIMIT"):
             left = self._wrap_ordered(left, start)
         return left
@@ -105,7 +104,8 @@ class QueryParser(ExpressionParser):
         order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
         if (order_by and (query.order_by or query.limit)) or (limit and query.limit):
             raise self.fail("the query in the parentheses has an ORDER BY or LIMIT of its own; select FROM it instead")
-        return replace(query, order_by=order_by or query.order_by, limit=limit or query.limit, text=self.source(start))
+        return query.change(order_by=order_by or query.order_by, limit=limit or query.limit,
+                            text=self.source(start))
 
     def _parse_query_term(self) -> tuple[Query, bool]:
         if self.at("("):
@@ -210,13 +210,13 @@ class QueryParser(ExpressionParser):
             if self.at_query():
                 start = self.token.start
                 query = self._parse_set_operations()
-                source = SubquerySource(replace(query, text=self.source(start)))
+                source = SubquerySource(query.change(text=self.source(start)))
             else:
                 source = self._parse_source()
             self.leave()
             self.expect(")")
             if isinstance(source, SubquerySource) and source.alias is None:
-                source = replace(source, alias=self.parse_alias())
+                source.change(alias=self.parse_alias())
             return source
         if self.at("CONNECTION") and self.peek(2) == "(":
             return self._parse_outside_source()

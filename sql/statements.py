@@ -1,4 +1,4 @@
-"""Every statement of the dialect as a frozen dataclass: what the parser returns and the engine executes.
+"""Every statement of the dialect as an expression class: what the parser returns and the engine executes.
 
 Scalar expressions inside them are sqlglot expressions of our dialect (`penstock.sql.dialect`), unbound: names are
 not looked up yet. Identifiers are folded to lower case unless they were back-quoted. `text` fields hold the source
@@ -7,11 +7,12 @@ text as typed, since result columns without alias are named after it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from sqlglot import exp
 
+from penstock.sql.node import Node, in_meta, secret
 from penstock.sql.rights import GrantObject, Privilege, Role
 from penstock.sql.types import DataType, Precision
 
@@ -47,19 +48,16 @@ NANOSECONDS_PER_UNIT: dict[str, int] = {
 }
 
 
-class Statement:
+class Statement(Node):
     """Base of all statements."""
 
-    __slots__ = ()
 
-
-@dataclass(frozen=True, slots=True)
-class Name:
+class Name(Node):
     """A possibly database-qualified object name, as written; `offset` is where it starts in the text."""
 
     name: str
     database: str | None = None
-    offset: int = 0
+    offset: int = in_meta(default=0)
 
     def __str__(self) -> str:
         return f"{self.database}.{self.name}" if self.database else self.name
@@ -68,56 +66,49 @@ class Name:
 # --- queries -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class SelectItem:
+class SelectItem(Node):
     """One projection; a star is `exp.Star` or `exp.Column(this=exp.Star, table=...)`."""
 
     expression: exp.Expression
     alias: str | None
-    text: str
+    text: str = in_meta(default="")
 
     @property
     def name(self) -> str:
         return self.alias if self.alias is not None else self.text
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionItem:
+class PartitionItem(Node):
     """One item of PARTITION BY or GROUP BY."""
 
     expression: exp.Expression
     alias: str | None
-    text: str
+    text: str = in_meta(default="")
 
 
-@dataclass(frozen=True, slots=True)
-class IntervalWindow:
+class IntervalWindow(Node):
     interval: Duration
     offset: Duration | Literal["auto"] | None = None
     sliding: Duration | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SessionWindow:
+class SessionWindow(Node):
     column: exp.Expression
     gap: Duration
 
 
-@dataclass(frozen=True, slots=True)
-class StateWindow:
+class StateWindow(Node):
     expression: exp.Expression
     true_for: Duration | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EventWindow:
+class EventWindow(Node):
     start: exp.Expression
     end: exp.Expression
     true_for: Duration | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class CountWindow:
+class CountWindow(Node):
     count: int
     sliding: int | None = None
     columns: tuple[exp.Expression, ...] = ()
@@ -127,21 +118,18 @@ Window = IntervalWindow | SessionWindow | StateWindow | EventWindow | CountWindo
 FillMode = Literal["none", "null", "null_f", "value", "value_f", "prev", "next", "linear", "near"]
 
 
-@dataclass(frozen=True, slots=True)
-class Fill:
+class Fill(Node):
     mode: FillMode
     values: tuple[exp.Expression, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class OrderItem:
+class OrderItem(Node):
     expression: exp.Expression
     descending: bool = False
     nulls_first: bool | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class TableSource:
+class TableSource(Node):
     """`cuts`: BETWEEN CUT first AND last, only the rows that were written between two positions, as text."""
 
     name: Name
@@ -149,8 +137,7 @@ class TableSource:
     cuts: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideSource:
+class OutsideSource(Node):
     """CONNECTION `connection` (TABLE 'table'): a table of the server that a connection leads to."""
 
     connection: Name
@@ -158,8 +145,7 @@ class OutsideSource:
     alias: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SubquerySource:
+class SubquerySource(Node):
     query: Query
     alias: str | None = None
 
@@ -168,8 +154,7 @@ JoinKind = Literal["inner", "left", "right", "full"]
 JoinVariant = Literal["", "semi", "anti", "asof", "window"]
 
 
-@dataclass(frozen=True, slots=True)
-class JoinSource:
+class JoinSource(Node):
     """`window` is WINDOW_OFFSET(start, end) of a window join; `jlimit` is JLIMIT.
 
     `place` is where its words, such as LEFT JOIN, or its comma start and end in the text.
@@ -182,14 +167,13 @@ class JoinSource:
     on: exp.Expression | None = None
     window: tuple[Duration, Duration] | None = None
     jlimit: int | None = None
-    place: tuple[int, int] = (0, 0)
+    place: tuple[int, int] = in_meta(default=(0, 0))
 
 
 Source = TableSource | OutsideSource | SubquerySource | JoinSource
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
+class Range(Node):
     """INTERP's RANGE(first[, last]); `near` is the duration of RANGE(.., .., d)."""
 
     first: exp.Expression
@@ -197,13 +181,11 @@ class Range:
     near: Duration | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Node):
     count: int
     offset: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class Select(Statement):
     items: tuple[SelectItem, ...]
     source: Source | None = None
@@ -221,10 +203,9 @@ class Select(Statement):
     slimit: Limit | None = None
     limit: Limit | None = None
     into_file: str | None = None
-    text: str = ""
+    text: str = in_meta(default="")
 
 
-@dataclass(frozen=True, slots=True)
 class SetOperation(Statement):
     """UNION [ALL] of two or more queries; ORDER BY and LIMIT belong to the whole."""
 
@@ -233,19 +214,17 @@ class SetOperation(Statement):
     order_by: tuple[OrderItem, ...] = ()
     limit: Limit | None = None
     into_file: str | None = None
-    text: str = ""
+    text: str = in_meta(default="")
 
 
 Query = Select | SetOperation
 
 
-@dataclass(frozen=True, slots=True)
 class Explain(Statement):
     statement: Statement
     analyze: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class AnalyzeStream(Statement):
     """EXPLAIN ANALYZE STREAM: measures a running stream for `seconds`."""
 
@@ -256,7 +235,6 @@ class AnalyzeStream(Statement):
 # --- databases and tables -------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class CreateDatabase(Statement):
     """`options` are upper-case keys with values as typed: ints, durations as text, strings without quotes."""
 
@@ -265,40 +243,33 @@ class CreateDatabase(Statement):
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class AlterDatabase(Statement):
     name: str
     options: tuple[tuple[str, str | int], ...]
 
 
-@dataclass(frozen=True, slots=True)
 class SplitVgroup(Statement):
     vgroup_id: int
 
 
-@dataclass(frozen=True, slots=True)
 class DropDatabase(Statement):
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class UseDatabase(Statement):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
 class FlushDatabase(Statement):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
 class TrimDatabase(Statement):
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnDefinition:
+class ColumnDefinition(Node):
     """A column or tag in CREATE TABLE. `options` holds ENCODE/COMPRESS/LEVEL, which change nothing here."""
 
     name: str
@@ -308,7 +279,6 @@ class ColumnDefinition:
     options: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
 class CreateTable(Statement):
     """CREATE TABLE or CREATE STABLE with a column list; with tags it is a super table."""
 
@@ -322,8 +292,7 @@ class CreateTable(Statement):
     options: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateChildTable:
+class CreateChildTable(Node):
     """One `child USING super [(tags)] TAGS (values)`. `tag_names` None: all tags in order."""
 
     name: Name
@@ -335,7 +304,6 @@ class CreateChildTable:
     ttl_days: int = 0
 
 
-@dataclass(frozen=True, slots=True)
 class CreateChildTables(Statement):
     tables: tuple[CreateChildTable, ...]
 
@@ -346,7 +314,6 @@ AlterAction = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True)
 class AlterTable(Statement):
     """ALTER TABLE/STABLE. Which fields are set depends on `action`:
 
@@ -364,7 +331,6 @@ class AlterTable(Statement):
     must_be_super: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class DropTable(Statement):
     names: tuple[Name, ...]
     if_exists: bool = False
@@ -374,8 +340,7 @@ class DropTable(Statement):
 # --- rows -----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class InsertTarget:
+class InsertTarget(Node):
     """One table of an INSERT.
 
     `columns` None: all columns in order. For the super-table form `columns` contains `tbname`.
@@ -390,17 +355,15 @@ class InsertTarget:
     tag_values: tuple[exp.Expression, ...] = ()
     columns: tuple[str, ...] | None = None
     rows: str | None = None
-    rows_offset: int = 0
+    rows_offset: int = in_meta(default=0)
     file: str | None = None
     query: Query | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Insert(Statement):
     targets: tuple[InsertTarget, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Delete(Statement):
     name: Name
     where: exp.Expression | None = None
@@ -416,8 +379,7 @@ OnFailure = Literal["pause", "dlq"]
 TriggerMode = Literal["at_once", "window_close", "max_delay", "force_window_close", "continuous_window_close"]
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOptions:
+class StreamOptions(Node):
     """Options of CREATE STREAM; None means not given, so that defaults come from the engine.
 
     Rates are per second and task, 0 is unlimited: `sink_rate` in MB, `sink_calls`, `source_rate` and `history_rate` in
@@ -460,8 +422,7 @@ class StreamOptions:
 OutsideFormat = Literal["json", "csv", "parquet", "avro"]
 
 
-@dataclass(frozen=True, slots=True)
-class OutsideTarget:
+class OutsideTarget(Node):
     """What stands in the parentheses of INTO CONNECTION name (...); what isn't given is None.
 
     `places`: TOPIC, TABLE or PATH in lower case, and what it is. `qos` is that of MQTT.
@@ -472,8 +433,7 @@ class OutsideTarget:
     qos: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamTarget:
+class StreamTarget(Node):
     """INTO name [(columns)] [TAGS(...)] [SUBTABLE(...)], or INTO CONNECTION name (...).
 
     `columns`: names with a primary-key flag, or None. `tag_definitions`: TAGS with types; `tag_names`: without.
@@ -492,8 +452,7 @@ NotifyEvent = Literal["window_open", "window_close"]
 NotifyFailure = Literal["pause", "drop"]
 
 
-@dataclass(frozen=True, slots=True)
-class Notify:
+class Notify(Node):
     """NOTIFY (url, ...) ON ('WINDOW_OPEN', ...) [NOTIFY_HISTORY 0|1] [ON_FAILURE DROP|PAUSE]."""
 
     urls: tuple[str, ...]
@@ -502,7 +461,6 @@ class Notify:
     on_failure: NotifyFailure = "pause"
 
 
-@dataclass(frozen=True, slots=True)
 class CreateStream(Statement):
     """`text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
 
@@ -514,13 +472,12 @@ class CreateStream(Statement):
     target: StreamTarget
     query: Select
     if_not_exists: bool = False
-    text: str = ""
-    options_place: tuple[int, int] = (0, 0)
+    text: str = in_meta(default="")
+    options_place: tuple[int, int] = in_meta(default=(0, 0))
     or_replace: bool = False
     notify: Notify | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class AlterStream(Statement):
     """ALTER STREAM name SET options: those that are given."""
 
@@ -529,13 +486,11 @@ class AlterStream(Statement):
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class CheckpointStream(Statement):
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class StopStream(Statement):
     """STOP STREAM name [WITH SAVEPOINT 'savepoint']."""
 
@@ -544,7 +499,6 @@ class StopStream(Statement):
     savepoint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class StartStream(Statement):
     """START STREAM name [FROM SAVEPOINT 'savepoint']."""
 
@@ -553,7 +507,6 @@ class StartStream(Statement):
     savepoint: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class DropSavepoint(Statement):
     """DROP SAVEPOINT 'savepoint' FOR stream."""
 
@@ -562,26 +515,22 @@ class DropSavepoint(Statement):
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class DropStream(Statement):
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class PauseStream(Statement):
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class ResumeStream(Statement):
     name: str
     if_exists: bool = False
     ignore_untreated: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class RecalculateStream(Statement):
     """RECALCULATE STREAM name FROM first [TO last]: both are constant expressions for instants, inclusive."""
 
@@ -591,7 +540,6 @@ class RecalculateStream(Statement):
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class NoteTime(Statement):
     """NOTE TIME instant [WRITER 'name'] ON database: nothing older comes from this writer any more."""
 
@@ -600,16 +548,14 @@ class NoteTime(Statement):
     writer: str = ""
 
 
-@dataclass(frozen=True, slots=True)
 class ReplayDlq(Statement):
     """REPLAY DLQ name [WHERE ...]: tries rows of a dead letter queue once more; without WHERE those that are dead."""
 
     name: Name
     where: exp.Expression | None = None
-    text: str = ""
+    text: str = in_meta(default="")
 
 
-@dataclass(frozen=True, slots=True)
 class DryRunStream(Statement):
     """DRY RUN CREATE STREAM ... ON SAMPLE (FROM first TO last | FILE 'path').
 
@@ -622,12 +568,10 @@ class DryRunStream(Statement):
     file: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class CreateSnode(Statement):
     dnode_id: int
 
 
-@dataclass(frozen=True, slots=True)
 class DropSnode(Statement):
     dnode_id: int
 
@@ -657,16 +601,14 @@ class MessageField:
         return f"_{self.part}" if self.level is None else f"_{self.part}({self.level})"
 
 
-@dataclass(frozen=True, slots=True)
-class FieldMapping:
+class FieldMapping(Node):
     """column = field"""
 
     column: str
     field: MessageField
 
 
-@dataclass(frozen=True, slots=True)
-class IngestOptions:
+class IngestOptions(Node):
     """What stands in parentheses behind the connection; None or empty is not given.
 
     `schema`: of CSV the names of the fields, of Avro its JSON. `max_message` in bytes.
@@ -684,7 +626,6 @@ class IngestOptions:
     max_message: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class CreateIngest(Statement):
     """CREATE INGEST [IF NOT EXISTS] name FROM CONNECTION c [(options)] INTO stb [(column = field, ...)]
     [TAGS (tag = field, ...)] [TBNAME (field)] [TS FROM field | TS ON ARRIVAL] [ON_ERROR FAIL | SKIP | DLQ table]."""
@@ -701,22 +642,19 @@ class CreateIngest(Statement):
     on_error: IngestErrors = "fail"
     dlq: Name | None = None
     if_not_exists: bool = False
-    text: str = ""
+    text: str = in_meta(default="")
 
 
-@dataclass(frozen=True, slots=True)
 class DropIngest(Statement):
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class PauseIngest(Statement):
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class ResumeIngest(Statement):
     name: str
     if_exists: bool = False
@@ -725,7 +663,6 @@ class ResumeIngest(Statement):
 # --- functions ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class CreateFunction(Statement):
     """CREATE [OR REPLACE] [AGGREGATE] FUNCTION.
 
@@ -742,7 +679,6 @@ class CreateFunction(Statement):
     comment: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class DropFunction(Statement):
     name: str
     if_exists: bool = False
@@ -751,30 +687,26 @@ class DropFunction(Statement):
 # --- users ----------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class CreateUser(Statement):
     name: str
-    password: str = field(repr=False)
+    password: str = secret()
     role: Role = "read"
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class AlterUser(Statement):
     """ALTER USER name [PASS 'password'] [ROLE role]; None is not given."""
 
     name: str
-    password: str | None = field(default=None, repr=False)
+    password: str | None = secret(default=None)
     role: Role | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class DropUser(Statement):
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class Grant(Statement):
     """GRANT privileges ON object TO user."""
 
@@ -783,7 +715,6 @@ class Grant(Statement):
     user: str
 
 
-@dataclass(frozen=True, slots=True)
 class Revoke(Statement):
     """REVOKE privileges ON object FROM user."""
 
@@ -792,7 +723,6 @@ class Revoke(Statement):
     user: str
 
 
-@dataclass(frozen=True, slots=True)
 class KillQuery(Statement):
     """KILL QUERY 'id'. `number`: what `kill_id` of SHOW QUERIES is the hexadecimal text of."""
 
@@ -802,7 +732,6 @@ class KillQuery(Statement):
 # --- connections ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class CreateConnection(Statement):
     """CREATE CONNECTION [IF NOT EXISTS] name TYPE kind WITH (option='value', ...).
 
@@ -812,25 +741,22 @@ class CreateConnection(Statement):
 
     name: str
     kind: str
-    options: tuple[tuple[str, str], ...] = field(repr=False)
+    options: tuple[tuple[str, str], ...] = secret()
     if_not_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class AlterConnection(Statement):
     """ALTER CONNECTION name SET (option='value', ...); None is NULL, which takes an option away."""
 
     name: str
-    options: tuple[tuple[str, str | None], ...] = field(repr=False)
+    options: tuple[tuple[str, str | None], ...] = secret()
 
 
-@dataclass(frozen=True, slots=True)
 class DropConnection(Statement):
     name: str
     if_exists: bool = False
 
 
-@dataclass(frozen=True, slots=True)
 class TestConnection(Statement):
     """TEST CONNECTION name: connects, and tells what happened."""
 
@@ -842,7 +768,6 @@ class TestConnection(Statement):
 # --- inspection -----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
 class Show(Statement):
     """SHOW ...: `what` is one of the lower-case words the parser knows, such as `databases`, `stables`, `tables`,
     `child tables`, `normal tables`, `streams`, `stream tasks`, `vgroups`, `variables`, `create table`,
@@ -857,6 +782,5 @@ class Show(Statement):
     like: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
 class Describe(Statement):
     name: Name

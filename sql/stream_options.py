@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import fields, replace
 
 from penstock.common.quantities import size_text
 from penstock.sql.dialect import quote_identifier, quote_string
@@ -90,7 +89,7 @@ def options_sql(options: StreamOptions) -> str:
 
 def rates_sql(options: StreamOptions) -> str:
     """Returns the rates that are given, as CREATE STREAM has them."""
-    return options_sql(replace(StreamOptions(), **{name: getattr(options, name) for name in _RATES}))
+    return options_sql(StreamOptions(**{name: getattr(options, name) for name in _RATES}))
 
 
 def _fate(word: str, options: StreamOptions) -> str:
@@ -103,14 +102,12 @@ def _fate(word: str, options: StreamOptions) -> str:
 
 def given(options: StreamOptions) -> tuple[str, ...]:
     """Returns the names of the fields that are given."""
-    empty = StreamOptions()
-    return tuple(field.name for field in fields(options)
-                 if getattr(options, field.name) != getattr(empty, field.name))
+    return tuple(name for name in options.parts if name in options.args)
 
 
 def altered(statement: CreateStream, changes: StreamOptions) -> str:
     """Returns the statement's text without OR REPLACE, and with `changes` in the place of options where given."""
-    merged = replace(statement.options, **{name: getattr(changes, name) for name in given(changes)})
+    merged = statement.options.with_changes(**{name: getattr(changes, name) for name in given(changes)})
     first, last = statement.options_place
     text = options_sql(merged)
     # Behind the name stands either an option or, after white space, INTO.

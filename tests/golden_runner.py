@@ -16,6 +16,7 @@ from sqlglot import exp
 
 from penstock.common.errors import PenstockError
 from penstock.sql.dialect import Penstock
+from penstock.sql.node import Node
 from penstock.sql.statements import Duration, Name, PartitionItem, SelectItem
 from penstock.sql.types import DataType
 
@@ -80,8 +81,6 @@ def _evaluate(evaluate: Callable[[str], str], statement: str) -> str:
 def render(value: object, indent: int = 0) -> str:
     """Returns a stable text of a dataclass tree: one field per line, expressions as SQL."""
     pad = "  " * (indent + 1)
-    if isinstance(value, exp.Expression):
-        return str(value.sql(dialect=Penstock))
     if isinstance(value, DataType):
         return value.sql()
     if isinstance(value, Duration | Name):
@@ -93,10 +92,12 @@ def render(value: object, indent: int = 0) -> str:
         if all(isinstance(item, str | int) for item in value):
             return repr(value)
         return "".join(f"\n{pad}- {render(item, indent + 1)}" for item in value)
-    if not dataclasses.is_dataclass(value) or isinstance(value, type):
+    if isinstance(value, exp.Expression) and not isinstance(value, Node):
+        return str(value.sql(dialect=Penstock))
+    if not isinstance(value, Node) and (not dataclasses.is_dataclass(value) or isinstance(value, type)):
         return repr(value)
     lines = [type(value).__name__]
-    for field in dataclasses.fields(value):
+    for field in value.parts.values() if isinstance(value, Node) else dataclasses.fields(value):
         content = getattr(value, field.name)
         if content is not None and content != field.default:
             text = render(content, indent + 1)

@@ -19,6 +19,7 @@ from penstock.mnode.session import Result
 from penstock.planner.functions.table import FUNCTIONS
 from penstock.shell.format import Style, text_columns
 from penstock.sql import statements
+from penstock.sql.node import Node
 from penstock.sql.parse_ddl import _OPTIONS as DATABASE_OPTIONS
 from penstock.sql.parse_show import _PLAIN as PLAIN_SHOWS
 from penstock.sql.parser import _NOT_SUPPORTED, parse
@@ -106,11 +107,16 @@ def script_statements() -> Iterator[tuple[str, Statement]]:
             yield from ((block.statement, statement) for statement in parsed)
 
 
+def fields_of(kind: type[Any]) -> Iterable[Any]:
+    """Returns the fields of a class of nodes or of values."""
+    return kind.parts.values() if issubclass(kind, Node) else dataclasses.fields(kind)
+
+
 def everything_in(value: object) -> Iterator[object]:
-    """Yields a statement and all dataclasses inside of it."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+    """Yields a statement and all nodes and values inside of it that are ours."""
+    if isinstance(value, Node) or (dataclasses.is_dataclass(value) and not isinstance(value, type)):
         yield value
-        for field in dataclasses.fields(value):
+        for field in fields_of(type(value)):
             yield from everything_in(getattr(value, field.name))
     elif isinstance(value, tuple | list):
         for item in value:
@@ -137,8 +143,8 @@ def test_every_function_is_called() -> None:
 def test_every_statement_occurs() -> None:
     """Each class of statement, window, source and clause occurs in the scripts."""
     found = {type(part).__name__ for _, statement in script_statements() for part in everything_in(statement)}
-    classes = {name for name, value in vars(statements).items()
-               if isinstance(value, type) and dataclasses.is_dataclass(value)}
+    classes = {name for name, value in vars(statements).items() if isinstance(value, type) and value not in (
+        Node, Statement) and (issubclass(value, Node) or dataclasses.is_dataclass(value))}
     assert classes - found == set()
 
 
@@ -147,7 +153,7 @@ def test_every_field_of_a_statement_occurs() -> None:
     unseen: set[str] = set()
     parts = [part for _, statement in script_statements() for part in everything_in(statement)]
     for kind in {type(part) for part in parts}:
-        for field in dataclasses.fields(kind):
+        for field in fields_of(kind):
             values = [getattr(part, field.name) for part in parts if type(part) is kind]
             if all(value == field.default for value in values):
                 unseen.add(f"{kind.__name__}.{field.name}")
