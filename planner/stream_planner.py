@@ -476,7 +476,7 @@ class _Planner:
                 expanded += self._starred(qualifier_of(item.expression))
                 continue
             calls = self._calls(item)
-            expanded += [replace(call, expression=replaced(call.expression, self._key_reference)) for call in calls]
+            expanded += [call.with_changes(expression=replaced(call.expression, self._key_reference)) for call in calls]
         return expanded if self.lookup is None else short_names(expanded)
 
     def _calls(self, item: SelectItem) -> list[SelectItem]:
