@@ -437,13 +437,13 @@ class QueryParser(ExpressionParser):
 def _united(left: Query, right: Query, keep_all: bool, *, flat: bool) -> SetOperation:
     """Joins queries from the left. However many they are, they lie two deep at most: what UNION makes distinct need
     not be so before, and UNION ALL goes on adding. `flat`: the left one has no parentheses of its own."""
-    queries: tuple[Query, ...] = (left,)
-    if flat and isinstance(left, SetOperation) and not (left.all is False and keep_all):
-        queries = left.queries
-        first = queries[0]
-        if left.all and not keep_all and isinstance(first, SetOperation) and not first.all and not _has_end(first):
-            queries = (*first.queries, *queries[1:])
-    return SetOperation((*queries, right), keep_all)
+    if not flat or not isinstance(left, SetOperation) or (keep_all and not left.all):
+        return SetOperation((left, right), keep_all)
+    first, *rest = left.args["queries"]
+    if left.all and not keep_all and isinstance(first, SetOperation) and not first.all and not _has_end(first):
+        left.set("queries", [*first.queries, *rest])
+    left.append("queries", right)
+    return left.change(all=keep_all)
 
 
 def _has_end(query: SetOperation) -> bool:
