@@ -19,11 +19,6 @@ from penstock.sql.literals import parse_duration, parse_integer, position
 from penstock.sql.statements import Duration, Name, Unit
 from penstock.sql.tokenizer import KEYWORDS, scan
 
-# Words that are names elsewhere, but after an expression or a table they continue the statement.
-NOT_AN_ALIAS = frozenset({
-    "ANOMALY_WINDOW", "ANTI", "ASOF", "FILE", "NOTIFY", "NULLS", "OFFSET", "SEMI", "TRUE_FOR", "WINDOW",
-})
-
 MAX_NESTING = 50
 MAX_DURATION_TEXT = 20
 MAX_NAME_BYTES = 192
@@ -34,6 +29,8 @@ _VALUES = frozenset({
     TokenType.STRING, TokenType.IDENTIFIER, TokenType.NUMBER, TokenType.INTERVAL, TokenType.HEX_STRING,
     TokenType.UNKNOWN, TokenType.ROWS, TokenType.SENTINEL,
 })
+# How many tokens behind the current one are kept at most: many objects that live make garbage collection slow.
+_KEPT = 64
 _NO_TOKEN = Token(TokenType.SENTINEL, "", 1, 1, 0, -1)
 _Item = TypeVar("_Item")
 
@@ -67,14 +64,22 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
     # --- moving ---
 
     def _advance(self, times: int = 1) -> None:
-        self._index = index = self._index + times
+        index = self._index + times
         tokens = self._tokens
+        if index > _KEPT:
+            del tokens[:index - 1]
+            index = 1
+        self._index = index
         while len(tokens) < index + 2:
             tokens.append(next(self._source))
         self._prev = tokens[index - 1] if index else _NO_TOKEN
         self._curr = token = tokens[index]
         self._next = tokens[index + 1]
         self.word = "" if token.token_type in _VALUES else token.text.upper()
+
+    def _retreat(self, index: int) -> None:
+        """Of sqlglot's methods those that try and go back aren't used: tokens are dropped behind the current one."""
+        raise NotImplementedError
 
     def advance(self) -> Token:
         """Steps over the current token and returns it."""
@@ -98,11 +103,6 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         while len(tokens) <= self._index + distance:
             tokens.append(next(self._source))
         return tokens[self._index + distance]
-
-    def forget(self) -> None:
-        """Drops the tokens of the statements before this place."""
-        del self._tokens[:self._index]
-        self._index = 0
 
     @property
     def previous_end(self) -> int:
@@ -135,7 +135,7 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
         if self.word != words[0]:
             self._note(words[0])
             return False
-        return all(self.peek(place) == word for place, word in enumerate(words) if place)
+        return len(words) == 1 or all(self.peek(place) == word for place, word in enumerate(words) if place)
 
     def at_any(self, *words: str) -> bool:
         """Whether the next token is one of these keywords or operators."""

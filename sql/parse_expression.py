@@ -13,7 +13,7 @@ from typing import Any, cast
 from sqlglot import exp
 from sqlglot.tokens import Token, TokenType
 
-from penstock.sql.base_parser import NOT_AN_ALIAS, BaseParser
+from penstock.sql.base_parser import BaseParser
 from penstock.sql.dialect import (
     DurationLiteral,
     JsonContains,
@@ -26,6 +26,7 @@ from penstock.sql.dialect import (
 )
 from penstock.sql.literals import parse_integer
 from penstock.sql.statements import Duration, Unit
+from penstock.sql.tokenizer import NOT_AN_ALIAS
 from penstock.sql.types import DataType, Kind
 
 MAX_CHAIN = 500

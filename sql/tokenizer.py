@@ -32,6 +32,11 @@ KEYWORDS: dict[str, TokenType] = {
     word: TokenType.__members__.get(word, _PLAIN_WORD) for word in _RESERVED if word != "INTERVAL"
 } | {"INTERVAL": _PLAIN_WORD}
 
+# Words that are names elsewhere, but after an expression or a table they continue the statement.
+NOT_AN_ALIAS = frozenset(KEYWORDS) | frozenset({
+    "ANOMALY_WINDOW", "ANTI", "ASOF", "FILE", "NOTIFY", "NULLS", "OFFSET", "SEMI", "TRUE_FOR", "WINDOW",
+})
+
 OPERATORS: dict[str, TokenType] = {
     "(": TokenType.L_PAREN, ")": TokenType.R_PAREN, ",": TokenType.COMMA, ".": TokenType.DOT, ";": TokenType.SEMICOLON,
     "+": TokenType.PLUS, "-": TokenType.DASH, "*": TokenType.STAR, "/": TokenType.SLASH, "%": TokenType.MOD,
@@ -61,6 +66,8 @@ _TOKEN = re.compile(
 )
 # The groups of _TOKEN. Bad is what no token begins with.
 _HEX_STRING, _WORD, _NUMBER, _DURATION, _STRING, _QUOTED, _OPERATOR, _BAD, _END = range(1, 10)
+
+_NO_COMMENTS: list[str] = []
 
 # One group of parentheses: anything but quotes, brackets and comments, or those, one level deep. The plain form
 # comes first since it is what nearly all rows are, and the regex engine then copies no more than one set of bytes.
@@ -110,29 +117,29 @@ def scan(text: str, at: int = 0) -> Iterator[Token]:
         last = at - 1
         if group == _WORD:
             kind = KEYWORDS.get(raw.upper(), TokenType.VAR)
-            yield Token(kind, raw, 1, 1, start, last)
+            yield Token(kind, raw, 1, 1, start, last, _NO_COMMENTS)
             if kind is TokenType.VALUES:
                 start = skip_blank(text, at)
                 at = max(at, skip_rows(text, start))
                 if at > start:
-                    yield Token(TokenType.ROWS, text[start:at], 1, 1, start, at - 1)
+                    yield Token(TokenType.ROWS, text[start:at], 1, 1, start, at - 1, _NO_COMMENTS)
         elif group == _OPERATOR:
-            yield Token(OPERATORS[raw], raw, 1, 1, start, last)
+            yield Token(OPERATORS[raw], raw, 1, 1, start, last, _NO_COMMENTS)
         elif group == _NUMBER:
-            yield Token(TokenType.NUMBER, raw, 1, 1, start, last)
+            yield Token(TokenType.NUMBER, raw, 1, 1, start, last, _NO_COMMENTS)
         elif group == _STRING:
-            yield Token(TokenType.STRING, unescape(raw), 1, 1, start, last)
+            yield Token(TokenType.STRING, unescape(raw), 1, 1, start, last, _NO_COMMENTS)
         elif group == _QUOTED:
-            yield Token(TokenType.IDENTIFIER, raw[1:-1].replace("``", "`"), 1, 1, start, last)
+            yield Token(TokenType.IDENTIFIER, raw[1:-1].replace("``", "`"), 1, 1, start, last, _NO_COMMENTS)
         elif group == _DURATION:
-            yield Token(TokenType.INTERVAL, raw, 1, 1, start, last)
+            yield Token(TokenType.INTERVAL, raw, 1, 1, start, last, _NO_COMMENTS)
         elif group == _HEX_STRING:
-            yield Token(TokenType.HEX_STRING, raw[2:-1], 1, 1, start, last)
+            yield Token(TokenType.HEX_STRING, raw[2:-1], 1, 1, start, last, _NO_COMMENTS)
         elif group == _BAD:
-            yield Token(TokenType.UNKNOWN, raw, 1, 1, start, last)
+            yield Token(TokenType.UNKNOWN, raw, 1, 1, start, last, _NO_COMMENTS)
         else:
             break
-    end = Token(TokenType.SENTINEL, "", 1, 1, start, last)
+    end = Token(TokenType.SENTINEL, "", 1, 1, start, last, _NO_COMMENTS)
     while True:
         yield end
 

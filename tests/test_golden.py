@@ -22,7 +22,8 @@ from penstock.sql import statements
 from penstock.sql.node import Node
 from penstock.sql.parse_ddl import _OPTIONS as DATABASE_OPTIONS
 from penstock.sql.parse_show import _PLAIN as PLAIN_SHOWS
-from penstock.sql.parser import _NOT_SUPPORTED, parse
+from penstock.sql.parse_statement import _NOT_SUPPORTED
+from penstock.sql.parser import parse
 from penstock.sql.statements import Explain, Show, Statement
 from penstock.sql.types import Kind
 

@@ -1,0 +1,57 @@
+"""sqlglot's dialect `tdengine`: `sqlglot.parse_one(text, dialect="tdengine")` knows every statement of Penstock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlglot.dialects.dialect import Dialect
+from sqlglot.errors import ParseError
+from sqlglot.tokens import SQLGLOTC_INSTALLED
+
+from penstock.common.errors import NotSupportedError, SqlSyntaxError
+from penstock.sql.dialect import Penstock
+from penstock.sql.parse_statement import StatementParser
+from penstock.sql.statements import Statement
+from penstock.sql.tokenizer import Tokenizer, scan
+
+if SQLGLOTC_INSTALLED:
+    raise RuntimeError("sqlglot's compiled modules allow no dialect of others: uninstall the package sqlglotc")
+
+
+class TDengine(Dialect):  # type: ignore[misc]
+    """TDengine's SQL as Penstock takes it.
+
+    Who comes by sqlglot gets sqlglot's ParseError, who calls `statements` that of Penstock. Parsing ends at the first
+    error, whatever `error_level` is asked for.
+    """
+
+    Tokenizer = Tokenizer
+    Parser = StatementParser
+    Generator = Penstock.Generator
+
+    def parse(self, sql: str, **options: Any) -> list[Any]:
+        with _as_parse_errors():
+            return list(self.parser(**options).parse(scan(sql), sql))
+
+    def parse_into(self, expression_type: Any, sql: str, **options: Any) -> list[Any]:
+        with _as_parse_errors():
+            return list(super().parse_into(expression_type, sql, **options))
+
+    def statements(self, text: str) -> list[Statement]:
+        """Returns the statements of a text. Raises SqlSyntaxError and NotSupportedError."""
+        return list(self.parser().parse(scan(text), text))
+
+
+@contextmanager
+def _as_parse_errors() -> Iterator[None]:
+    """Has errors of Penstock told as those of sqlglot."""
+    try:
+        yield
+    except (SqlSyntaxError, NotSupportedError) as error:
+        place = error.position
+        raise ParseError.new(
+            str(error), description=error.message, line=place.line if place else None,
+            col=place.column if place else None, highlight=place.text if place else None,
+        ) from error
