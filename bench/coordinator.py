@@ -39,12 +39,12 @@ from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.sandbox import Sandbox
 from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
+from penstock.mnode.task_graph import task_graph
 from penstock.tasks import control
-from penstock.tasks.build import TaskEdges, queue_counts, task_edges
 from penstock.tasks.executors import Executor as SparkExecutor
 from penstock.tasks.executors import Executors
+from penstock.tasks.graph import TaskEdges
 from penstock.tasks.messages import StartCheckpoint, TaskCheckpoint, TaskStatus
-from penstock.tasks.nodes import Nodes
 from penstock.tasks.task import StreamDeployment
 from penstock.tasks.wire import decode, encode
 from penstock.tasks.worker import WorkerSpec
@@ -137,7 +137,7 @@ class Worker:
 
     def _deployed(self, deployment: StreamDeployment) -> None:
         tasks = [edge.task for edge in self._mnode.edges[deployment.stream_id]
-                 if deployment.nodes.worker_of(edge.task) == self.index]
+                 if deployment.graph.worker_of(edge.task) == self.index]
         self._statuses[deployment.stream_id] = tuple(TaskStatus(task, "RUNNING") for task in tasks)
         self._say(control.Deployed(deployment.stream_id, deployment.attempt, tuple(tasks)))
 
@@ -225,13 +225,13 @@ class Mnode:
         for model in streams:
             # Copies: an object that occurs twice in a message is encoded once.
             children = tuple(bytes(bytearray(model.children[n % 2])) for n in range(self._vnodes))
-            edges = task_edges(model.plan, model.stream_id, self._vnodes)
-            self.edges[model.stream_id] = edges
+            graph = task_graph(model.plan, vgroup_ids)
+            self.edges[model.stream_id] = graph.edges(model.stream_id)
             self.controller.start(RunningStream(
-                model.stream_id, model.name, "d", model.plan, vgroup_ids, (0,) * self._vnodes,
+                model.stream_id, model.name, "d", model.plan, graph, (0,) * self._vnodes,
                 children=lambda children=children: children,  # type: ignore[misc]
                 next_attempt=lambda stream_id=model.stream_id: self._next_attempt(stream_id),  # type: ignore[misc]
-                queues=queue_counts(edges, Nodes(vgroup_ids)), settings=model.settings))
+                settings=model.settings))
 
     def until_all_run(self) -> None:
         """Lets time pass until every stream runs."""
@@ -353,7 +353,7 @@ def measurements(
         mnode = Mnode(directory / f"{vnodes}-{streams}", vnodes, streams_per_worker, seed)
         deployments = models(streams, tables_per_vnode)
         channels = sum(len(edge.downstream) for each in deployments
-                       for edge in task_edges(each.plan, each.stream_id, vnodes))
+                       for edge in task_graph(each.plan, tuple(range(vnodes))).edges(each.stream_id))
         about = {"vnodes": vnodes, "streams": streams, "streams_per_worker": streams_per_worker,
                  "tables_per_vnode": tables_per_vnode, "channels": channels,
                  "workers": vnodes * -(-streams // streams_per_worker), "seed": seed, "penstock": __version__}

@@ -31,6 +31,7 @@ from penstock.common.config import load_config
 from penstock.mnode.engine import Engine
 from penstock.mnode.service import DnodeService
 from penstock.mnode.session import SessionState
+from penstock.mnode.task_graph import task_graph
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
@@ -133,7 +134,8 @@ def open_sink(setup: Setup, writer: ResultWriter, woken: Callable[[], None]) -> 
     paths.state(STREAM, "x").mkdir(parents=True, exist_ok=True)
     settings = TaskSettings(sink_bytes_per_second=0, sink_calls_per_second=0, sink_tables_per_second=0,
                             state_map_bytes=1 << 26)
-    deployment = StreamDeployment(STREAM, "s", 1, setup.plan, (1,), (0,), None, (b"",), settings)
+    deployment = StreamDeployment(STREAM, "s", 1, setup.plan, task_graph(setup.plan, (1,)), (0,), None, (b"",),
+                                  settings)
     return SinkTask(deployment, 0, [UPSTREAM], environment)
 
 

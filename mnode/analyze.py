@@ -12,8 +12,8 @@ from penstock.mnode.stream_status import StreamInfo
 from penstock.mnode.verdict import Names
 from penstock.planner.stream import StreamPlan
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind
-from penstock.tasks.build import task_edges
 from penstock.tasks.explain import work_of
+from penstock.tasks.graph import TaskGraph
 from penstock.tasks.messages import TaskId, TaskStatus
 
 _TEXT = DataType(Kind.VARCHAR)
@@ -25,7 +25,8 @@ COLUMNS = (
 
 
 def analysis(
-    plan: StreamPlan, names: Names, before: Sequence[TaskReport], after: Sequence[TaskReport], info: StreamInfo,
+    plan: StreamPlan, graph: TaskGraph, names: Names, before: Sequence[TaskReport], after: Sequence[TaskReport],
+    info: StreamInfo,
 ) -> Result:
     """Returns a line per task, upstream first, and one of the whole stream with its verdict.
 
@@ -36,11 +37,11 @@ def analysis(
     later = {report.status.task: report for report in after}
     rows: list[tuple[Any, ...]] = []
     total_in = total_out = 0.0
-    for edge in task_edges(plan, next(iter(later)).stream_id if later else 0, names.vnodes):
+    for edge in graph.edges(next(iter(later)).stream_id if later else 0):
         first, last = earlier.get(edge.task), later.get(edge.task)
         if first is None or last is None or last.status.elapsed_s <= first.elapsed_s:
             continue
-        row = _row(edge.task, names, work_of(plan, edge, names.vnodes), first, last)
+        row = _row(edge.task, names, work_of(plan, edge), first, last)
         rows.append(row)
         rows_in, rows_out = row[1:3]
         if edge.task.level == "source":

@@ -93,8 +93,8 @@ class Savepoint:
 class StreamRecord:
     """A stream as it was created, and what its owner wants of it.
 
-    `text` is the statement; `database` and `time_zone` are the session's at that time, so that planning it again
-    gives the same plan. `start_cut` holds (vgroup id, WAL version) pairs: what came later belongs to the stream.
+    `text` is the statement; `database` and `time_zone` are the session's at that time, for when it is altered and
+    planned again. `start_cut` holds (vgroup id, WAL version) pairs: what came later belongs to the stream.
     `created_target` tells that the result table was made by this stream. `attempt` is the newest one started.
     `child_uid` is set if the source is one child table of `source_uid`.
     `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
@@ -104,6 +104,7 @@ class StreamRecord:
     Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
     if not by its owner. `other_uid`, `other_child_uid` and `other_columns` are of the right side of a join, or of the
     table that it looks up in; `outside_table` is that table as it was, if it is of a server outside.
+    `plan`: what it computes, as `mnode.stored_plan` has it; None for streams of versions that didn't keep it.
     """
 
     id: int
@@ -132,6 +133,7 @@ class StreamRecord:
     other_columns: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
     outside_table: dict[str, Any] | None = None
+    plan: dict[str, Any] | None = None
 
     @property
     def source_uids(self) -> tuple[int, ...]:
@@ -868,8 +870,9 @@ class Catalog:
     def set_stream_wanted(self, stream_id: int, wanted: WantedState, reason: str = "") -> StreamRecord:
         return self._update_stream(stream_id, wanted=wanted, wanted_reason=reason)
 
-    def set_stream_text(self, stream_id: int, text: str) -> StreamRecord:
-        return self._update_stream(stream_id, text=text)
+    def set_stream_plan(self, stream_id: int, text: str, plan: dict[str, Any]) -> StreamRecord:
+        """Sets the statement, and what it was planned to."""
+        return self._update_stream(stream_id, text=text, plan=plan)
 
     def set_stream_savepoints(self, stream_id: int, savepoints: tuple[Savepoint, ...]) -> StreamRecord:
         return self._update_stream(stream_id, savepoints=savepoints)

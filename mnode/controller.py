@@ -39,6 +39,7 @@ from penstock.planner.ingest import IngestPlan
 from penstock.planner.stream import Company
 from penstock.tasks import control
 from penstock.tasks.executors import Executors
+from penstock.tasks.graph import TaskGraph
 from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import (
     CheckpointAbandoned,
@@ -55,7 +56,6 @@ from penstock.tasks.messages import (
     TaskStatus,
     UseConnection,
 )
-from penstock.tasks.nodes import Nodes
 from penstock.tasks.state_cache import DEFAULT_BYTES
 from penstock.tasks.task import Deployment, IngestDeployment, StreamDeployment, TaskSettings
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
@@ -166,24 +166,21 @@ class RunningStream:
     every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
     `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
     have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
-    `last_checkpoint_id` were used, also if they aren't on disk any more. `snode_ids`: where its agg tasks are, if they
-    aren't beside the source tasks. `pause_reason`: why it is paused, if not by PAUSE STREAM. `state_limit`: bytes of
-    state beyond which it is paused; 0 for no limit. `queues`: how many its tasks have on each worker, for the share in
-    `queueBudget`. `company`: with whom it shares processes. `connection` opens what its target outside is reached by,
-    or what an ingest reads from, for every attempt, and may raise PenstockErrors like the others; so does
-    `lookup_connection`, for what its rows look up in. `note_contact` hears how its tasks fare there, each time that
-    this has changed.
+    `last_checkpoint_id` were used, also if they aren't on disk any more. `pause_reason`: why it is paused, if not by
+    PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit. `connection` opens what its
+    target outside is reached by, or what an ingest reads from, for every attempt, and may raise PenstockErrors like
+    the others; so does `lookup_connection`, for what its rows look up in. `note_contact` hears how its tasks fare
+    there, each time that this has changed.
     """
 
     stream_id: int
     name: str
     database: str
     plan: StreamPlan | IngestPlan
-    vgroup_ids: tuple[int, ...]
+    graph: TaskGraph
     start_versions: tuple[int, ...]
     children: Callable[[], tuple[bytes, ...]]
     next_attempt: Callable[[], int]
-    queues: tuple[int, ...]
     settings: TaskSettings = field(default_factory=TaskSettings)
     paused: bool = False
     checkpoint_interval_s: float | None = None
@@ -192,8 +189,6 @@ class RunningStream:
     last_checkpoint_id: int = 0
     pause_reason: str = ""
     state_limit: int = 0
-    company: Company = Company.ANY
-    snode_ids: tuple[int, ...] = ()
     connection: Callable[[], OpenedConnection | None] = lambda: None
     lookup_connection: Callable[[], OpenedConnection | None] = lambda: None
     note_contact: Callable[[Contact], None] = lambda contact: None
@@ -209,13 +204,9 @@ class RunningStream:
         return isinstance(self.plan, IngestPlan) or bool(self.plan.connections)
 
     @property
-    def nodes(self) -> Nodes:
-        return Nodes(self.vgroup_ids, self.snode_ids)
-
-    @property
-    def source_vgroup_ids(self) -> tuple[int, ...]:
-        """The vnode of each source task; the first are `vgroup_ids`."""
-        return self.vgroup_ids if isinstance(self.plan, IngestPlan) else self.plan.source_vgroup_ids(self.vgroup_ids)
+    def company(self) -> Company:
+        """With whom it shares processes."""
+        return Company.ANY if isinstance(self.plan, IngestPlan) else self.plan.company
 
     def deployment(
         self, attempt: int, checkpoint_id: int | None, paused: bool, settings: TaskSettings | None = None
@@ -227,11 +218,10 @@ class RunningStream:
             if connection is None:
                 raise InternalError(f"ingest {self.name} has no connection")
             return IngestDeployment(
-                self.stream_id, self.name, attempt, self.plan, connection, self.vgroup_ids, checkpoint_id, chosen,
-                paused)
+                self.stream_id, self.name, attempt, self.plan, connection, self.graph, checkpoint_id, chosen, paused)
         return StreamDeployment(
-            self.stream_id, self.name, attempt, self.plan, self.vgroup_ids, self.start_versions, checkpoint_id,
-            self.children(), chosen, paused, self.snode_ids, self.connection(), self.lookup_connection())
+            self.stream_id, self.name, attempt, self.plan, self.graph, self.start_versions, checkpoint_id,
+            self.children(), chosen, paused, self.connection(), self.lookup_connection())
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +231,7 @@ class StreamReport:
 
     `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoints` are those
     that have no record: the one under way and those abandoned lately, oldest first; `damaged` are the ids of recorded
-    ones of which a task found its part damaged, with what it said. `snode_ids`: those that its agg tasks are on.
+    ones of which a task found its part damaged, with what it said.
     `alike`: how many attempts in a row have failed for the same cause.
     """
 
@@ -254,7 +244,6 @@ class StreamReport:
     restarts: int
     checkpoints: tuple[CheckpointInfo, ...] = ()
     damaged: Mapping[int, str] = field(default_factory=dict)
-    snode_ids: tuple[int, ...] = ()
     alike: int = 0
 
 
@@ -757,7 +746,7 @@ class StreamController:
             by_worker: dict[int, int] = {}
             for status in self._monitor.statuses_of(stream.stream_id):
                 held = status.state_memory + status.input_bytes + (status.output_bytes or 0)
-                index = entry.stream.nodes.worker_of(status.task)
+                index = entry.stream.graph.worker_of(status.task)
                 by_worker[index] = by_worker.get(index, 0) + held
             for index, nbytes in by_worker.items():
                 yield Holding(stream.stream_id, entry.stream.name, Place(stream.group.name, index), nbytes)
@@ -781,7 +770,7 @@ class StreamController:
         if stream.stream_id in self._entries:
             return
         self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
-        self._handle(groups.AddStream(stream.stream_id, stream.database, stream.nodes, stream.company))
+        self._handle(groups.AddStream(stream.stream_id, stream.database, stream.graph.nodes, stream.company))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
         entry = self._entries.get(stream_id)
@@ -885,7 +874,6 @@ class StreamController:
             stream.restarts,
             (*entry.abandoned, *self._under_way(stream.stream_id)),
             dict(entry.damaged),
-            entry.stream.snode_ids,
             stream.alike,
         )
 
@@ -1165,7 +1153,8 @@ class StreamController:
         if entry.deployment is None:
             raise InternalError(f"stream {instruction.stream_id:x} is to be deployed without a deployment")
         settings = entry.deployment.settings
-        queue_bytes = self._queue_shares.enter(instruction.stream_id, entry.stream.queues, settings.queue_bytes)
+        queue_bytes = self._queue_shares.enter(
+            instruction.stream_id, entry.stream.graph.queue_counts(), settings.queue_bytes)
         deployment = replace(entry.deployment, settings=replace(settings, queue_bytes=queue_bytes))
         workers = self._workers.get(instruction.group, {})
         peers = tuple(workers[index].connection.exchange_address for index in sorted(workers))
@@ -1187,7 +1176,7 @@ class StreamController:
             self._post_event(stream_id, entry.stream.settings.rates)  # they changed since it was prepared
         self._send(group, control.StartStream(stream_id, attempt))
         running = checkpoints.AttemptRuns(
-            stream_id, attempt, frozenset(entry.tasks), entry.stream.source_vgroup_ids, entry.last_checkpoint_id,
+            stream_id, attempt, frozenset(entry.tasks), entry.stream.graph.source_vgroup_ids, entry.last_checkpoint_id,
             entry.stream.checkpoint_interval_s, entry.stream.layout,
         )
         self._handle_checkpoint(running)

@@ -600,7 +600,7 @@ class Engine:
         if isinstance(statement.statement, CreateStream):
             stream, replaced = self._streams.replacing(statement.statement)
             plan = self._streams.plan(stream, session, replaced)
-            lines = explain_stream(plan, self._streams.nodes_of(plan), self._streams.state_limit(stream.options),
+            lines = explain_stream(plan, self._streams.graph_of(plan), self._streams.state_limit(stream.options),
                                    cluster=not is_local(self.config.spark["spark.master"]))
             rates = rates_sql(stream.options)
             if rates:

@@ -29,15 +29,14 @@ from penstock.mnode.results import ResultStore
 from penstock.mnode.session import Result
 from penstock.mnode.settings import task_settings
 from penstock.mnode.storage import Storage
+from penstock.mnode.task_graph import task_graph
 from penstock.mnode.task_states import TaskStates
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.ingest import IngestPlan, aimed, plan_ingest
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import CreateIngest, DropIngest, PauseIngest, ResumeIngest
-from penstock.tasks.build import queue_counts, task_edges
 from penstock.tasks.messages import TaskStatus
-from penstock.tasks.nodes import Nodes
 
 _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
@@ -300,22 +299,19 @@ class Ingests:
         return aimed(plan, table.uid)
 
     def _run(self, ingest: IngestRecord, plan: IngestPlan) -> None:
-        vgroup_ids = plan.database.vgroup_ids
-        nodes = Nodes(vgroup_ids, ())
         user = f"ingest {ingest.name}"
         self._controller().start(RunningStream(
             stream_id=ingest.id,
             name=ingest.name,
             database=plan.database.name,
             plan=plan,
-            vgroup_ids=vgroup_ids,
+            graph=task_graph(plan, plan.database.vgroup_ids),
             start_versions=(),
             children=lambda: (),
             next_attempt=lambda: self._next_attempt(ingest.id),
             settings=replace(task_settings(self._config), state_map_bytes=self._config.state_map_size),
             paused=ingest.wanted == "paused",
             pause_reason=ingest.wanted_reason,
-            queues=queue_counts(task_edges(plan, ingest.id, len(vgroup_ids)), nodes),
             checkpoint_interval_s=self._config.ingest_checkpoint_interval,
             connection=lambda: self._connections.open_for(user, plan.connection),
             note_contact=lambda contact: self._connections.note_contact(user, contact),

@@ -8,7 +8,6 @@ takes the log from its cut on, and that is held for it only up to `walPinMax`.
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
-from dataclasses import replace
 
 from penstock.common.clock import Clock
 from penstock.common.errors import (
@@ -124,15 +123,17 @@ class Lifecycle:
         if stream is None:
             return Result()
         text = self._altered_text(stream, statement.options)
-        if LIVE.issuperset(given(statement.options)):
+        live = LIVE.issuperset(given(statement.options))
+        planned = self._streams.planned_as(stream, text, live=live)  # refuses what CREATE STREAM would refuse
+        if live:
             with self._lock:
-                self._streams.adjust(self._catalog.set_stream_text(self._again(stream).id, text))
+                self._streams.adjust(self._streams.alter(self._again(stream), text, planned))
             return Result()
         if stream.wanted != "stopped":
             self._streams.end_at_checkpoint(stream, _CHECKPOINT_TIMEOUT_S, required=False)
         with self._lock:
             try:
-                self._catalog.set_stream_text(self._again(stream).id, text)
+                self._streams.alter(self._again(stream), text, planned)
             finally:
                 latest = self._catalog.stream_by_id(stream.id)
                 if latest is not None and latest.wanted != "stopped":
@@ -197,9 +198,7 @@ class Lifecycle:
                 f"{option} of a stream can't be changed: its results so far were made by the old one",
                 hint=f"CREATE OR REPLACE STREAM computes them again; options that can be changed are {others} "
                      "and the time of its TRIGGER")
-        text = altered(statement, changes)
-        self._streams.plan_again(replace(stream, text=text))  # refuses what CREATE STREAM would refuse
-        return text
+        return altered(statement, changes)
 
     def _check_new_savepoint(self, stream: StreamRecord, name: str) -> None:
         if any(savepoint.name == name for savepoint in stream.savepoints):

@@ -234,8 +234,7 @@ class LocalController:
         # A rate limit would only make virtual time stand still.
         settings = stream.settings.with_rates(SetRates(0, 0, 0, 0))
         checkpoint_id = None if record is None else record.checkpoint_id
-        return LocalStream(replace(stream, snode_ids=()).deployment(
-            entry.attempt, checkpoint_id, entry.paused, settings), self._environment)
+        return LocalStream(stream.deployment(entry.attempt, checkpoint_id, entry.paused, settings), self._environment)
 
     def _step(self, entry: _Entry) -> bool:
         if entry.running is None:
@@ -274,7 +273,7 @@ class LocalController:
         stream = entry.stream
         now_ms = self._clock.now_ms()
         record = commit_record(
-            stream.stream_id, entry.checkpoint_id, entry.attempt, stream.source_vgroup_ids,
+            stream.stream_id, entry.checkpoint_id, entry.attempt, stream.graph.source_vgroup_ids,
             [(ack, float(now_ms - started_ms)) for ack in done], started_ms, float(now_ms - started_ms), stream.layout)
         self._records.write(record, stream.savepoints())
         kept = tuple(id_ for id_ in self._records.ids(stream.stream_id) if id_ != record.checkpoint_id)

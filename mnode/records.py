@@ -24,6 +24,15 @@ what the statement says, no longer of the planner's own SQL, which can't be comp
 _SUFFIX = ".json"
 
 
+def require_layout(saved: str, layout: str) -> None:
+    """Raises StateLayoutError unless state that was saved with a layout may be read with the other."""
+    if saved != layout:
+        raise StateLayoutError(
+            f"its state was saved with another layout ({saved[:8]} instead of {layout[:8]}), by a version of "
+            "Penstock that plans its statement otherwise; it is kept as it is, and nothing is read",
+            hint="run the version that saved it, or CREATE OR REPLACE STREAM computes it anew from history")
+
+
 @dataclass(frozen=True, slots=True)
 class TaskRecord:
     """One task's part of a checkpoint: the checksum over its state, and how much was written.
@@ -91,11 +100,8 @@ class CommitRecord:
 
     def check_layout(self, layout: str) -> None:
         """Raises StateLayoutError unless the state may be read by a plan of this layout; an old record doesn't say."""
-        if self.layout and self.layout != layout:
-            raise StateLayoutError(
-                f"its state was saved with another layout ({self.layout[:8]} instead of {layout[:8]}), by a version of "
-                "Penstock that plans its statement otherwise; it is kept as it is, and nothing is read",
-                hint="run the version that saved it, or CREATE OR REPLACE STREAM computes it anew from history")
+        if self.layout:
+            require_layout(self.layout, layout)
 
     def encode(self) -> bytes:
         """Returns the record as text with its checksum in front."""

@@ -8,7 +8,8 @@ from typing import Literal
 
 from penstock.mnode.monitor import TaskReport
 from penstock.sql.statements import Guarantee
-from penstock.tasks.messages import SetRates, TaskId
+from penstock.tasks.graph import TaskGraph
+from penstock.tasks.messages import SetRates
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class StreamInfo:
     `state_limit`: bytes of state beyond which it is paused, 0 for no limit.
     `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line. `placement`: why its worker group
     isn't one for all streams, if it isn't. `target`: where results go outside, empty for a table. `delivery`: what is
-    guaranteed of each result there. `snode_ids`: those that its agg tasks are on. `alike`: how many attempts in a row
+    guaranteed of each result there. `alike`: how many attempts in a row
     have failed for the same cause.
     """
 
@@ -37,7 +38,6 @@ class StreamInfo:
     verdict: str = ""
     worker_group: str = ""
     placement: str = ""
-    snode_ids: tuple[int, ...] = ()
     target: str = ""
     delivery: str = ""
     alike: int = 0
@@ -134,12 +134,12 @@ class EventInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamsSnapshot:
-    """How all streams are, at one moment, by stream id. `downstream`: whom each task of theirs sends to."""
+    """How all streams are, at one moment, by stream id. `graphs`: those of planned ones."""
 
     infos: Mapping[int, StreamInfo] = field(default_factory=dict)
     tasks: Mapping[int, Sequence[TaskReport]] = field(default_factory=dict)
     checkpoints: Mapping[int, Sequence[CheckpointInfo]] = field(default_factory=dict)
     events: Sequence[EventInfo] = ()
     workers: Sequence[WorkerInfo] = ()
-    downstream: Mapping[TaskId, tuple[TaskId, ...]] = field(default_factory=dict)
+    graphs: Mapping[int, TaskGraph] = field(default_factory=dict)
     memory: Sequence[MemoryInfo] = ()

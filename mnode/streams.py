@@ -19,7 +19,6 @@ from penstock.common.config import Config
 from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
-    CorruptionError,
     InternalError,
     InUseError,
     InvalidStatementError,
@@ -46,13 +45,15 @@ from penstock.mnode.ddl import Ddl, check_columns, check_name
 from penstock.mnode.lookup import TABLE_MISSING, find_table, require_database
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.outside_tables import outside_table
-from penstock.mnode.records import CommitRecord, CommitRecords
+from penstock.mnode.records import CommitRecord, CommitRecords, require_layout
 from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
+from penstock.mnode.stored_plan import StoredPlan, from_json, to_json
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.task_graph import task_graph
 from penstock.mnode.task_states import TaskStates
 from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
@@ -74,8 +75,8 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.build import TaskEdges, nodes_of, queue_counts, task_edges
 from penstock.tasks.explain import placement
+from penstock.tasks.graph import TaskGraph
 from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.nodes import Nodes
@@ -133,8 +134,7 @@ class Streams:
         self._make_controller = controller
         self._controller: Controller | None = None
         self._closing = threading.Event()
-        self._plans: dict[int, StreamPlan] = {}
-        self._options: dict[int, StreamOptions] = {}
+        self._stored: dict[int, StoredPlan] = {}
         self._failed: dict[int, tuple[PenstockError, int]] = {}
 
     # --- statements --------------------------------------------------------------------------------------------
@@ -237,21 +237,22 @@ class Streams:
         if replaced is not None:
             for pending in self._replacements_of(replaced):
                 self.drop_record(pending)
-        vgroup_ids = self._source_vgroup_ids(plan)
+        graph = self.graph_of(plan)
+        vgroup_ids = graph.read_vgroup_ids
         # Rows as of the start cut must stay readable from the moment that the cut is taken.
         hold = f"{_HOLD}{statement.name}"
         for vgroup_id, version in self._storage.acknowledged(vgroup_ids):
             self._storage.vnode(vgroup_id).set_pin(hold, version)
         try:
-            return self._create(statement, session, ddl, plan, vgroup_ids, replaced)
+            return self._create(statement, session, ddl, StoredPlan(plan, graph, statement.options), replaced)
         finally:
             for vgroup_id in vgroup_ids:
                 self._storage.vnode(vgroup_id).release_pin(hold)
 
     def _create(
-        self, statement: CreateStream, session: Session, ddl: Ddl, plan: StreamPlan,
-        vgroup_ids: tuple[int, ...], replaced: StreamRecord | None,
+        self, statement: CreateStream, session: Session, ddl: Ddl, wanted: StoredPlan, replaced: StreamRecord | None
     ) -> Result:
+        plan = wanted.plan
         target_uid = plan.sink.target_uid
         if plan.dlq is not None and not plan.dlq.target_uid:
             # Other streams may share it, so it stays if this one cannot be created.
@@ -263,6 +264,7 @@ class Streams:
                 target_database, plan.sink.table, plan.sink.columns, plan.sink.tags, super_table=True,
                 replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
         try:
+            stored = replace(wanted, plan=self._aimed(plan, target_uid))
             record = self._catalog.create_stream(self._reading(StreamRecord(
                 id=0,
                 name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
@@ -273,11 +275,12 @@ class Streams:
                 source_uid=0,
                 target_uid=target_uid,
                 created_ms=session.now_ms,
-                start_cut=self._storage.durable_cut(vgroup_ids),
+                start_cut=self._storage.durable_cut(wanted.graph.read_vgroup_ids),
                 created_target=plan.sink.create,
                 functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
+                plan=to_json(stored),
             ), plan))
         except PenstockError:
             if plan.sink.create:
@@ -285,9 +288,8 @@ class Streams:
             raise
         ddl.schema_changed()
         try:
-            plan = self._aimed(plan, target_uid)
-            self._note_plan(record, plan)
-            self._run(record, plan)
+            self._stored[record.id] = stored
+            self._run(record, stored)
         except PenstockError:
             self.drop_record(record, with_target=record.created_target)
             ddl.schema_changed()
@@ -322,11 +324,6 @@ class Streams:
             raise NotFoundError(f"the stream's source {database}.{name} was dropped", code=TABLE_MISSING)
         return table
 
-    def _source_vgroup_ids(self, plan: StreamPlan) -> tuple[int, ...]:
-        """Returns the vnodes that a stream reads, each once."""
-        left = require_database(plan.source_database, self._catalog).vgroup_ids
-        return tuple(dict.fromkeys(plan.source_vgroup_ids(left)))
-
     def restore(self, record: StreamRecord) -> StreamRecord:
         """Puts a stream of another instance, or of an earlier time, into the catalog over tables that are here already.
 
@@ -336,13 +333,14 @@ class Streams:
         """
         if self._catalog.stream(record.name) is not None:
             raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
-        plan = self.plan_again(record)
+        stored = self.plan_again(record)
+        plan = stored.plan
         self._refuse_long_history(plan, require_database(plan.source_database, self._catalog))
-        cut = self._storage.durable_cut(self._source_vgroup_ids(plan))
+        cut = self._storage.durable_cut(stored.graph.read_vgroup_ids)
         restored = self._catalog.create_stream(replace(
             self._reading(record, plan), id=0, start_cut=cut, attempt=0,
             savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
-            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
+            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), plan=to_json(stored)))
         for vgroup_id, version in cut:
             self._storage.vnode(vgroup_id).set_pin(_pin(restored.id), version)
         return restored
@@ -393,10 +391,10 @@ class Streams:
 
     def progress(self, stream: StreamRecord) -> dict[int, int] | None:
         """Returns up to which version each source task has got, or None while one isn't there or reads history."""
-        plan = self._plans.get(stream.id)
-        if plan is None or self._controller is None:
+        stored = self._stored.get(stream.id)
+        if stored is None or self._controller is None:
             return None
-        vgroup_ids = plan.source_vgroup_ids(require_database(plan.source_database, self._catalog).vgroup_ids)
+        vgroup_ids = stored.graph.source_vgroup_ids
         reached: dict[int, int] = {}
         for status in self._controller.statuses():
             if status.task.stream_id == stream.id and status.task.level == "source":
@@ -410,8 +408,7 @@ class Streams:
 
     def end_for_good(self, stream: StreamRecord) -> None:
         """Ends the tasks of a stream that isn't in the catalog any more, and removes what was kept for it."""
-        self._plans.pop(stream.id, None)
-        self._options.pop(stream.id, None)
+        self._stored.pop(stream.id, None)
         self._failed.pop(stream.id, None)
         self._records.forget(stream.id)
         self._states.forget(stream.id)
@@ -534,9 +531,10 @@ class Streams:
 
     def _check_recalculates(self, stream: StreamRecord, statement: str) -> StreamPlan:
         _refuse_stopped(stream, "recalculated")
-        plan = self._plans.get(stream.id)
-        if plan is None or self._controller is None or stream.id in self._failed:
+        stored = self._stored.get(stream.id)
+        if stored is None or self._controller is None or stream.id in self._failed:
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
+        plan = stored.plan
         if plan.join is not None:
             raise NotSupportedError(f"{statement} is not for joins: changes are taken into account anyway",
                                     hint="CREATE OR REPLACE STREAM computes all of it again, beside the running one")
@@ -548,8 +546,8 @@ class Streams:
     def _use_connection(self, connection: Connection) -> None:
         """Has streams into an altered connection write by what it is now; those that were paused for it go on."""
         for stream in self._catalog.streams():
-            plan = self._plans.get(stream.id)
-            if plan is None or connection.name not in plan.connections:
+            stored = self._stored.get(stream.id)
+            if stored is None or connection.name not in stored.plan.connections:
                 continue
             if self._controller is None or not self.runs(stream):
                 continue
@@ -575,7 +573,7 @@ class Streams:
 
     def plan_of(self, stream: StreamRecord) -> StreamPlan:
         """Returns the plan of a stream that runs."""
-        return self._plans[stream.id]
+        return self._stored[stream.id].plan
 
     def deployment(
         self, stream: StreamRecord, vgroup_ids: tuple[int, ...], checkpoint_id: int,
@@ -585,10 +583,12 @@ class Streams:
 
         `homes`: the vgroups of child tables that are not where the catalog says.
         """
+        stored = self._stored[stream.id]
+        graph = stored.graph if stored.graph.vgroup_ids == vgroup_ids else task_graph(stored.plan, vgroup_ids)
         return StreamDeployment(
-            stream.id, stream.name, stream.attempt, self._plans[stream.id], vgroup_ids, tuple(0 for _ in vgroup_ids),
+            stream.id, stream.name, stream.attempt, stored.plan, graph, tuple(0 for _ in vgroup_ids),
             checkpoint_id, self._children_of(stream.source_uid, vgroup_ids, homes or {}),
-            self._settings(self._options[stream.id]))
+            self._settings(stored.options))
 
     def hold(self, stream: StreamRecord, record: CommitRecord) -> None:
         """Holds the log for a stream that is to go on from a checkpoint, in the vnodes that it doesn't read yet."""
@@ -603,8 +603,8 @@ class Streams:
 
     def trigger_of(self, stream: StreamRecord) -> str | None:
         """Returns the trigger that the stream was planned with, or None if it could not be planned."""
-        plan = self._plans.get(stream.id)
-        return None if plan is None else plan.trigger
+        stored = self._stored.get(stream.id)
+        return None if stored is None else stored.plan.trigger
 
     def checkpoint(self, stream: StreamRecord, timeout_s: float) -> CommitRecord:
         """Takes a checkpoint; returns when it is valid. Raises UnavailableError if it can't be had in time."""
@@ -646,26 +646,45 @@ class Streams:
         self._results.forget(stream.id)
         self._states.forget(stream.id)
 
+    def planned_as(self, stream: StreamRecord, text: str, *, live: bool) -> StoredPlan:
+        """Returns what an altered statement of a stream is planned to; raises what CREATE STREAM would.
+
+        `live`: it changes nothing that the stream computes. Raises StateLayoutError if this version would lay the
+        stream's state out otherwise.
+        """
+        planned, stored = self.plan_again(replace(stream, text=text)), self._stored.get(stream.id)
+        if stored is None:
+            return planned
+        if live:
+            return replace(stored, options=planned.options)
+        require_layout(layout_of(stored.plan), layout_of(planned.plan))
+        return replace(planned, graph=stored.graph)
+
+    def alter(self, stream: StreamRecord, text: str, planned: StoredPlan) -> StreamRecord:
+        """Keeps another statement of a stream, with what it was planned to; what runs is left as it is."""
+        altered = self._catalog.set_stream_plan(stream.id, text, to_json(planned))
+        if stream.id in self._stored:
+            self._stored[stream.id] = planned
+        return altered
+
     def adjust(self, stream: StreamRecord) -> None:
         """Has a stream work by the rates and limits of its statement; one that doesn't run will when it starts."""
-        plan = self._plans.get(stream.id)
-        if plan is not None:
-            self._note_plan(stream, plan)
-            if self._controller is not None and self.runs(stream):
-                options = self._options[stream.id]
-                self._controller.set_rates(stream.id, self._settings(options).rates)
-                self._controller.set_state_limit(stream.id, self.state_limit(options))
+        stored = self._stored.get(stream.id)
+        if stored is not None and self._controller is not None and self.runs(stream):
+            self._controller.set_rates(stream.id, self._settings(stored.options).rates)
+            self._controller.set_state_limit(stream.id, self.state_limit(stored.options))
 
     def begin(self, stream: StreamRecord) -> None:
-        """Plans a stream of the catalog and starts it unless it is stopped; one that cannot be planned is FAILED."""
+        """Starts a stream of the catalog unless it is stopped, by its stored plan; one that has none is FAILED."""
         try:
-            plan = self.plan_again(stream)
-            self._note_plan(stream, plan)
+            stored = self._stored[stream.id] = self._plan_of(stream)
             self._failed.pop(stream.id, None)
-            self._set_misfits_aside(stream, plan)
-            self._check_layout(stream, plan)
+            self._forget_misfits(stream, stored.graph.read_vgroup_ids)
+            newest = next((one.record for one in self._records.all(stream.id) if one.record is not None), None)
+            if newest is not None:
+                newest.check_layout(layout_of(stored.plan))
             if stream.wanted != "stopped" and not self._config.disable_stream:
-                self._run(stream, plan)
+                self._run(stream, stored)
         except PenstockError as error:
             _log.error("stream %s cannot be started: %s", stream.name, error, extra=about(stream=stream.name))
             self._failed[stream.id] = (error, self._clock.now_ms())
@@ -673,36 +692,38 @@ class Streams:
             _log.exception("stream %s cannot be started", stream.name, extra=about(stream=stream.name))
             self._failed[stream.id] = (InternalError.of(error), self._clock.now_ms())
 
-    def _set_misfits_aside(self, stream: StreamRecord, plan: StreamPlan) -> None:
-        """Sets checkpoints over other vnodes than there are aside: from before a split, or of one that failed.
+    def _plan_of(self, stream: StreamRecord) -> StoredPlan:
+        """Returns a stream's stored plan over the vnodes and snodes that there are now.
 
-        Raises CorruptionError if there are no others: then it isn't they that are wrong.
+        A stream of a version that stored none, or one that this version can't read, is planned again, which is stored
+        if its state is laid out as it was. Raises StateLayoutError if it isn't, and what CREATE STREAM would.
         """
-        vgroup_ids = self._source_vgroup_ids(plan)
-        records = [one.record for one in self._records.all(stream.id) if one.record is not None]
-        misfits = [record for record in records if not record.is_over(vgroup_ids)]
-        if not misfits:
-            return
-        ids = ", ".join(str(record.checkpoint_id) for record in misfits)
-        vnodes = ", ".join(map(str, vgroup_ids))
-        if misfits == records:
-            raise CorruptionError(
-                f"no checkpoint of stream {stream.name} is over the vnodes of its tables ({vnodes}); "
-                f"those that there are ({ids}) are kept as they are, and nothing is read",
-                hint="restore the folder catalog that belongs to them, or CREATE OR REPLACE STREAM computes it anew "
-                     "from history")
-        moved = self._records.set_aside(stream.id, [record.checkpoint_id for record in misfits])
-        self.tell(stream.id, f"checkpoints {ids} are over other vnodes than there are now ({vnodes}), and were "
-                             f"moved to {moved[0].parent}")
+        kept = None
+        if stream.plan is not None:
+            try:
+                kept = from_json(stream.plan)
+            except ValueError as error:
+                _log.warning("stream %s is planned again, since its stored plan can't be read: %s", stream.name, error,
+                             extra=about(stream=stream.name))
+        if kept is not None:
+            planned = replace(kept, graph=self.graph_of(kept.plan, kept.graph))
+        else:
+            planned = self.plan_again(stream)
+            if stream.plan is not None:
+                require_layout(str(stream.plan.get("layout")), layout_of(planned.plan))
+        if planned != kept:
+            self._catalog.set_stream_plan(stream.id, stream.text, to_json(planned))
+        return planned
 
-    def _check_layout(self, stream: StreamRecord, plan: StreamPlan) -> None:
-        """Raises StateLayoutError if what the stream goes on from was saved by a plan with another layout."""
-        newest = next((one.record for one in self._records.all(stream.id) if one.record is not None), None)
-        if newest is not None:
-            newest.check_layout(layout_of(plan))
+    def _forget_misfits(self, stream: StreamRecord, vgroup_ids: tuple[int, ...]) -> None:
+        """Forgets checkpoints over other vnodes than there are: from before a split, or of one that failed."""
+        misfits = [one.checkpoint_id for one in self._records.all(stream.id)
+                   if one.record is not None and not one.record.is_over(vgroup_ids)]
+        if misfits:
+            self._records.remove(stream.id, misfits)
 
-    def plan_again(self, stream: StreamRecord) -> StreamPlan:
-        """Returns the plan that the stream's text gave when it was created; raises what CREATE STREAM would."""
+    def plan_again(self, stream: StreamRecord) -> StoredPlan:
+        """Returns what the stream's text gave when it was created; raises what CREATE STREAM would."""
         statement = parse_one(stream.text)
         assert isinstance(statement, CreateStream)
         target = self._catalog.table_by_uid(stream.target_uid)
@@ -717,8 +738,9 @@ class Streams:
             # It is as it was then, whatever has become of it: the server may not even answer.
             view = _Remembering(view, codec.table_from_json(dict(stream.outside_table))[0])
         session = Session(stream.database, stream.time_zone, stream.created_ms)
-        return self._aimed(plan_stream(statement, view, session, StreamDefaults(time=TimeDefaults(**stream.defaults))),
-                           stream.target_uid)
+        defaults = StreamDefaults(time=TimeDefaults(**stream.defaults))
+        plan = self._aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
+        return StoredPlan(plan, self.graph_of(plan), statement.options)
 
     # --- the engine's start and end ----------------------------------------------------------------------------
 
@@ -782,14 +804,13 @@ class Streams:
         stream = self.find(statement.name, if_exists=False)
         assert stream is not None
         before = self.snapshot()
-        info, plan = before.infos[stream.id], self._plans.get(stream.id)
-        if plan is None or info.state not in ("RUNNING", "STALLED", "PAUSED"):
+        info, stored = before.infos[stream.id], self._stored.get(stream.id)
+        if stored is None or info.state not in ("RUNNING", "STALLED", "PAUSED"):
             raise UnavailableError(f"stream {stream.name} isn't running: {info.verdict or info.state}")
         self._clock.wait(self._closing, statement.seconds)
         after = self.snapshot()
-        names = self._names(stream, info.snode_ids)
-        return analysis(plan, names, before.tasks.get(stream.id, ()), after.tasks.get(stream.id, ()),
-                        after.infos.get(stream.id, info))
+        return analysis(stored.plan, stored.graph, self._names(stream), before.tasks.get(stream.id, ()),
+                        after.tasks.get(stream.id, ()), after.infos.get(stream.id, info))
 
     # --- what is shown -----------------------------------------------------------------------------------------
 
@@ -814,64 +835,54 @@ class Streams:
                 checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
             info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
-                           restarts=state.restarts, worker_group=state.group, snode_ids=state.snode_ids,
-                           alike=state.alike,
-                           placement=self._placement(stream, state.snode_ids))
+                           restarts=state.restarts, worker_group=state.group, alike=state.alike)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
             infos[stream.id] = self._judged(stream, info, tasks[stream.id])
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
-        downstream = {edges.task: edges.downstream
-                      for stream in self._catalog.streams() for edges in self._edges(stream)}
-        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), downstream,
+        graphs = {stream_id: stored.graph for stream_id, stored in self._stored.items()}
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), graphs,
                                self._controller.memory())
 
     def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
-        return judged(info, reports, self._names(stream, info.snode_ids))
+        return judged(info, reports, self._names(stream))
 
-    def _edges(self, stream: StreamRecord) -> tuple[TaskEdges, ...]:
-        """Returns the task DAG of a stream, nothing if it isn't planned."""
-        plan = self._plans.get(stream.id)
-        database = None if plan is None else self._catalog.database(plan.source_database)
-        return () if plan is None or database is None else task_edges(plan, stream.id, len(database.vgroup_ids))
-
-    def _names(self, stream: StreamRecord, snode_ids: tuple[int, ...]) -> Names:
-        plan = self._plans.get(stream.id)
-        source = None if plan is None else self._catalog.database(plan.source_database)
-        right = () if plan is None or plan.join is None else plan.join.right_vgroup_ids
-        return Names(stream.name, Nodes(source.vgroup_ids if source is not None else (), snode_ids), right)
-
-    def _placement(self, stream: StreamRecord, snode_ids: tuple[int, ...]) -> str:
-        plan = self._plans.get(stream.id)
-        return "" if plan is None else placement(plan, snode_ids) or ""
+    def _names(self, stream: StreamRecord) -> Names:
+        stored = self._stored.get(stream.id)
+        if stored is None:
+            return Names(stream.name, Nodes(()))
+        return Names(stream.name, stored.graph.nodes, stored.graph.right_vgroup_ids)
 
     def _with_silent_tasks(
         self, stream: StreamRecord, info: StreamInfo, reports: list[TaskReport]
     ) -> list[TaskReport]:
         """Returns the reports with one for each task that has not sent a heartbeat yet: it is shown as starting."""
         heard = {report.status.task for report in reports}
+        stored = self._stored.get(stream.id)
+        known = () if stored is None else stored.graph.edges(stream.id)
         silent = [
             TaskReport(TaskStatus(edges.task, "STARTING", info.reason, info.since_ms or 0),
                        0, 0, 0, 0, None, None, None)
-            for edges in self._edges(stream) if edges.task not in heard
+            for edges in known if edges.task not in heard
         ]
         return reports + silent
 
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:
         """Returns what is known of a stream that the controller doesn't have."""
-        plan = self._plans.get(stream.id)
+        stored = self._stored.get(stream.id)
         info = StreamInfo("STARTING", "", stream.created_ms)
-        if plan is not None:
-            options = self._options[stream.id]
+        if stored is not None:
+            plan, options = stored.plan, stored.options
             interval = options.checkpoint_interval
             info = replace(info, target=plan.sink.text if plan.sink.outside is not None else "",
                            delivery=(delivery(plan) or "exactly once (upserts)").partition(":")[0],
                            watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
                            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
                            rates=self._settings(options).rates, state_limit=self.state_limit(options),
-                           backup=self._backup_text(stream.id), placement=self._placement(stream, ()))
+                           backup=self._backup_text(stream.id),
+                           placement=placement(plan, stored.graph.nodes.snode_ids) or "")
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -894,43 +905,33 @@ class Streams:
             dlq = replace(dlq, target_uid=table.uid)
         return replace(plan, sink=replace(plan.sink, target_uid=target_uid, create=False), dlq=dlq)
 
-    def _note_plan(self, stream: StreamRecord, plan: StreamPlan) -> None:
-        statement = parse_one(stream.text)
-        assert isinstance(statement, CreateStream)
-        self._plans[stream.id], self._options[stream.id] = plan, statement.options
-
-    def _run(self, stream: StreamRecord, plan: StreamPlan) -> None:
-        database = require_database(plan.source_database, self._catalog)
+    def _run(self, stream: StreamRecord, stored: StoredPlan) -> None:
+        plan, graph, options = stored.plan, stored.graph, stored.options
         starts = dict(stream.start_cut)
         for vgroup_id, version in stream.start_cut:
             vnode = self._storage.vnode(vgroup_id)
             if _pin(stream.id) not in vnode.stats().pins:
                 vnode.set_pin(_pin(stream.id), version)
-        options = self._options[stream.id]
         interval = options.checkpoint_interval
-        nodes = self.nodes_of(plan)
         outside, lookup, user = plan.sink.outside, plan.source.lookup, f"stream {stream.name}"
         looked_up = None if lookup is None else lookup.connection
         self.controller().start(RunningStream(
             stream_id=stream.id,
             name=stream.name,
-            database=database.name,
+            database=plan.source_database,
             plan=plan,
-            vgroup_ids=database.vgroup_ids,
-            start_versions=tuple(starts[vgroup_id] for vgroup_id in plan.source_vgroup_ids(database.vgroup_ids)),
-            children=lambda: self._children_of_sources(stream, plan, database.vgroup_ids),
+            graph=graph,
+            start_versions=tuple(starts[vgroup_id] for vgroup_id in graph.source_vgroup_ids),
+            children=lambda: self._children_of_sources(stream, graph),
             next_attempt=lambda: self._next_attempt(stream.id),
             settings=self._settings(options),
             paused=stream.wanted == "paused",
             pause_reason=stream.wanted_reason,
             state_limit=self.state_limit(options),
-            queues=queue_counts(task_edges(plan, stream.id, len(database.vgroup_ids)), nodes),
             checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
             savepoints=lambda: self._savepoints(stream.id),
-            recover=lambda: self._backups.restore(stream.id, self._source_vgroup_ids(plan)),
+            recover=lambda: self._backups.restore(stream.id, graph.read_vgroup_ids),
             last_checkpoint_id=stream.last_checkpoint_id,
-            company=plan.company,
-            snode_ids=nodes.snode_ids,
             connection=lambda: None if outside is None else self._connections.open_for(user, outside.connection),
             lookup_connection=lambda: None if looked_up is None else self._connections.open_for(user, looked_up),
             note_contact=lambda contact: self._connections.note_contact(user, contact),
@@ -946,10 +947,13 @@ class Streams:
         """Returns what runs the streams, None if nothing had to run yet."""
         return self._controller
 
-    def nodes_of(self, plan: StreamPlan) -> Nodes:
-        """Returns what a stream that starts now runs on."""
-        return nodes_of(plan, require_database(plan.source_database, self._catalog).vgroup_ids,
-                        tuple(snode.id for snode in self._catalog.snodes()))
+    def graph_of(self, plan: StreamPlan, known: TaskGraph | None = None) -> TaskGraph:
+        """Returns the task graph of a stream that starts now: the `known` one, while the vnodes are the same."""
+        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        snode_ids = tuple(snode.id for snode in self._catalog.snodes())
+        if known is not None and known.vgroup_ids == vgroup_ids:
+            return known.placed(snode_ids)
+        return task_graph(plan, vgroup_ids, snode_ids)
 
     def state_limit(self, options: StreamOptions) -> int:
         """Returns how many bytes of state a stream may have, 0 for any number."""
@@ -992,13 +996,13 @@ class Streams:
         return attempt
 
     def _children_of_sources(
-        self, stream: StreamRecord, plan: StreamPlan, vgroup_ids: tuple[int, ...]
+        self, stream: StreamRecord, graph: TaskGraph
     ) -> tuple[bytes, ...]:
         """Returns the child tables per source task."""
-        left = self._children_of(stream.source_uid, vgroup_ids)
-        if plan.join is None or stream.other_uid is None:
+        left = self._children_of(stream.source_uid, graph.vgroup_ids)
+        if stream.other_uid is None or not graph.right_vgroup_ids:
             return left
-        return left + self._children_of(stream.other_uid, plan.join.right_vgroup_ids)
+        return left + self._children_of(stream.other_uid, graph.right_vgroup_ids)
 
     def _children_of(
         self, source_uid: int, vgroup_ids: Iterable[int], homes: Mapping[int, int] | None = None

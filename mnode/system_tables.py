@@ -39,6 +39,7 @@ from penstock.sql.dialect import quote_string
 from penstock.sql.rights import Privilege, Rights
 from penstock.sql.schema import ChildTable, Database, Session, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
+from penstock.tasks.graph import TaskGraph
 from penstock.tasks.messages import TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
 from penstock.wal.writer import Recovery
@@ -418,16 +419,15 @@ class SystemTables:
     def _task_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()
         for stream in self._catalog.streams():
-            source = self._catalog.table_by_uid(stream.source_uid)
-            database = self._catalog.database(source.database) if source else None
-            vgroups = database.vgroup_ids if database else ()
-            precision = self._precision(source)
+            precision = self._precision(self._catalog.table_by_uid(stream.source_uid))
             starts = dict(stream.start_cut)
+            graph = now.graphs.get(stream.id, TaskGraph(Nodes(()), ()))
+            downstream = {edges.task: edges.downstream for edges in graph.edges(stream.id)}
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             for report in now.tasks.get(stream.id, ()):
                 info = now.infos[stream.id]
-                yield (*_task_row(stream, report, Nodes(vgroups, info.snode_ids), starts, precision, checkpoint,
-                                  now.downstream.get(report.status.task, ())),
+                yield (*_task_row(stream, report, graph.nodes, starts, precision, checkpoint,
+                                  downstream.get(report.status.task, ())),
                        info.worker_group or None, info.placement or None, *_notified(report.status))
 
     def _checkpoint_rows(self) -> Iterator[Row]:

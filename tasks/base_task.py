@@ -178,7 +178,7 @@ class BaseSourceTask(ComputingTask):
         self.input = ChannelQueue(self._settings.queue_bytes, [self.id], environment.wake)
         self._source = self._plan.source
         self.followed_table = self._source.storage_uid
-        self._vgroup_id = deployment.source_vgroup_ids[index]
+        self._vgroup_id = deployment.graph.source_vgroup_ids[index]
         self._children = Children(self._source, deployment.children[index])
         self._checkpoints: deque[int] = deque()
         self._begun = 0

@@ -12,9 +12,7 @@ from penstock.planner.plan import render_tree
 from penstock.planner.stream import Company, JoinPlan, NotifyPlan, StreamPlan
 from penstock.planner.stream_outside import avro_schema, columns_outside, delivery
 from penstock.sql.types import UNITS_PER_SECOND
-from penstock.tasks.build import TaskEdges, task_edges
-from penstock.tasks.messages import TaskId
-from penstock.tasks.nodes import Nodes
+from penstock.tasks.graph import TaskEdges, TaskGraph
 
 PROCESSING = {
     "exactly_once": "exactly once, barriers are aligned",
@@ -29,20 +27,12 @@ GROWING = {"values": "every value", "distinct": "every different value"}
 """What accumulators without a bound hold."""
 
 
-def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, cluster: bool = False) -> list[str]:
-    """Returns the logical plan and the task DAG as lines; stable text without ids that change between runs.
+def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, cluster: bool = False) -> list[str]:
+    """Returns the logical plan and the task graph as lines; stable text without ids that change between runs.
 
     `state_limit`: the STATE_LIMIT in force, 0 for none. `cluster`: whether workers may be on other machines.
     """
-    vnodes = len(nodes.vgroup_ids)
-    edges = task_edges(plan, 0, vnodes)
-    lines = render_tree(plan.tree)
-    on = f"{vnodes} vnodes and {len(nodes.snode_ids)} snodes" if nodes.snode_ids else f"{vnodes} vnodes"
-    lines.append(f"Tasks: {len(edges)} on {on}, {_exchange(plan, edges)}")
-    for edge in edges:
-        target = f" -> {', '.join(_name(task) for task in edge.downstream)}" if edge.downstream else ""
-        node = nodes.node_of(nodes.worker_of(edge.task))
-        lines.append(f"  {_name(edge.task)} on {node}: {work_of(plan, edge, vnodes)}{target}")
+    lines = [*render_tree(plan.tree), *explain_tasks(plan, graph)]
     if plan.join is None:
         lines.append(f"Each source task computes with {_engine(plan.source.kernel is not None)}: {plan.source.sql}")
     else:
@@ -65,7 +55,7 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     lines += [f"State: {_state(plan)}"] if plan.join is None else _join_state(plan, plan.join)
     if state_limit:
         lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
-    apart = placement(plan, nodes.snode_ids)
+    apart = placement(plan, graph.nodes.snode_ids)
     if apart is not None:
         lines.append(f"Workers: {apart}")
     lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
@@ -80,6 +70,17 @@ def explain_stream(plan: StreamPlan, nodes: Nodes, state_limit: int = 0, *, clus
     if plan.notify is not None:
         lines.append(f"Each sink task {_notified(plan.notify)}")
     lines.append(f"Each sink task names child tables by: {plan.sink.children_sql}")
+    return lines
+
+
+def explain_tasks(plan: StreamPlan, graph: TaskGraph) -> list[str]:
+    """Returns the task graph as lines: each task with where it is, what it does, and whom it sends to."""
+    vnodes, snodes = len(graph.nodes.vgroup_ids), len(graph.nodes.snode_ids)
+    on = f"{vnodes} vnodes and {snodes} snodes" if snodes else f"{vnodes} vnodes"
+    lines = [f"Tasks: {len(graph.tasks)} on {on}, {_crossing(plan, graph)}"]
+    for edge in graph.edges(0):
+        target = f" -> {', '.join(f'{task.level}-{task.index}' for task in edge.downstream)}" if edge.downstream else ""
+        lines.append(f"  {edge.node.name} on {graph.node_of(edge.node)}: {work_of(plan, edge)}{target}")
     return lines
 
 
@@ -180,39 +181,39 @@ def _engine(kernel: bool) -> str:
     return "a kernel" if kernel else "DuckDB"
 
 
-def _name(task: TaskId) -> str:
-    return f"{task.level}-{task.index}"
-
-
-def _exchange(plan: StreamPlan, edges: Sequence[TaskEdges]) -> str:
-    if plan.join is not None:
-        if plan.join.meeting == "vnode":
-            return "nothing crosses between vnodes"
-        return "rows cross to one join task" if plan.join.single else "rows cross to the join task of their key"
-    if all(other.index == edge.task.index for edge in edges for other in edge.downstream):
+def _crossing(plan: StreamPlan, graph: TaskGraph) -> str:
+    """Returns what crosses from one vnode to another, and to whom."""
+    crossing = next((one for one in graph.exchanges if one.kind != "forward"), None)
+    if crossing is None:
         return "nothing crosses between vnodes"
-    return "partials cross to the agg task of their group" if plan.keys else "partials cross to one agg task"
+    what = "rows" if graph.tasks[crossing.receivers[0]].kind == "join" else "partials"
+    task = "join task" if what == "rows" else "agg task"
+    if crossing.kind == "one":
+        return f"{what} cross to one {task}"
+    return f"{what} cross to the {task} of their {'key' if what == 'rows' else 'group'}"
 
 
-def work_of(plan: StreamPlan, edge: TaskEdges, vnodes: int) -> str:
-    """Returns in a few words what a task does. `vnodes`: of the source, or of a join's left side."""
-    match edge.task.level:
+def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
+    """Returns in a few words what a task does."""
+    match edge.node.kind:
+        case "source" if plan.join is not None:
+            side = plan.join.sides[edge.node.work == "right side"]
+            return f"WAL of {side.database}.{side.table}, rows for the join"
         case "source":
-            if plan.join is not None:
-                side = plan.join.sides[int(edge.task.index >= vnodes)]
-                return f"WAL of {side.database}.{side.table}, rows for the join"
-            work = "partial aggregates" if plan.agg is not None else "filter and projection"
+            work = "partial aggregates" if edge.downstream[0].level == "agg" else "filter and projection"
             if plan.source.lookup is not None:
                 work = f"lookup in {plan.source.lookup.text}, {work}"
-            if plan.force is not None:
+            if edge.node.work == "clock":
                 work = "windows ended by the clock"
             return f"WAL of {plan.source_database}.{plan.source_table}, {work}"
-        case "agg" if plan.join is not None:
+        case "join":
             return f"joins the rows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "agg":
             return f"windows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "sink":
             return f"{'emits' if plan.sink.outside is not None else 'upserts'} into {plan.sink.text}"
+        case "ingest":
+            return "messages into rows"
 
 
 def explain_ingest(plan: IngestPlan) -> list[str]:

@@ -28,7 +28,7 @@ class JoinSourceTask(SourceTask):
         self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
         assert deployment.plan.join is not None
-        place = int(index >= len(deployment.vgroup_ids))
+        place = int(index >= len(deployment.graph.vgroup_ids))
         self._replays = False
         self._slack = deployment.plan.join.sides[place].slack
         super().__init__(replace(deployment, plan=deployment.plan.of_side(place)), index, downstream, environment)

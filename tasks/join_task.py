@@ -53,7 +53,7 @@ class JoinTask(TimedTask):
         join = self._plan.join
         assert join is not None
         self._join = join
-        self._left_sources = len(deployment.vgroup_ids)
+        self._left_sources = len(deployment.graph.vgroup_ids)
         schemas = []
         for side in join.sides:
             fields = [Field(f"r{n}", column.type) for n, column in enumerate(side.columns)]

@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.planner.stream import Accumulator, AggPlan, JoinPlan, StreamPlan
 from penstock.sql.schema import Column
+from penstock.sql.statements import IntervalWindow
 from penstock.tasks.compute import block_type, field_type
 
 _VERSION = 2
@@ -33,15 +34,19 @@ def layout_of(plan: StreamPlan) -> str:
         "agg": None if plan.agg is None else _agg(plan.agg),
         "join": None if plan.join is None else _join(plan.join),
         "fill": None if plan.fill is None else [plan.fill.mode, plan.fill.before, plan.fill.after],
-        "force": None if force is None else [asdict(force.window), force.keep_sql is not None, force.instants],
+        "force": None if force is None else [_window(force.window), force.keep_sql is not None, force.instants],
         "results": [_types(plan.sink.columns), _types(plan.sink.tags), plan.sink.outside is not None],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
 def _agg(agg: AggPlan) -> list[Any]:
-    return [None if agg.window is None else asdict(agg.window), list(map(_accumulator, agg.accumulators)),
+    return [_window(agg.window), list(map(_accumulator, agg.accumulators)),
             list(agg.meanings)]
+
+
+def _window(window: IntervalWindow | None) -> list[str] | None:
+    return None if window is None else list(map(str, (window.interval, window.offset, window.sliding)))
 
 
 def _accumulator(accumulator: Accumulator) -> list[Any]:
@@ -53,7 +58,7 @@ def _accumulator(accumulator: Accumulator) -> list[Any]:
 def _join(join: JoinPlan) -> list[Any]:
     sides = [[_types(side.columns), [column.physical for column in side.source.columns], side.newest_sql is not None]
              for side in join.sides]
-    return [sides, join.driver, join.start, join.end, join.both, None if join.window is None else asdict(join.window),
+    return [sides, join.driver, join.start, join.end, join.both, _window(join.window),
             join.width, join.meeting, bool(join.single)]
 
 

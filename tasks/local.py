@@ -17,7 +17,7 @@ from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.planner.stream import LookupPlan
-from penstock.tasks.build import build_tasks, task_edges
+from penstock.tasks.build import build_tasks
 from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.control import concerns
 from penstock.tasks.emit.build import outside_writer
@@ -41,11 +41,10 @@ class LocalStream:
 
     def __init__(self, deployment: Deployment, environment: TaskEnvironment) -> None:
         """Builds the tasks from the deployment's checkpoint."""
-        vnodes = len(deployment.vgroup_ids)
         self.deployment = deployment
         self.tasks: list[StreamTask] = []
         try:
-            for index in range(vnodes):
+            for index in range(deployment.graph.nodes.workers):
                 self.tasks += build_tasks(deployment, index, environment)
         except Exception:
             self.close()
@@ -53,7 +52,7 @@ class LocalStream:
         self._timesheet = Timesheet(environment.clock, len(self.tasks))
         by_id = {task.id: task for task in self.tasks}
         self.links: list[LocalLink] = []
-        for edges in task_edges(deployment.plan, deployment.stream_id, vnodes):
+        for edges in deployment.graph.edges(deployment.stream_id):
             for downstream in edges.downstream:
                 output = by_id[edges.task].output
                 if output is None:

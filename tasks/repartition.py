@@ -24,8 +24,8 @@ import pyarrow as pa
 from penstock.common.errors import UnavailableError
 from penstock.planner.stream import StreamPlan
 from penstock.tasks.base_task import ROWS_TOTAL
-from penstock.tasks.build import TaskEdges, task_edges
 from penstock.tasks.compute import ADD, GROUP, REPLACE, ROWS, WINDOW_START
+from penstock.tasks.graph import TaskEdges
 from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.keys import among
 from penstock.tasks.local import LocalEnvironment
@@ -131,8 +131,8 @@ class Repartition:
         self._versions = tuple(versions)
         self._moved = moved
         self._environment = environment
-        self._old = _by_level(task_edges(before.plan, before.stream_id, len(before.vgroup_ids)))
-        self._new = _by_level(task_edges(after.plan, after.stream_id, len(after.vgroup_ids)))
+        self._old = _by_level(before.graph.edges(before.stream_id))
+        self._new = _by_level(after.graph.edges(after.stream_id))
         self._done: list[TaskCheckpoint] = []
 
     def run(self) -> list[TaskCheckpoint]:

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
+from penstock.tasks.graph import TaskGraph
 from penstock.tasks.messages import ReadBack, ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.messages_in import Consumer, Positions
-from penstock.tasks.nodes import Nodes
 from penstock.tasks.queues import ChannelQueue
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class TaskSettings:
 class StreamDeployment:
     """Everything a worker needs to host the tasks of one stream, shipped over the control connection.
 
-    `vgroup_ids[i]` is the vnode of worker i; the workers of `snode_ids` come after these. `start_versions[i]`: the last
+    `graph` says which tasks there are, and on which workers. `start_versions[i]`: the last
     WAL version that does *not* belong to the stream (its creation cut), used when `checkpoint_id` is None; else tasks
     restore that committed checkpoint. `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the
     source's child tables in vnode i as of now; later ones arrive as META records of the WAL. What a worker gets has
@@ -72,29 +72,18 @@ class StreamDeployment:
     name: str
     attempt: int
     plan: StreamPlan
-    vgroup_ids: tuple[int, ...]
+    graph: TaskGraph
     start_versions: tuple[int, ...]
     checkpoint_id: int | None
     children: tuple[bytes, ...]
     settings: TaskSettings
     paused: bool = False
-    snode_ids: tuple[int, ...] = ()
     connection: OpenedConnection | None = None
     lookup_connection: OpenedConnection | None = None
 
-    @property
-    def source_vgroup_ids(self) -> tuple[int, ...]:
-        """The vnode that each source task reads."""
-        return self.plan.source_vgroup_ids(self.vgroup_ids)
-
-    @property
-    def nodes(self) -> Nodes:
-        return Nodes(self.vgroup_ids, self.snode_ids)
-
     def for_worker(self, index: int) -> StreamDeployment:
         """Returns what worker `index` needs of it: with many vnodes, all child tables would be too much."""
-        nodes = self.nodes
-        own = tuple(children if nodes.worker_of(TaskId(self.stream_id, "source", n)) == index else b""
+        own = tuple(children if self.graph.worker_of(TaskId(self.stream_id, "source", n)) == index else b""
                     for n, children in enumerate(self.children))
         return replace(self, children=own)
 
@@ -111,14 +100,10 @@ class IngestDeployment:
     attempt: int
     plan: IngestPlan
     connection: OpenedConnection
-    vgroup_ids: tuple[int, ...]
+    graph: TaskGraph
     checkpoint_id: int | None
     settings: TaskSettings
     paused: bool = False
-
-    @property
-    def nodes(self) -> Nodes:
-        return Nodes(self.vgroup_ids, ())
 
     def for_worker(self, index: int) -> IngestDeployment:
         return self

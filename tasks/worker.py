@@ -191,7 +191,7 @@ class Worker:
         stream.queues.add(queues_of(tasks))
         for task in tasks:
             if task.followed_table is not None and isinstance(deployment, StreamDeployment):
-                vgroup_id = deployment.source_vgroup_ids[task.id.index]
+                vgroup_id = deployment.graph.source_vgroup_ids[task.id.index]
                 self._notifier.follow(
                     vgroup_id, deployment.stream_id, task.followed_table,
                     partial(stream.environment.open_news, vgroup_id), stream.runner.wake)
@@ -304,7 +304,7 @@ def connect_tasks(
     wake: Callable[[], None],
 ) -> list[Link]:
     """Returns the links of all channels that leave `tasks`, and registers the channels that come from other workers."""
-    attempt, worker_of = deployment.attempt, deployment.nodes.worker_of
+    attempt, worker_of = deployment.attempt, deployment.graph.worker_of
     by_id = {task.id: task for task in tasks}
     for task in tasks:
         for upstream in task.input.channels:

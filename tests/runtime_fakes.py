@@ -21,10 +21,14 @@ from penstock.common.paths import DataPaths
 from penstock.mnode.executor_keeper import Scale
 from penstock.mnode.service import DnodeService
 from penstock.planner.plan import PlanNode
-from penstock.planner.stream import SinkPlan, SourcePlan, StreamPlan
+from penstock.planner.stream import AggPlan, Company, SinkPlan, SourcePlan, StreamPlan
+from penstock.planner.user_calls import UserCall
+from penstock.sql.schema import UserFunction
+from penstock.sql.types import BIGINT
 from penstock.tasks import control
 from penstock.tasks.data_place import mark_place
 from penstock.tasks.executors import Executors
+from penstock.tasks.graph import Exchange, TaskGraph, TaskKind, TaskNode, Work
 from penstock.tasks.messages import (
     Barrier,
     Block,
@@ -42,6 +46,7 @@ from penstock.tasks.messages import (
     TaskStatus,
     Watermark,
 )
+from penstock.tasks.nodes import Nodes
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.task import StreamDeployment, TaskEnvironment
 from penstock.tasks.worker import Worker, WorkerSpec
@@ -56,12 +61,24 @@ class FakePlan:
     fail_in: Level | None = None
     fail_on_attempts: int = 1
 
-    def shipped(self) -> StreamPlan:
+    def shipped(self, company: Company = Company.ANY) -> StreamPlan:
         """Returns a plan that workers take, since they take no classes that Penstock doesn't know; see `_unpacked`."""
+        function = UserFunction("f", False, None, BIGINT, "f.py")
         source = SourcePlan(0, None, "ts", True, "ms", (), (), False, "", None, None)
         sink = SinkPlan("db", "out", (), (), "", 0, create=True)
-        return StreamPlan("db", json.dumps(astuple(self)), "at_once", 0, True, False, "UTC", (), source, None, sink,
-                          False, PlanNode("Stream"))
+        return StreamPlan("db", json.dumps(astuple(self)), "at_once", 0, True, False, "UTC", (), source,
+                          AggPlan(None, "ms", "UTC", (), ""), sink, False, PlanNode("Stream"),
+                          functions=(UserCall("scalar", function, (), BIGINT),) * (company is Company.USER_CODE),
+                          grouped_by_values=company is Company.OPEN_GROUPS)
+
+
+def fake_graph(snode_ids: tuple[int, ...] = ()) -> TaskGraph:
+    """Returns the graph of two vnodes that `build_fakes` builds."""
+    kinds: tuple[TaskKind, ...] = ("source", "agg", "sink")
+    works: dict[TaskKind, Work] = {"source": "rows", "agg": "windows", "sink": "results"}
+    tasks = tuple(TaskNode(kind, n, 2 + n, works[kind]) for kind in kinds for n in range(2))
+    return TaskGraph(Nodes((2, 3)), tasks, (Exchange("hash", (0, 1), (2, 3)), Exchange("hash", (2, 3), (4, 5)))).placed(
+        snode_ids)
 
 
 def _unpacked(plan: object) -> FakePlan:
@@ -219,7 +236,7 @@ def build_fakes(
     deployment: StreamDeployment, index: int, environment: TaskEnvironment, kind: type[FakeTask] = FakeTask
 ) -> list[FakeTask]:
     """Builds the tasks of worker `index`: every source feeds every agg, every agg feeds every sink."""
-    places = range(len(deployment.vgroup_ids))
+    places = range(len(deployment.graph.vgroup_ids))
 
     def all_of(level: Level) -> list[TaskId]:
         return [TaskId(deployment.stream_id, level, place) for place in places]
@@ -237,7 +254,7 @@ def build_fakes(
                 return kind(task, deployment, environment, queue(all_of("agg")), None)
 
     ids = [*all_of("source"), *all_of("agg"), *all_of("sink")]
-    return [build(task) for task in ids if deployment.nodes.worker_of(task) == index]
+    return [build(task) for task in ids if deployment.graph.worker_of(task) == index]
 
 
 def serve(root: Path, secret: bytes, results: Results) -> DnodeService:

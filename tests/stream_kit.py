@@ -15,6 +15,7 @@ from faulty_fs import FaultyFs
 from penstock.common.clock import ManualClock
 from penstock.common.connection import Connection, OpenedConnection
 from penstock.common.placement import place
+from penstock.mnode.task_graph import task_graph
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
@@ -320,8 +321,8 @@ class StreamKit:
             children.append(buffer.getvalue().to_pybytes())
         sides = 1 if self.plan.join is None else 2
         deployment = StreamDeployment(
-            1, "s", self.attempt, self.plan, tuple(self.vnodes), self.start_versions * sides, self.committed,
-            tuple(children) * sides, self.settings, connection=self.connection)
+            1, "s", self.attempt, self.plan, task_graph(self.plan, tuple(self.vnodes)), self.start_versions * sides,
+            self.committed, tuple(children) * sides, self.settings, connection=self.connection)
         self.stream = LocalStream(deployment, MemoryEnvironment(self))
         self.tasks = self.stream.tasks
 

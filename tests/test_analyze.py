@@ -16,6 +16,7 @@ from penstock.common.errors import UnavailableError
 from penstock.mnode.analyze import analysis
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.stream_status import StreamInfo
+from penstock.mnode.task_graph import task_graph
 from penstock.mnode.verdict import Names
 from penstock.planner.stream_planner import plan_stream
 from penstock.shell.elapsed_bar import ElapsedBar
@@ -44,7 +45,7 @@ def test_rates_and_times_are_those_between_two_looks(tmp_path: Path) -> None:
     kit.insert([(n % 4, 1000 + n, 1, 1.0, "") for n in range(40)])
     kit.pass_time(4)
     names = Names("s", Nodes((1,)))
-    table = analysis(kit.plan, names, before, reports(kit), INFO).table
+    table = analysis(kit.plan, task_graph(kit.plan, (1,)), names, before, reports(kit), INFO).table
     assert table is not None
     source, agg, sink, stream = table.to_pylist()
     assert [line["operator"] for line in (source, agg, sink, stream)] == [
@@ -58,7 +59,7 @@ def test_rates_and_times_are_those_between_two_looks(tmp_path: Path) -> None:
     assert agg["state_bytes"] > 0
     blocked = [replace(report, status=replace(report.status, elapsed_s=report.status.elapsed_s + 2, busy_s=0.5,
                                               blocked_s=1.0, udf_s=0.25, blocked_by="7-sink-0")) for report in before]
-    table = analysis(kit.plan, names, before, blocked, INFO).table
+    table = analysis(kit.plan, task_graph(kit.plan, (1,)), names, before, blocked, INFO).table
     assert table is not None
     first = table.to_pylist()[0]
     assert (first["busy_ms"], first["udf_ms"], first["blocked_percent"], first["starved_percent"]) == (
@@ -73,12 +74,12 @@ def test_tasks_that_did_not_report_meanwhile_are_left_out(tmp_path: Path) -> Non
     before = reports(kit)
     kit.pass_time(1)
     after = reports(kit)
-    table = analysis(kit.plan, Names("s", Nodes((1,))), before[:1], after, INFO).table
+    table = analysis(kit.plan, task_graph(kit.plan, (1,)), Names("s", Nodes((1,))), before[:1], after, INFO).table
     assert table is not None
     assert table.num_rows == 2
     for pair in ((before, before), ([], after), (after, [])):
         with pytest.raises(UnavailableError, match="no task has reported"):
-            analysis(kit.plan, Names("s", Nodes((1,))), *pair, INFO)
+            analysis(kit.plan, task_graph(kit.plan, (1,)), Names("s", Nodes((1,))), *pair, INFO)
     kit.close()
 
 
@@ -105,7 +106,8 @@ def test_explain_tells_where_time_comes_from_and_what_bounds_state(
     """EXPLAIN CREATE STREAM has a line about each."""
     statement = parse_one(f"CREATE STREAM s {options} INTO o AS {query}")
     assert isinstance(statement, CreateStream)
-    lines = explain_stream(plan_stream(statement, Catalog(2, 4), Session("p", "UTC", 0)), Nodes((1, 2)))
+    plan = plan_stream(statement, Catalog(2, 4), Session("p", "UTC", 0))
+    lines = explain_stream(plan, task_graph(plan, (1, 2)))
     told: dict[str, Any] = dict(line.split(": ", 1) for line in lines if line.startswith(("Time", "State")))
     assert told["Time of each vnode"].startswith(time)
     assert told["State"].startswith(state)

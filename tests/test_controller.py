@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes, serve
+from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes, fake_graph, serve
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
@@ -79,18 +79,21 @@ class Engine:
             end_queries=self.end_queries,
         )
 
-    def stream(self, stream_id: int, plan: FakePlan, **more: Any) -> RunningStream:
+    def stream(
+        self, stream_id: int, plan: FakePlan, company: Company = Company.ANY, snode_ids: tuple[int, ...] = (),
+        **more: Any,
+    ) -> RunningStream:
         def next_attempt() -> int:
             self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
             return self.attempts[stream_id]
 
-        arguments: dict[str, Any] = {"settings": TaskSettings(queue_bytes=1 << 20), "queues": (5, 5)} | more
+        arguments: dict[str, Any] = {"settings": TaskSettings(queue_bytes=1 << 20)} | more
         return RunningStream(
             stream_id=stream_id,
             name=f"s{stream_id}",
             database="db",
-            plan=plan.shipped(),
-            vgroup_ids=(2, 3),
+            plan=plan.shipped(company),
+            graph=fake_graph(snode_ids),
             start_versions=(0, 0),
             children=lambda: (b"", b""),
             next_attempt=next_attempt,
@@ -417,7 +420,7 @@ def test_what_agg_tasks_on_an_snode_hold_counts_for_its_worker(tmp_path: Path) -
     engine = Engine(tmp_path, measure=lambda exact_from: Memory({os.getpid(): takes[0]}), memory_limit_bytes=900)
     try:
         engine.results.gate.clear()
-        engine.controller.start(engine.stream(1, FakePlan(500, 10), snode_ids=(9,), queues=(3, 3, 4),
+        engine.controller.start(engine.stream(1, FakePlan(500, 10), snode_ids=(9,),
                                               settings=TaskSettings(queue_bytes=1 << 12)))
         wait_until(lambda: sum(status.input_bytes for status in engine.controller.statuses()
                                if status.task.level == "agg") > 4000)

@@ -20,6 +20,7 @@ from penstock.common.errors import ConnectionFailedError, InUseError, InvalidSta
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.sandbox import Sandbox
+from penstock.mnode.task_graph import task_graph
 from penstock.planner.ingest import plan_ingest
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
@@ -436,7 +437,7 @@ def test_a_dnode_that_does_not_answer_stops_the_reading(tmp_path: Path) -> None:
     environment = _SlowEnvironment(
         clock, OsFs(), DataPaths(tmp_path), lambda _: pa.table({}), lambda _: None, lambda _: None, broker.consumer)
     bound = 20_000
-    task = IngestTask(IngestDeployment(7, "i", 1, plan, connection, (1,), None,
+    task = IngestTask(IngestDeployment(7, "i", 1, plan, connection, task_graph(plan, (1,)), None,
                                        TaskSettings(queue_bytes=bound, state_map_bytes=1 << 24)), 0, environment)
     try:
         for _ in range(200):

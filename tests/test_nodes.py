@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_kit import Catalog
 
+from penstock.mnode.task_graph import task_graph
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import CreateStream
-from penstock.tasks.build import nodes_of, queue_counts, task_edges
 from penstock.tasks.explain import explain_stream
 from penstock.tasks.messages import TaskId
 from penstock.tasks.nodes import Node, Nodes
@@ -38,8 +38,8 @@ PLANS = {name: plan_of(query, 8) for name, query in QUERIES.items()}
 def test_every_task_has_one_worker(kind: str, vnodes: int, snodes: int) -> None:
     """Source and sink tasks are with their vnode. Agg tasks leave it only for snodes, and only if several feed them."""
     vgroup_ids, snode_ids = tuple(range(2, 2 + vnodes)), tuple(range(1000, 1000 + snodes))
-    edges = task_edges(PLANS[kind], 7, vnodes)
-    nodes = nodes_of(PLANS[kind], vgroup_ids, snode_ids)
+    graph = task_graph(PLANS[kind], vgroup_ids, snode_ids)
+    edges, nodes = graph.edges(7), graph.nodes
     hosted = {worker: [edge.task for edge in edges if nodes.worker_of(edge.task) == worker]
               for worker in range(nodes.workers)}
     assert sorted(task for tasks in hosted.values() for task in tasks) == sorted(edge.task for edge in edges)
@@ -56,13 +56,13 @@ def test_every_task_has_one_worker(kind: str, vnodes: int, snodes: int) -> None:
         assert tasks, "a worker for nothing takes a slot"
     aggs = [len(tasks) for tasks in hosted.values() if {task.level for task in tasks} == {"agg"}]
     assert max(aggs, default=0) - min(aggs, default=0) <= 1, "snodes have about equally much to do"
-    assert queue_counts(edges, nodes) == tuple(
+    assert graph.queue_counts() == tuple(
         sum(1 if task.level == "sink" else 2 for task in tasks) for tasks in hosted.values())
 
 
 def test_agg_tasks_take_turns_on_the_snodes() -> None:
     """Agg task i is on worker N + i mod K, whatever attempt it is, so two agg tasks meet only if there are too few."""
-    nodes = nodes_of(PLANS["by group"], (2, 3, 4), (1001, 1002))
+    nodes = task_graph(PLANS["by group"], (2, 3, 4), (1001, 1002)).nodes
     assert nodes == Nodes((2, 3, 4), (1001, 1002))
     assert [nodes.worker_of(TaskId(1, "agg", index)) for index in range(3)] == [3, 4, 3]
     assert [str(nodes.node_of(worker)) for worker in range(5)] == [
@@ -74,7 +74,7 @@ def test_agg_tasks_take_turns_on_the_snodes() -> None:
 ])
 def test_explain_says_where_agg_tasks_are(kind: str, snodes: int, told: str) -> None:
     """Each task has its node, and streams that use snodes say that they are apart from those that don't."""
-    lines = explain_stream(PLANS[kind], nodes_of(PLANS[kind], (2, 3), (1001, 1002)[:snodes]))
+    lines = explain_stream(PLANS[kind], task_graph(PLANS[kind], (2, 3), (1001, 1002)[:snodes]))
     assert any(line.strip().startswith(told) for line in lines)
     apart = [line for line in lines if line.startswith("Workers: ")]
     assert apart == (["Workers: shared only with streams that have their agg tasks on the same snodes: 1001"]

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import runtime_fakes
-from runtime_fakes import FakePlan, Results, build_fakes, serve
+from runtime_fakes import FakePlan, Results, build_fakes, fake_graph, serve
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
@@ -61,7 +61,9 @@ class Engine:
             self.service.address, SECRET, lambda stream_id, versions: None, build_fakes,
         )  # fmt: skip
 
-    def start(self, stream_id: int, **more: Any) -> None:
+    def start(
+        self, stream_id: int, company: Company = Company.ANY, snode_ids: tuple[int, ...] = (), **more: Any
+    ) -> None:
         def next_attempt() -> int:
             self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
             return self.attempts[stream_id]
@@ -71,13 +73,13 @@ class Engine:
                 stream_id=stream_id,
                 name=f"s{stream_id}",
                 database="db",
-                plan=PLAN.shipped(),
-                vgroup_ids=(2, 3),
+                plan=PLAN.shipped(company),
+                graph=fake_graph(snode_ids),
                 start_versions=(0, 0),
                 children=lambda: (b"", b""),
                 next_attempt=next_attempt,
                 settings=TaskSettings(queue_bytes=1 << 20),
-                **{"queues": (5, 5)} | more,
+                **more,
             )
         )
 
@@ -125,7 +127,7 @@ def test_a_killed_worker_brings_all_streams_back_as_new_attempts(engine: Engine)
 
 def test_agg_tasks_on_an_snode_have_a_process_of_their_own(engine: Engine) -> None:
     """Sources and sinks are in the processes of their vnodes; kill -9 of the snode's costs an attempt, and no row."""
-    engine.start(1, snode_ids=(9,), queues=(3, 3, 4))
+    engine.start(1, snode_ids=(9,))
     assert engine.results.wait_rows(1, 200) == EXPECTED
     pids = engine.controller.worker_pids()["db-1.1"]
     assert [states_of(pids[index]) for index in range(3)] == [

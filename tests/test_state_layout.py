@@ -12,6 +12,8 @@ from sandboxes import T0, TestBed
 from stream_kit import Catalog
 
 from penstock.common.errors import StateLayoutError
+from penstock.mnode import catalog as catalogs
+from penstock.mnode import stored_plan
 from penstock.planner import stream_planner
 from penstock.planner.stream import StreamPlan
 from penstock.planner.stream_planner import plan_stream
@@ -57,8 +59,59 @@ def order_otherwise(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(stream_planner._Planner, "_source_plan", reversed_plan)
 
 
+def other_version(patch: pytest.MonkeyPatch) -> None:
+    """Has the engine be of a version that can't read the plans of this one, and orders aggregates otherwise."""
+    patch.setattr(stored_plan, "_FORMAT", stored_plan._FORMAT + 1)
+    order_otherwise(patch)
+
+
 def files(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.glob("streams/*/*/*")}
+
+
+def test_a_restart_deploys_what_is_stored(tmp_path: Path) -> None:
+    """Nothing is planned then, so it doesn't matter how this version would plan the statement."""
+    make(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("penstock.mnode.streams.plan_stream", None)
+        with open_bed(tmp_path) as bed:
+            bed.execute(f"INSERT INTO d0 VALUES ({T0 + 1}, 2, 200)")
+            assert state_of(bed) == ("RUNNING", None)
+            assert bed.rows("SELECT sv, sa FROM o") == [(3, 300)]
+
+
+@pytest.mark.parametrize("kept", [lambda plan: None, lambda plan: {**plan, "format": 0}, lambda plan: {
+    **plan, "parts": [{"class": "Lost"}, *plan["parts"]]}], ids=["none", "format", "class"])
+def test_what_cannot_be_read_is_planned_again(tmp_path: Path, kept: Callable[[Any], Any]) -> None:
+    """A plan of a version that stored none, or another form: state is read if the plan of today lays it out alike."""
+    make(tmp_path)
+    catalog = catalogs.Catalog(tmp_path / "catalog")
+    (stream,) = catalog.streams()
+    assert stream.plan is not None
+    catalog._update_stream(stream.id, plan=kept(stream.plan))
+    catalog.close()
+    with open_bed(tmp_path) as bed:
+        bed.execute(f"INSERT INTO d0 VALUES ({T0 + 1}, 2, 200)")
+        assert state_of(bed) == ("RUNNING", None)
+        assert bed.rows("SELECT sv, sa FROM o") == [(3, 300)]
+        assert bed.engine.catalog.streams()[0].plan == stream.plan
+
+
+def test_what_is_altered_is_not_laid_out_anew(tmp_path: Path) -> None:
+    """Rates change whatever this version makes of the statement; what is planned again must fit the state."""
+    make(tmp_path)
+    with pytest.MonkeyPatch.context() as patch:
+        order_otherwise(patch)
+        with open_bed(tmp_path) as bed:
+            with pytest.raises(StateLayoutError, match="another layout"):
+                bed.execute("ALTER STREAM s SET DELETE_MARK 9d")
+            bed.execute("ALTER STREAM s SET SINK_CALLS 7")
+            bed.execute(f"INSERT INTO d0 VALUES ({T0 + 1}, 2, 200)")
+    with open_bed(tmp_path) as bed:
+        bed.run()
+        assert bed.rows("SELECT sv, sa FROM o") == [(3, 300)]
+        assert bed.engine.streams.snapshot().infos[bed.engine.catalog.streams()[0].id].rates.sink_calls_per_second == 7
+        bed.execute("ALTER STREAM s SET DELETE_MARK 9d")
 
 
 def test_state_that_another_plan_saved_is_not_read(tmp_path: Path) -> None:
@@ -66,7 +119,7 @@ def test_state_that_another_plan_saved_is_not_read(tmp_path: Path) -> None:
     make(tmp_path)
     before = files(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        order_otherwise(patch)
+        other_version(patch)
         with open_bed(tmp_path) as bed:
             bed.execute(f"INSERT INTO d0 VALUES ({T0 + 1}, 2, 200)")
             state, reason = state_of(bed)
@@ -85,7 +138,7 @@ def test_the_stream_can_be_computed_anew(tmp_path: Path) -> None:
     """CREATE OR REPLACE STREAM is the way out, as the reason says."""
     make(tmp_path)
     with pytest.MonkeyPatch.context() as patch:
-        order_otherwise(patch)
+        other_version(patch)
         with open_bed(tmp_path) as bed:
             bed.execute(f"INSERT INTO d0 VALUES ({T0 + 1}, 2, 200)")
             bed.execute(INTO.replace("CREATE", "CREATE OR REPLACE") + f" {QUERY}")
@@ -102,7 +155,7 @@ def test_a_backup_of_another_plan_is_not_read_either(tmp_path: Path) -> None:
     for path in root.glob("streams/*/checkpoints/*"):
         path.write_bytes(b"damaged")
     with pytest.MonkeyPatch.context() as patch:
-        order_otherwise(patch)
+        other_version(patch)
         with open_bed(root, backup) as bed:
             bed.run()
             state, reason = state_of(bed)

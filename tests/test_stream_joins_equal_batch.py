@@ -20,7 +20,6 @@ from penstock.mnode.monitor import Monitor
 from penstock.mnode.stream_status import StreamInfo
 from penstock.mnode.verdict import Names, Verdict, verdict
 from penstock.tasks.messages import SetRates, TaskId, TaskStatus
-from penstock.tasks.nodes import Nodes
 
 
 @dataclass(frozen=True)
@@ -329,8 +328,8 @@ class Throttle:
     def verdict(self) -> Verdict:
         """What SHOW STREAMS says on a cluster, where statuses come again and again."""
         (stream,) = self.pair.streams.local_streams().values()
-        vgroup_ids = stream.deployment.source_vgroup_ids
-        names = Names("s", Nodes(stream.deployment.vgroup_ids), vgroup_ids[self.left:])
+        graph = stream.deployment.graph
+        names = Names("s", graph.nodes, graph.right_vgroup_ids)
         return verdict(StreamInfo("RUNNING"), self.monitor.report(self.pair.clock.monotonic()), names)
 
     def _side(self, source: TaskId) -> str:

@@ -39,7 +39,7 @@ def outside_writer(
     dead = None
     if plan.dlq is not None and plan.dlq.failures:
         letters = DeadLetters(plan.dlq, deployment.stream_id, deployment.name, deployment.attempt, task,
-                              deployment.vgroup_ids[task.index], plan.source.precision, dead_writer())
+                              deployment.graph.vgroup_ids[task.index], plan.source.precision, dead_writer())
         dead = DeadResultTable(letters, rows, plan.sink.text, clock)
     courier = Courier(open_with or partial(open_target, task, deployment), deployment.connection, clock, wake,
                       dead=dead, give_up_after_s=settings.retry_time_s)

@@ -25,7 +25,7 @@ from penstock.mnode.session import SessionState
 from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
 from penstock.tasks import control
 from penstock.tasks import executors as spark
-from penstock.tasks.build import build_tasks, task_edges
+from penstock.tasks.build import build_tasks
 from penstock.tasks.control import concerns
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskId
@@ -358,9 +358,9 @@ class SimWorker:
         if hosted.over:
             return
         deployment, world = hosted.deployment, self.cluster.world
-        edges = task_edges(deployment.plan, deployment.stream_id, len(deployment.vgroup_ids))
+        edges = deployment.graph.edges(deployment.stream_id)
         folders = [self.paths.state(deployment.stream_id, str(each.task))
-                   for each in edges if deployment.nodes.worker_of(each.task) == self.index]
+                   for each in edges if deployment.graph.worker_of(each.task) == self.index]
         held = [folder for folder in folders if self.cluster.owners.get(folder, self.process) != self.process]
         if held and world.clock.monotonic() < hosted.deadline:
             world.later(0.05, self.process, lambda: self._build(hosted))
@@ -387,7 +387,7 @@ class SimWorker:
             deployment.stream_id, deployment.attempt, tuple(task.id for task in hosted.tasks)))
 
     def _connect(self, hosted: Hosted) -> None:
-        attempt, worker_of = hosted.deployment.attempt, hosted.deployment.nodes.worker_of
+        attempt, worker_of = hosted.deployment.attempt, hosted.deployment.graph.worker_of
         by_id = {task.id: task for task in hosted.tasks}
         for task in hosted.tasks:
             for upstream in task.input.channels:
