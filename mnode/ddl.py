@@ -451,11 +451,12 @@ class Ddl:
             raise InvalidStatementError(f"{statement.name} is not a child table: tags belong to child tables")
         assert table.super_uid is not None
         assert table.vgroup_id is not None
-        names = tuple(name for name, _ in statement.assignments)
+        names = tuple(assigned.tag for assigned in statement.assignments)
         database = require_database(table.database, self._catalog)
         for name in names:
             require_column(name, table.tags, table, "tag")
-        given = read_tags(table, names, tuple(value for _, value in statement.assignments), database.precision, session)
+        given = read_tags(table, names, tuple(assigned.value for assigned in statement.assignments),
+                          database.precision, session)
         values = tuple(new if tag.name in names else old
                        for tag, new, old in zip(table.tags, given, table.tag_values, strict=True))
         child = self._catalog.set_tags(table.super_uid, table.uid, values)

@@ -7,6 +7,7 @@ from sqlglot.tokens import TokenType
 
 from penstock.sql.parse_query import QueryParser
 from penstock.sql.statements import (
+    DURATION_OPTIONS,
     AlterAction,
     AlterDatabase,
     AlterTable,
@@ -21,6 +22,7 @@ from penstock.sql.statements import (
     Name,
     SplitVgroup,
     Statement,
+    TagAssignment,
     TrimDatabase,
     UseDatabase,
 )
@@ -34,10 +36,8 @@ _INTEGER_OPTIONS = frozenset({
     "WAL_SEGMENT_SIZE",
 })
 _SIGNED_OPTIONS = frozenset({"WAL_RETENTION_PERIOD", "WAL_RETENTION_SIZE"})
-_DURATION_OPTIONS = {"DURATION": 1, "KEEP": 3, "KEEP_TIME_OFFSET": 1, "COMPACT_INTERVAL": 1, "SS_KEEPLOCAL": 1,
-                     "S3_KEEPLOCAL": 1}
 _STRING_OPTIONS = frozenset({"CACHEMODEL", "ENCRYPT_ALGORITHM", "PRECISION", "STRICT", "DNODES"})
-_OPTIONS = tuple(sorted(_INTEGER_OPTIONS | _STRING_OPTIONS | set(_DURATION_OPTIONS)))
+_OPTIONS = tuple(sorted(_INTEGER_OPTIONS | _STRING_OPTIONS | set(DURATION_OPTIONS)))
 _COLUMN_OPTIONS = ("ENCODE", "COMPRESS", "LEVEL")
 _MAX_KEEP = 365_000 * 1440
 
@@ -105,8 +105,8 @@ def _parse_database_options(parser: QueryParser) -> tuple[tuple[str, str | int],
 def _parse_database_option(parser: QueryParser, option: str) -> str | int:
     if option in _STRING_OPTIONS and parser.at_type(TokenType.STRING):
         return str(parser.advance().text)
-    if option in _DURATION_OPTIONS:
-        return _parse_durations(parser, option, _DURATION_OPTIONS[option])
+    if option in DURATION_OPTIONS:
+        return _parse_durations(parser, option, DURATION_OPTIONS[option])
     if option in _INTEGER_OPTIONS:
         return parser.integer(option, minimum=-1 if option in _SIGNED_OPTIONS else 0)
     return parser.string(option)
@@ -292,7 +292,7 @@ def parse_alter_table(parser: QueryParser, *, must_be_super: bool) -> Statement:
     return alter("modify_tag" if noun == "TAG" else "modify_column", column=column, type=data_type)
 
 
-def _parse_assignments(parser: QueryParser) -> tuple[tuple[str, exp.Expression], ...]:
+def _parse_assignments(parser: QueryParser) -> tuple[TagAssignment, ...]:
     assignments: dict[str, exp.Expression] = {}
     while True:
         token = parser.token
@@ -302,7 +302,7 @@ def _parse_assignments(parser: QueryParser) -> tuple[tuple[str, exp.Expression],
         parser.expect("=")
         assignments[tag] = parse_tag_value(parser)
         if not parser.take(","):
-            return tuple(assignments.items())
+            return tuple(TagAssignment(tag, value) for tag, value in assignments.items())
 
 
 def _parse_alter_option(parser: QueryParser) -> tuple[str, str | int]:

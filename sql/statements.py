@@ -235,6 +235,11 @@ class AnalyzeStream(Statement):
 # --- databases and tables -------------------------------------------------------------------------------------
 
 
+#: Database options whose values are durations, and how many each has at most.
+DURATION_OPTIONS = {
+    "DURATION": 1, "KEEP": 3, "KEEP_TIME_OFFSET": 1, "COMPACT_INTERVAL": 1, "SS_KEEPLOCAL": 1, "S3_KEEPLOCAL": 1}
+
+
 class CreateDatabase(Statement):
     """`options` are upper-case keys with values as typed: ints, durations as text, strings without quotes."""
 
@@ -314,6 +319,13 @@ AlterAction = Literal[
 ]
 
 
+class TagAssignment(Node):
+    """tag = value"""
+
+    tag: str
+    value: exp.Expression
+
+
 class AlterTable(Statement):
     """ALTER TABLE/STABLE. Which fields are set depends on `action`:
 
@@ -326,7 +338,7 @@ class AlterTable(Statement):
     column: str | None = None
     type: DataType | None = None
     new_name: str | None = None
-    assignments: tuple[tuple[str, exp.Expression], ...] = ()
+    assignments: tuple[TagAssignment, ...] = ()
     option: tuple[str, str | int] | None = None
     must_be_super: bool = False
 
