@@ -78,7 +78,7 @@ class DryRun:
             for function in {call.function for call in plan.functions}:
                 sandbox.engine.catalog.create_function(function, replacing=False)
             copy = _Copy(sandbox, self._catalog, database, table)
-            target = find_table(statement.stream.target.name, session, self._catalog, statement.stream.text)
+            target = find_table(statement.stream.target.name, session, self._catalog, statement.stream.source_text)
             if target is not None and target.database == database.name:
                 sandbox.execute(create_statement(target))
             elif plan.sink.database != database.name:
@@ -87,7 +87,7 @@ class DryRun:
                     sandbox.execute(f"USE {quote_identifier(plan.sink.database)}")
                     sandbox.execute(create_statement(target))
             sandbox.session.database = session.database
-            sandbox.execute(statement.stream.text)
+            sandbox.execute(statement.stream.source_text)
             rows = (self._of_file(copy, statement.file, session) if statement.file is not None
                     else self._of_range(copy, statement, session))
             lines = [*_results(sandbox, plan), *_late(sandbox, copy)]

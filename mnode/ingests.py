@@ -123,7 +123,7 @@ class Ingests:
             database = require_database(plan.dlq.database, self._catalog)
             ddl.create_table_of(database, plan.dlq.table, dlq_columns(database.precision), dlq_tags(), super_table=True)
         record = self._catalog.create_ingest(IngestRecord(
-            0, statement.name, statement.text, session.database, session.time_zone, plan.target_uid,
+            0, statement.name, statement.source_text, session.database, session.time_zone, plan.target_uid,
             statement.connection, session.now_ms, plan.tasks,
             None if plan.dlq is None else (plan.dlq.database, plan.dlq.table)))
         ddl.schema_changed()

@@ -53,7 +53,7 @@ class Queries:
 
     def plan(self, query: Query, session: Session) -> BatchPlan:
         """Returns the plan of a query. Raises what `plan_query` raises."""
-        with one_at_a_time(unless=len(query.text) < LONG_TEXT):
+        with one_at_a_time(unless=len(query.source_text) < LONG_TEXT):
             return plan_query(query, self._catalog, session)
 
     def run(

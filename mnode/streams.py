@@ -146,7 +146,7 @@ class Streams:
         """
         check_name(statement.name, "stream")
         inside = statement.target.outside is None
-        target = find_table(statement.target.name, session, self._catalog, statement.text) if inside else None
+        target = find_table(statement.target.name, session, self._catalog, statement.source_text) if inside else None
         view: CatalogView = self._catalog
         if replaced is not None:
             view = self._without_replaced(replaced, target)
@@ -269,7 +269,7 @@ class Streams:
                 id=0,
                 name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
                 replaces=None if replaced is None else replaced.id,
-                text=statement.text,
+                text=statement.source_text,
                 database=session.database,
                 time_zone=session.time_zone,
                 source_uid=0,

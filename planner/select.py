@@ -62,7 +62,7 @@ def plan_query(statement: Query, catalog: CatalogView, session: Session, *, orde
     Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
     no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
     """
-    builder = Builder(catalog, session, statement.text, _base(statement), ordered)
+    builder = Builder(catalog, session, statement.source_text, _base(statement), ordered)
     functions = bind_user_functions(statement, catalog, session)
     planned = _plan(statement, builder)
     return BatchPlan(
@@ -86,12 +86,12 @@ def _base(statement: Query) -> int:
     places = [(source_range(item.expression), item.text) for item in first.items]
     (start, _), shown = places[0]
     candidates = [0]
-    found = statement.text.find(shown)
+    found = statement.source_text.find(shown)
     while found >= 0:
         candidates.append(start - found)
-        found = statement.text.find(shown, found + 1)
+        found = statement.source_text.find(shown, found + 1)
     return next((base for base in candidates if base >= 0 and all(
-        statement.text[a - base:b - base] == text for (a, b), text in places)), 0)
+        statement.source_text[a - base:b - base] == text for (a, b), text in places)), 0)
 
 
 def _plan(statement: Query, builder: Builder) -> Planned:

@@ -130,7 +130,7 @@ def plan_join_query(planner: _Planner, query: StreamQuery) -> JoinQuery:
     keys = [SelectItem(item.expression, f"#k{n}", item.text) for n, item in enumerate(_partition(planner, query))]
     _check_places(planner, query, window)
     asked = select.with_changes(
-        items=(*keys, *hidden, *select.items), text=planner.statement.text,
+        items=(*keys, *hidden, *select.items), source_text=planner.statement.source_text,
         partition_by=select.partition_by if window is not None else ())
     batch = plan_query(asked, planner.catalog, planner.session, ordered=False)
     alone = batch

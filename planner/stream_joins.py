@@ -86,7 +86,7 @@ def read_stream_join(
 
     Raises InvalidStreamError for inputs that are not tables and for times that are truncated; else as `read_join`.
     """
-    builder = Builder(catalog, session, statement.text)
+    builder = Builder(catalog, session, statement.source_text)
     left, right = bind_sides(source, lambda side, precision: _relation(side, builder, precision))
     join = read_join(source, left, right, statement.query.where, builder)
     for time in join.conditions.times:

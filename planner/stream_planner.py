@@ -216,7 +216,7 @@ class _Planner:
             raise InvalidStreamError("a stream reads exactly one table: no sub-query or UNION")
         if source.cuts is not None:
             raise InvalidStreamError("a stream reads what comes after its creation: BETWEEN CUT is for queries")
-        table = resolve_table(source.name, self.catalog, self.session, self.statement.text)
+        table = resolve_table(source.name, self.catalog, self.session, self.statement.source_text)
         if table.kind == "system":
             raise InvalidStreamError(f"{source.name} is a system table: a stream cannot read it")
         return table
@@ -337,7 +337,7 @@ class _Planner:
         return plan_fill(fill, filled, self.bound, casts, columns, self.fill_context(window), _converted)
 
     def fill_context(self, window: IntervalWindow) -> FillContext:
-        return FillContext(self.catalog, self.session, self.statement.text, self.precision, window,
+        return FillContext(self.catalog, self.session, self.statement.source_text, self.precision, window,
                            tuple(key.field for key in self.keys))
 
     def _check_shape(self) -> None:
@@ -635,7 +635,7 @@ class _Planner:
         connection = self.catalog.outside(name.name)
         if connection is None:
             raise NotFoundError(f"connection {name.name} does not exist",
-                                position=position(self.statement.text, name.offset, len(name.name)),
+                                position=position(self.statement.source_text, name.offset, len(name.name)),
                                 hint=did_you_mean(name.name, self.catalog.outside_names()))
         keys = [key for key in self.keys if key.partitions]
         selected: dict[Field, str] = {}
@@ -1029,7 +1029,7 @@ class _Planner:
 
     def position(self, node: exp.Expression) -> Position | None:
         start, end = source_range(node)
-        return position(self.statement.text, start, end - start) if end > start else None
+        return position(self.statement.source_text, start, end - start) if end > start else None
 
 
 class RowScope:

@@ -63,7 +63,7 @@ class QueryParser(ExpressionParser):
         query = self._parse_set_operations()
         text = self.source(start)
         into_file = self._parse_into_file()
-        return query.change(text=text, into_file=into_file)
+        return query.change(source_text=text, into_file=into_file)
 
     def _parse_set_operations(self) -> Query:
         start = self.token.start
@@ -94,7 +94,7 @@ class QueryParser(ExpressionParser):
         self.joins = joins
         if isinstance(left, SetOperation) and not in_parentheses and (left.order_by, left.limit) == ((), None):
             order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
-            left.change(order_by=order_by, limit=limit, text=self.source(start))
+            left.change(order_by=order_by, limit=limit, source_text=self.source(start))
         elif in_parentheses and self.at_any("ORDER", "LIMIT"):
             left = self._wrap_ordered(left, start)
         return left
@@ -105,7 +105,7 @@ class QueryParser(ExpressionParser):
         if (order_by and (query.order_by or query.limit)) or (limit and query.limit):
             raise self.fail("the query in the parentheses has an ORDER BY or LIMIT of its own; select FROM it instead")
         return query.change(order_by=order_by or query.order_by, limit=limit or query.limit,
-                            text=self.source(start))
+                            source_text=self.source(start))
 
     def _parse_query_term(self) -> tuple[Query, bool]:
         if self.at("("):
@@ -162,7 +162,7 @@ class QueryParser(ExpressionParser):
         return Select(
             items=items, source=source, distinct=distinct, tags_only=tags_only, where=where, partition_by=partition_by,
             window=window, fill=fill, range=interp_range, every=every, group_by=group_by, having=having,
-            order_by=order_by, slimit=slimit, limit=limit, text=self.source(start),
+            order_by=order_by, slimit=slimit, limit=limit, source_text=self.source(start),
         )
 
     def _parse_from(self, last_item: SelectItem) -> Source | None:
@@ -210,7 +210,7 @@ class QueryParser(ExpressionParser):
             if self.at_query():
                 start = self.token.start
                 query = self._parse_set_operations()
-                source = SubquerySource(query.change(text=self.source(start)))
+                source = SubquerySource(query.change(source_text=self.source(start)))
             else:
                 source = self._parse_source()
             self.leave()

@@ -1,8 +1,8 @@
 """Every statement of the dialect as an expression class: what the parser returns and the engine executes.
 
 Scalar expressions inside them are sqlglot expressions of our dialect (`penstock.sql.dialect`), unbound: names are
-not looked up yet. Identifiers are folded to lower case unless they were back-quoted. `text` fields hold the source
-text as typed, since result columns without alias are named after it.
+not looked up yet. Identifiers are folded to lower case unless they were back-quoted. `source_text` and `text` are what was
+typed, since result columns without alias are named after it.
 """
 
 from __future__ import annotations
@@ -203,7 +203,7 @@ class Select(Statement):
     slimit: Limit | None = None
     limit: Limit | None = None
     into_file: str | None = None
-    text: str = in_meta(default="")
+    source_text: str = in_meta(default="")
 
 
 class SetOperation(Statement):
@@ -214,7 +214,7 @@ class SetOperation(Statement):
     order_by: tuple[OrderItem, ...] = ()
     limit: Limit | None = None
     into_file: str | None = None
-    text: str = in_meta(default="")
+    source_text: str = in_meta(default="")
 
 
 Query = Select | SetOperation
@@ -474,7 +474,7 @@ class Notify(Node):
 
 
 class CreateStream(Statement):
-    """`text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
+    """`source_text` is the whole statement as typed, for SHOW STREAMS and for planning it again after a restart.
 
     `options_place`: where in the text the options begin and end.
     """
@@ -484,7 +484,7 @@ class CreateStream(Statement):
     target: StreamTarget
     query: Select
     if_not_exists: bool = False
-    text: str = in_meta(default="")
+    source_text: str = in_meta(default="")
     options_place: tuple[int, int] = in_meta(default=(0, 0))
     or_replace: bool = False
     notify: Notify | None = None
@@ -565,7 +565,7 @@ class ReplayDlq(Statement):
 
     name: Name
     where: exp.Expression | None = None
-    text: str = in_meta(default="")
+    source_text: str = in_meta(default="")
 
 
 class DryRunStream(Statement):
@@ -654,7 +654,7 @@ class CreateIngest(Statement):
     on_error: IngestErrors = "fail"
     dlq: Name | None = None
     if_not_exists: bool = False
-    text: str = in_meta(default="")
+    source_text: str = in_meta(default="")
 
 
 class DropIngest(Statement):

@@ -111,5 +111,5 @@ def altered(statement: CreateStream, changes: StreamOptions) -> str:
     first, last = statement.options_place
     text = options_sql(merged)
     # Behind the name stands either an option or, after white space, INTO.
-    head = _PREFIX.sub("CREATE STREAM", statement.text[:first]).rstrip()
-    return " ".join(filter(None, (head, text, statement.text[last:].lstrip())))
+    head = _PREFIX.sub("CREATE STREAM", statement.source_text[:first]).rstrip()
+    return " ".join(filter(None, (head, text, statement.source_text[last:].lstrip())))

@@ -132,7 +132,7 @@ def test_a_stream_whose_plan_cannot_be_made_keeps_no_engine_from_opening(
     plan_stream = streams.plan_stream
 
     def raising(statement: object, *rest: object) -> object:
-        if "4711" in statement.text:  # type: ignore[attr-defined]
+        if "4711" in statement.source_text:  # type: ignore[attr-defined]
             raise RecursionError("maximum recursion depth exceeded")
         return plan_stream(statement, *rest)  # type: ignore[arg-type]
 

@@ -145,8 +145,8 @@ def test_stream_text_is_the_statement_as_typed() -> None:
     text = "create  stream s into o as select ts,\n a from t"
     statement = parse(f"use d; {text} ; use e")[1]
     assert isinstance(statement, CreateStream)
-    assert statement.text == text
-    assert parse_one(statement.text) == parse_one(text)
+    assert statement.source_text == text
+    assert parse_one(statement.source_text) == parse_one(text)
 
 
 def test_long_conditions_do_not_exhaust_the_stack() -> None:

@@ -66,4 +66,4 @@ def test_altered_options_replace_the_old_and_leave_the_rest(old: StreamOptions, 
     after = parse_one(altered(before, new))
     assert isinstance(after, CreateStream)
     assert after.options == old.with_changes(**{name: getattr(new, name) for name in given_in(new)})
-    assert (after.name, after.target.name.name, after.query.text) == ("s", "into", before.query.text)
+    assert (after.name, after.target.name.name, after.query.source_text) == ("s", "into", before.query.source_text)
