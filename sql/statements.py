@@ -1,8 +1,8 @@
 """Every statement of the dialect as an expression class: what the parser returns and the engine executes.
 
 Scalar expressions inside them are sqlglot expressions of our dialect (`penstock.sql.dialect`), unbound: names are
-not looked up yet. Identifiers are folded to lower case unless they were back-quoted. `source_text` and `text` are what was
-typed, since result columns without alias are named after it.
+not looked up yet. Identifiers are folded to lower case unless they were back-quoted. `source_text` and `text` are
+what was typed, since result columns without alias are named after it.
 """
 
 from __future__ import annotations
