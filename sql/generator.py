@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from sqlglot import exp
 from sqlglot.generator import Generator
 
 from penstock.common.quantities import size_text
@@ -288,7 +289,7 @@ def _stream_options(to: Generator, options: st.StreamOptions) -> str:
 def _stream_option(to: Generator, options: st.StreamOptions, name: str, value: Any) -> str:
     option = name.upper()
     if name == "trigger":
-        return _words(option, value.upper(), _given("", options.max_delay).strip(),
+        return _words(option, value.upper(), None if options.max_delay is None else str(options.max_delay),
                       _given("RECALCULATE", options.recalculate))
     if name == "watermark_from":
         return f"WATERMARK FROM {value.upper()}"
@@ -531,3 +532,8 @@ class StatementGenerator(Penstock.Generator):
     """Prints every statement of the dialect."""
 
     TRANSFORMS = {**Penstock.Generator.TRANSFORMS, **_PRINTERS}  # noqa: RUF012 - sqlglot's own convention
+
+
+def print_sql(node: exp.Expression) -> str:
+    """Returns a statement or a part of one as text."""
+    return str(StatementGenerator(dialect=Penstock).generate(node))

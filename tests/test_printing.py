@@ -8,16 +8,10 @@ import pytest
 from tests.golden_runner import read_blocks
 
 from penstock.common.errors import PenstockError
-from penstock.sql.dialect import Penstock
-from penstock.sql.generator import StatementGenerator
+from penstock.sql.generator import print_sql
 from penstock.sql.parser import parse, parse_one
-from penstock.sql.statements import Statement
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*/*.txt"))
-
-
-def printed(statement: Statement) -> str:
-    return str(StatementGenerator(dialect=Penstock).generate(statement))
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: f"{path.parent.name}/{path.stem}")
@@ -29,7 +23,7 @@ def test_what_is_printed_is_read_back(path: Path) -> None:
         except PenstockError:
             continue
         for statement in statements:
-            text = printed(statement)
+            text = print_sql(statement)
             again = parse_one(text)
             assert again == statement, text
-            assert printed(again) == text
+            assert print_sql(again) == text

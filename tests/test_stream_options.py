@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.sql.generator import print_sql
 from penstock.sql.parser import parse_one
 from penstock.sql.statements import CreateStream, Duration, StreamOptions
-from penstock.sql.stream_options import altered, options_sql
+from penstock.sql.stream_options import altered
 from penstock.sql.stream_options import given as given_in
 
 DURATIONS = st.builds(Duration, st.integers(1, 999), st.sampled_from(["a", "s", "m", "h", "d"]))
@@ -43,26 +44,26 @@ def create(options: str) -> CreateStream:
 
 
 def test_every_option_is_known_here() -> None:
-    """A new option must be written by `options_sql`, or ALTER STREAM would lose it."""
+    """A new option must be written by the generator, or ALTER STREAM would lose it."""
     assert VALUES.keys() == StreamOptions.parts.keys()
 
 
 @given(OPTIONS)
 def test_options_are_read_back_as_they_were(options: StreamOptions) -> None:
     """Whatever is given, in whatever combination, the text has all of it."""
-    assert create(options_sql(options)).options == options
+    assert create(print_sql(options)).options == options
 
 
-@pytest.mark.parametrize("options", PERIODS, ids=options_sql)
+@pytest.mark.parametrize("options", PERIODS, ids=print_sql)
 def test_options_of_two_words_are_read_back(options: StreamOptions) -> None:
     """A trigger's time and ASYNC belong to the word before them."""
-    assert create(options_sql(options)).options == options
+    assert create(print_sql(options)).options == options
 
 
 @given(OPTIONS, OPTIONS)
 def test_altered_options_replace_the_old_and_leave_the_rest(old: StreamOptions, new: StreamOptions) -> None:
     """The changed text is the old one with other options."""
-    before = create(options_sql(old))
+    before = create(print_sql(old))
     after = parse_one(altered(before, new))
     assert isinstance(after, CreateStream)
     assert after.options == old.with_changes(**{name: getattr(new, name) for name in given_in(new)})
