@@ -11,16 +11,15 @@ from sqlglot.generator import Generator
 
 from penstock.common.quantities import size_text
 from penstock.sql import statements as st
-from penstock.sql.base_parser import NOT_AN_ALIAS
 from penstock.sql.dialect import Penstock, quote_identifier, quote_string
 from penstock.sql.node import Node
-from penstock.sql.tokenizer import KEYWORDS
+from penstock.sql.tokenizer import NOT_AN_ALIAS
 from penstock.sql.types import DataType
 
 _PLAIN_NAME = re.compile("[a-z_][a-z0-9_]*")
 _PLAIN_KEY = re.compile("[A-Za-z_][A-Za-z0-9_]*")
 # Words that have a meaning of their own at some place where a name may stand.
-_QUOTED_WORDS = NOT_AN_ALIAS | KEYWORDS.keys() | {"CONNECTION", "TO"}
+_QUOTED_WORDS = NOT_AN_ALIAS | {"CONNECTION", "TO"}
 _DURATIONS = re.compile("[0-9]+[a-z]?(,[0-9]+[a-z]?)*")
 
 

@@ -11,7 +11,7 @@ from sqlglot.errors import ParseError
 from sqlglot.tokens import SQLGLOTC_INSTALLED
 
 from penstock.common.errors import NotSupportedError, SqlSyntaxError
-from penstock.sql.dialect import Penstock
+from penstock.sql.generator import StatementGenerator
 from penstock.sql.parse_statement import StatementParser
 from penstock.sql.statements import Statement
 from penstock.sql.tokenizer import Tokenizer, scan
@@ -29,7 +29,7 @@ class TDengine(Dialect):  # type: ignore[misc]
 
     Tokenizer = Tokenizer
     Parser = StatementParser
-    Generator = Penstock.Generator
+    Generator = StatementGenerator
 
     def parse(self, sql: str, **options: Any) -> list[Any]:
         with _as_parse_errors():
