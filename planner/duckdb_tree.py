@@ -235,6 +235,14 @@ def select(
     return tree
 
 
+def with_step(name: str, step: Tree, query: exp.Select) -> exp.Select:
+    """Returns the SELECT with one more step before its own ones."""
+    cte = exp.CTE(this=_owned(step), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+    own = query.args.get("with_")
+    query.set("with_", exp.With(expressions=[cte, *(own.expressions if own is not None else ())]))
+    return query
+
+
 def everything() -> exp.Star:
     """Returns `*`."""
     return exp.Star()

@@ -1,30 +1,37 @@
-"""SQL of the values that make a stream's group, and of the number that names it; says nothing about tables."""
+"""The values that make a stream's group, and of the number that names it; says nothing about tables."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from sqlglot import exp
+
+from penstock.planner.duckdb_tree import Tree, cast, closed, fragment
 from penstock.sql.types import FLOATS, STRINGS, DataType
 
 # NULL, the escape character and the separator: as part of a text they are written as two characters.
 _NULL, _ESCAPE, _SEPARATOR = "chr(0)", "chr(30)", "chr(31)"
 
 
-def group_value(sql: str, type: DataType) -> str:
-    """Returns SQL of the value as a group has it: -0.0 is 0.0, as in GROUP BY, though their texts differ."""
-    return f"({sql} + 0::{type.duckdb()})" if type.kind in FLOATS else sql
+def group_value(value: Tree, type: DataType) -> Tree:
+    """Returns the value as a group has it: -0.0 is 0.0, as in GROUP BY, though their texts differ."""
+    if type.kind not in FLOATS:
+        return value
+    return fragment(":value + :zero", value=value, zero=cast(exp.Literal.number(0), type.duckdb()))
 
 
-def group_id(values: Iterable[tuple[str, DataType]]) -> str:
-    """Returns SQL of a group's id, from the SQL and the types of the values that its rows share."""
-    parts = ", ".join(f"coalesce({_text(sql, type)}, {_NULL})" for sql, type in values)
-    return f"md5_number_lower(concat_ws({_SEPARATOR}, {parts}))"
+def group_id(values: Iterable[tuple[Tree, DataType]]) -> Tree:
+    """Returns a group's id, from the values that its rows share."""
+    whole = fragment(f"md5_number_lower(concat_ws({_SEPARATOR}))")
+    for value, type in values:
+        whole.expressions[0].append("expressions", fragment(f"coalesce(:text, {_NULL})", text=_text(value, type)))
+    return whole
 
 
-def _text(sql: str, type: DataType) -> str:
-    """Returns SQL of a value as a text that has none of the marks in it."""
-    text = f"{group_value(sql, type)}::VARCHAR"
+def _text(value: Tree, type: DataType) -> Tree:
+    """Returns a value as a text that has none of the marks in it."""
+    text: Tree = cast(closed(group_value(value, type)), "VARCHAR")
     if type.kind in STRINGS:
         for place, mark in enumerate((_ESCAPE, _SEPARATOR, _NULL)):
-            text = f"replace({text}, {mark}, {_ESCAPE} || '{place}')"
+            text = fragment(f"replace(:text, {mark}, {_ESCAPE} || '{place}')", text=text)
     return text

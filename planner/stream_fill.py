@@ -9,6 +9,8 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.binder import Builder, is_pseudo
+from penstock.planner.duckdb_tree import Tree, cast, everything, fragment, named, parse_tree, render, select
+from penstock.planner.duckdb_tree import column as duckdb_column
 from penstock.planner.fill import can_interpolate, linear_sql
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_groups import fill_values
@@ -21,8 +23,8 @@ from penstock.sql.types import DataType, Precision
 
 _PLAIN: dict[FillMode, FillMode] = {"null_f": "null", "value_f": "value"}
 
-Converter = Callable[[SqlExpr, DataType], str]
-"""SQL of a value as the type of a target column."""
+Converter = Callable[[SqlExpr, DataType], Tree]
+"""Gives a value as the type of a target column."""
 
 Keys = Callable[[str], bool]
 """Whether a name is that of a value which all rows of a group share."""
@@ -52,16 +54,16 @@ def plan_fill(
     fill: Fill,
     projections: Sequence[Filled],
     bound: Sequence[SqlExpr],
-    casts: Sequence[str],
+    casts: Sequence[Tree],
     columns: Sequence[Column],
     context: FillContext,
     converted: Converter,
-) -> tuple[FillPlan, list[str]]:
+) -> tuple[FillPlan, list[Tree]]:
     """Returns the plan of filled rows, and `casts` as they are now: VALUE also stands in for NULL where there are rows.
 
-    `bound` has the projection's value for each target column, `casts` its SQL. Windows with rows are otherwise left
-    as they are, and a filled row copies what its neighbour has, NULL too. Raises InvalidStreamError for modes that
-    streams don't have, InvalidStatementError for a wrong list of values.
+    `bound` has the projection's value for each target column, `casts` that as the column's type. Windows with rows are
+    otherwise left as they are, and a filled row copies what its neighbour has, NULL too. Raises InvalidStreamError for
+    modes that streams don't have, InvalidStatementError for a wrong list of values.
     """
     mode = _PLAIN.get(fill.mode, fill.mode)
     if mode == "near":
@@ -72,7 +74,8 @@ def plan_fill(
     constants = dict(zip((id(projection.value) for projection in filling),
                          fill_values(fill, [projection.value.type for projection in filling], scope), strict=False))
     by_value = {id(projection.value): projection for projection in projections}
-    changed, shown = list(casts), []
+    changed = list(casts)
+    shown: list[Tree] = []
     before: list[int] = []
     after: list[int] = []
     for place, (value, column) in enumerate(zip(bound, columns, strict=True)):
@@ -84,25 +87,26 @@ def plan_fill(
         elif mode == "value":
             constant = converted(SqlExpr(constants[id(value)], value.type), column.type)
             shown.append(constant)
-            changed[place] = f"coalesce({casts[place]}, {constant})"
+            changed[place] = fragment("coalesce(:value, :constant)", value=casts[place], constant=constant)
         elif mode == "prev":
             before.append(place)
-            shown.append(f"b{place}")
+            shown.append(duckdb_column(f"b{place}"))
         elif mode == "next":
             after.append(place)
-            shown.append(f"a{place}")
+            shown.append(duckdb_column(f"a{place}"))
         elif mode == "linear" and can_interpolate(column.type):
             before.append(place)
             after.append(place)
-            shown.append(linear_sql(f"({{'t': _t0, 'v': b{place}::DOUBLE}})", f"({{'t': _t1, 'v': a{place}::DOUBLE}})",
-                                    "_wstart", column.type))
+            shown.append(parse_tree(linear_sql(
+                f"({{'t': _t0, 'v': b{place}::DOUBLE}})", f"({{'t': _t1, 'v': a{place}::DOUBLE}})", "_wstart",
+                column.type)))
         else:
-            shown.append(f"NULL::{column.type.duckdb()}")
-    end = interval_end_sql("_wstart", context.window, context.precision, context.session.time_zone)
-    results = ", ".join(["_op", "_gid", *(key.name for key in context.keys),
-                         *(f"{text} AS r{place}" for place, text in enumerate(shown))])
-    sql = f"SELECT {results} FROM (SELECT *, {end} AS _wend FROM gaps)"
-    return FillPlan(mode, tuple(before), tuple(after), sql), changed
+            shown.append(cast(exp.null(), column.type.duckdb()))
+    end = parse_tree(interval_end_sql("_wstart", context.window, context.precision, context.session.time_zone))
+    results = [duckdb_column("_op"), duckdb_column("_gid"), *(duckdb_column(key.name) for key in context.keys),
+               *(named(value, f"r{place}") for place, value in enumerate(shown))]
+    sql = select(results, select([everything(), named(end, "_wend")], "gaps"))
+    return FillPlan(mode, tuple(before), tuple(after), render(sql)), changed
 
 
 def is_filled(node: exp.Expression, is_key: Keys) -> bool:

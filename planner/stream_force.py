@@ -13,16 +13,31 @@ from sqlglot import exp
 
 from penstock.common.errors import InternalError, InvalidStreamError
 from penstock.planner.batch_plan import BatchPlan
+from penstock.planner.duckdb_tree import (
+    Tree,
+    cast,
+    everything,
+    fragment,
+    named,
+    number,
+    parse_tree,
+    render,
+    select,
+    text,
+    with_step,
+)
+from penstock.planner.duckdb_tree import column as duckdb_column
 from penstock.planner.group_ids import group_id
+from penstock.planner.lower.stages import TBNAME, SourceRows, source_plan
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import text_of
-from penstock.planner.scalar_sql import quote_name, quote_text
 from penstock.planner.scopes import columns_of, vector_calls
 from penstock.planner.select import plan_query
 from penstock.planner.stream import FIRST_INSTANT, LAST_INSTANT, FillPlan, ForcePlan, SourcePlan, StreamPlan
 from penstock.planner.stream_fill import Filled, is_filled, plan_fill
 from penstock.planner.windows import grid_of
 from penstock.sql.dialect import DurationLiteral
+from penstock.sql.schema import Column
 from penstock.sql.statements import IntervalWindow, Range, Select, SelectItem
 from penstock.sql.types import UNITS_PER_SECOND, Kind, timestamp
 
@@ -34,7 +49,7 @@ _INSTANT_FILLS = ("null", "null_f", "value", "value_f", "prev")
 _LOOKING_BACK = ("twa", "elapsed", "interp")
 
 
-def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
+def plan_force(planner: _Planner, condition: Tree | None) -> StreamPlan:
     """Returns the plan of a stream that runs by the clock.
 
     `condition` is the compiled WHERE. Raises what `plan_query` raises, and InvalidStreamError for what this trigger
@@ -44,7 +59,7 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
     functions = {str(call.this) for item in query.items for call in vector_calls(item.expression)}
     instants = "interp" in functions
     window = _interp_step(query) if instants else _window(planner)
-    if planner.table.kind == "super" and not any(key.sql == "tbname" for key in planner.keys):
+    if planner.table.kind == "super" and not any(key.column == TBNAME for key in planner.keys):
         raise InvalidStreamError("FORCE_WINDOW_CLOSE over a super table needs PARTITION BY tbname")
     if not instants and not functions:
         raise InvalidStreamError("a window needs at least one aggregate function",
@@ -60,7 +75,7 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
     if len(batch.scans) != 1 or batch.tables:
         raise InternalError("the query of a stream reads more than the rows of its table")
     width = len(planner.keys)
-    values = [SqlExpr(f"c{n}", column.type) for n, column in enumerate(batch.columns[width + 1:])]
+    values = [SqlExpr(duckdb_column(f"c{n}"), column.type) for n, column in enumerate(batch.columns[width + 1:])]
     names = [column.name for column in batch.columns[width + 1:]]
     if len(names) != len(items):  # first(*) and the like stand for several columns
         items = [SelectItem(exp.Anonymous(this="last"), None, name) for name in names]
@@ -70,17 +85,17 @@ def plan_force(planner: _Planner, condition: str | None) -> StreamPlan:
     if not (isinstance(first, exp.Column) and first.name == time_name):
         name = next(name for name in (time_name, "ts", f"{time_name}_") if name not in names)
         start = SelectItem(exp.column(time_name), name, name)
-        projections.insert(0, (start, SqlExpr("_at", timestamp(planner.precision))))
+        projections.insert(0, (start, SqlExpr(duckdb_column("_at"), timestamp(planner.precision))))
     sink, casts = planner.sink(projections, prepended=len(projections) > len(items))
     fill = None
     if query.fill is not None and query.fill.mode != "none" and not instants:
         fill, casts = _fill(planner, window, projections, sink.columns, casts)
     source = _source(planner, batch)
-    sql = _sql(planner, batch, casts, instants, window, source.needs_children)
+    sql = render(_sql(planner, batch, casts, instants, window, source.needs_children))
     keep = functions & set(_LOOKING_BACK)
     force = ForcePlan(
         window, planner.precision, planner.session.time_zone, sql,
-        _keep_sql(planner, condition, source) if keep else None, instants,
+        render(_keep_sql(planner, condition, source)) if keep else None, instants,
         alone=bool(keep), created=planner.session.now_ms * UNITS_PER_SECOND[planner.precision] // 1_000)
     tree = PlanNode("Stream", (
         ("trigger", "force_window_close"), *((("fill", query.fill.mode),) if query.fill is not None else ()),
@@ -160,79 +175,86 @@ def _batch_query(
 
 
 def _source(planner: _Planner, batch: BatchPlan) -> SourcePlan:
-    planner.row_key()
     for name in batch.scans[0].columns:
-        if name == "tbname":
+        if name == TBNAME:
             planner.needs_children = True
         else:
             planner.use(name)
-    normal = planner.table.kind == "normal"
-    needs = not normal and (planner.needs_children or any("tbname" in key.sql for key in planner.keys))
-    gid = _gid(planner)
-    return planner._source(needs, "_tuid" if gid == "c._tuid" else gid, "", None, None)
+    rows = planner.source_rows(None)
+    of_super_table = planner.table.kind == "super"
+    found = source_plan(rows, "", group_is_table=of_super_table and rows.group_is_table)
+    return replace(found, needs_children=planner.table.kind != "normal" and found.needs_children)
 
 
-def _base(planner: _Planner, needs_children: bool) -> str:
-    """SQL of the rows with the names and tags of their tables."""
+def _base(planner: _Planner, needs_children: bool) -> Tree:
+    """The rows with the names and tags of their tables."""
     if needs_children:
-        return "SELECT r.*, c.* EXCLUDE (_tuid) FROM rows r JOIN children c USING (_tuid)"
+        return fragment("SELECT r.*, c.* EXCLUDE (_tuid) FROM rows AS r JOIN children AS c USING (_tuid)")
     if planner.table.kind == "normal":
-        return f"SELECT *, {quote_text(planner.table.name)} AS tbname FROM rows"
-    return "SELECT * FROM rows"
+        return select([everything(), named(text(planner.table.name), TBNAME)], "rows")
+    return select([everything()], "rows")
 
 
-def _gid(planner: _Planner) -> str:
-    """SQL of the group id over the keys (as in streams by event time)."""
-    partition = [key for key in planner.keys if key.partitions]
-    if planner.table.kind != "super" and not partition:
-        return "0::UBIGINT"
-    if all(key.sql == "tbname" or planner._is_tag(key) for key in partition):
-        return "c._tuid" if planner.table.kind == "super" else f"{planner.table.uid}::UBIGINT"
-    return group_id((key.field.name, key.field.type) for key in partition)
+def _gid(planner: _Planner, rows: SourceRows) -> Tree:
+    """The group's id over the keys (as in streams by event time)."""
+    if rows.group_is_table:
+        return fragment("c._tuid") if planner.table.kind == "super" else cast(
+            number(planner.table.uid), "UBIGINT")
+    if not rows.partition:
+        return rows.gid
+    return group_id((duckdb_column(key.field.name), key.field.type) for key in rows.partition)
 
 
 def _sql(
-    planner: _Planner, batch: BatchPlan, casts: Sequence[str], instants: bool, window: IntervalWindow,
+    planner: _Planner, batch: BatchPlan, casts: Sequence[Tree], instants: bool, window: IntervalWindow,
     needs_children: bool,
-) -> str:
+) -> Tree:
+    rows = planner.source_rows(None)
     keys = [key.field.name for key in planner.keys]
     count = len(batch.columns) - len(keys) - 1
-    names = ", ".join([*keys, "_at", *(f"c{n}" for n in range(count))])
-    scan = batch.scans[0].name
-    body = f"WITH {scan} AS ({_base(planner, needs_children)}), {batch.sql.removeprefix('WITH ')}"
-    start = f"_at - {window.interval.in_units(planner.precision)}" if instants else "_at"
-    gid = _gid(planner)
-    typed = [f"({key.field.name})::{key.field.type.duckdb()} AS {key.field.name}" for key in planner.keys]
-    columns = ", ".join(["0::UTINYINT AS _op", f"{gid} AS _gid", *typed,
-                         *(f"{cast} AS r{n}" for n, cast in enumerate(casts)), f"{start} AS _start"])
-    table = ""
-    if gid == "c._tuid":
-        name = next(key.field.name for key in planner.keys if key.sql == "tbname")
-        table = f" JOIN (SELECT _tuid, tbname FROM children) c ON c.tbname = q.{name}"
-    return f"SELECT {columns} FROM ({body}) AS q({names}){table}"
+    body = with_step(batch.scans[0].name, _base(planner, needs_children), parse_tree(batch.sql))
+    start = fragment("_at - :step", step=window.interval.in_units(planner.precision)) if instants else fragment("_at")
+    values = [fragment("0::UTINYINT AS _op"), named(_gid(planner, rows), "_gid")]
+    values += [named(cast(duckdb_column(key.field.name), key.field.duckdb()), key.field.name)
+               for key in planner.keys]
+    values += [named(cast, f"r{n}") for n, cast in enumerate(casts)]
+    found = exp.Subquery(this=body, alias=exp.TableAlias(
+        this=exp.to_identifier("q"),
+        columns=[exp.to_identifier(name, quoted=True) for name in (*keys, "_at", *(f"c{n}" for n in range(count)))]))
+    whole = select([*values, named(start, "_start")], found)
+    if rows.group_is_table and planner.table.kind == "super":
+        name = next(key.field.name for key in planner.keys if key.column == TBNAME)
+        whole.append("joins", exp.Join(
+            this=exp.Subquery(this=fragment("SELECT _tuid, tbname FROM children"), alias=exp.TableAlias(
+                this=exp.to_identifier("c"))),
+            on=fragment("c.tbname = :name", name=duckdb_column(name, "q"))))
+    return whole
 
 
-def _keep_sql(planner: _Planner, condition: str | None, source: SourcePlan) -> str:
-    """SQL of the newest row per group, and the newest that has a value, for each column."""
-    partition = ", ".join(["_tuid", *(key.sql for key in planner.keys if key.partitions)])
-    ts = quote_name(planner.table.time_column.name)
-    newest = [f"{ts} = max({ts}) OVER (PARTITION BY {partition})"]
+def _keep_sql(planner: _Planner, condition: Tree | None, source: SourcePlan) -> Tree:
+    """The newest row per group, and the newest that has a value, for each column."""
+    partition = [duckdb_column("_tuid"), *(key.value.node for key in planner.keys if key.partitions)]
+    ts = planner.table.time_column.name
+
+    def newest(aggregate: Tree) -> Tree:
+        over = exp.Window(this=aggregate, partition_by=[node.copy() for node in partition])
+        return fragment(":ts = :newest", ts=duckdb_column(ts), newest=over)
+
+    found = newest(fragment("max(:ts)", ts=duckdb_column(ts)))
     for column in source.columns:
-        if column.type.kind is not Kind.TIMESTAMP or column.name != planner.table.time_column.name:
-            value = quote_name(column.name)
-            newest.append(f"{ts} = max({ts}) FILTER (WHERE {value} IS NOT NULL) OVER (PARTITION BY {partition})")
-    columns = ", ".join(["_tuid", *(quote_name(column.name) for column in source.columns)])
-    base = _base(planner, source.needs_children)
-    where = f" WHERE {condition}" if condition else ""
-    return f"SELECT {columns} FROM ({base}){where} QUALIFY {' OR '.join(newest)}"
+        if column.type.kind is not Kind.TIMESTAMP or column.name != ts:
+            found = exp.Or(this=found, expression=newest(fragment(
+                "max(:ts) FILTER (WHERE :value IS NOT NULL)", ts=duckdb_column(ts), value=duckdb_column(column.name))))
+    columns = [duckdb_column("_tuid"), *(duckdb_column(column.name) for column in source.columns)]
+    return select(columns, _base(planner, source.needs_children), where=condition, qualify=found)
 
 
 def _fill(
     planner: _Planner, window: IntervalWindow, projections: Sequence[tuple[SelectItem, SqlExpr]],
-    columns: Sequence[object], casts: list[str],
-) -> tuple[FillPlan, list[str]]:
+    columns: Sequence[Column], casts: list[Tree],
+) -> tuple[FillPlan, list[Tree]]:
     from penstock.planner.expressions import compile_expression
-    from penstock.planner.stream_planner import ResultScope, RowScope, _converted
+    from penstock.planner.stream_planner import ResultScope, RowScope, converted
 
     fill = planner.query.fill
     assert fill is not None
@@ -243,4 +265,4 @@ def _fill(
         if not is_filled(item.expression, lambda name: planner.key(name) is not None):
             plain = compile_expression(item.expression, scope)
         filled.append(Filled(value, plain))
-    return plan_fill(fill, filled, planner.bound, casts, columns, planner.fill_context(window), _converted)  # type: ignore[arg-type]
+    return plan_fill(fill, filled, planner.bound, casts, columns, planner.fill_context(window), converted)

@@ -15,14 +15,25 @@ from penstock.common.errors import InternalError, InvalidStreamError, NotSupport
 from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.binder import Relation
 from penstock.planner.dead_letters import plan_dlq
-from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.duckdb_tree import (
+    Tree,
+    cast,
+    closed,
+    everything,
+    fragment,
+    named,
+    parse_tree,
+    render,
+    select,
+)
+from penstock.planner.duckdb_tree import column as duckdb_column
+from penstock.planner.expressions import compile_expression
 from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.join_conditions import Equality, Side, sides_of
 from penstock.planner.join_reading import Join
 from penstock.planner.logical.operators import Scan
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_parts import text_of
-from penstock.planner.scalar_sql import quote_name
 from penstock.planner.scopes import (
     Mark,
     RowScope,
@@ -36,6 +47,7 @@ from penstock.planner.scopes import (
 from penstock.planner.select import plan_query
 from penstock.planner.stream import Field, JoinMeeting, JoinPlan, JoinSide, SourceColumn, SourcePlan
 from penstock.planner.stream_joins import StreamJoin, read_stream_join
+from penstock.planner.stream_row_windows import condition_tree
 from penstock.planner.windows import is_local, months_of
 from penstock.sql.schema import Column
 from penstock.sql.statements import IntervalWindow, JoinSource, PartitionItem, SelectItem
@@ -240,7 +252,7 @@ def projections_of(planner: _Planner, query: StreamQuery, asked: JoinQuery) -> t
     """
     width = len(planner.keys)
     columns = asked.batch.columns
-    values = [SqlExpr(f"o{n}", columns[n].type) for n in range(width + asked.hidden, len(columns))]
+    values = [SqlExpr(duckdb_column(f"o{n}"), columns[n].type) for n in range(width + asked.hidden, len(columns))]
     projections = list(zip(asked.items, values, strict=True))
     first = planner.query.items[0].expression
     if planner.query.window is None:
@@ -255,7 +267,7 @@ def projections_of(planner: _Planner, query: StreamQuery, asked: JoinQuery) -> t
     names = [item.name for item in asked.items]
     name = next(name for name in ("_wstart", "ts", "_wstart_") if name not in names)
     start = SelectItem(exp.column("_wstart"), name, name)
-    return [(start, SqlExpr(f"o{width}", timestamp(planner.precision))), *projections], True
+    return [(start, SqlExpr(duckdb_column(f"o{width}"), timestamp(planner.precision))), *projections], True
 
 
 # --- where rows meet ------------------------------------------------------------------------------------------
@@ -358,14 +370,14 @@ def side_of(planner: _Planner, query: StreamQuery, side: Side, scan: Scan, route
     assert table is not None
     scope = RowScope(relation, join.builder, "WHERE")
     condition = _own_condition(planner, query, side, scope)
-    gid = "0::UBIGINT"
+    gid = fragment("0::UBIGINT")
     if routed.keys:
         parts = []
         for key in routed.keys:
             value = compile_expression(key.left if side == "l" else key.right, scope)
             type_ = _text_type(key, join.scope)
             assert type_ is not None
-            parts.append((value.sql, type_))
+            parts.append((value.node, type_))
         gid = group_id(parts)
     names = _columns(table.time_column.name, None if table.key_column is None else table.key_column.name, scan.columns)
     # What conditions and keys read need not cross to a join task.
@@ -376,12 +388,11 @@ def side_of(planner: _Planner, query: StreamQuery, side: Side, scan: Scan, route
     columns = tuple(Column(name, known[name].type, name, primary_key=table.key_column is not None and place == 1)
                     for place, name in enumerate(names))
     needs_children = any(column.role != "column" for column in read)
-    base = "SELECT r.*, c.* EXCLUDE (_tuid) FROM rows r LEFT JOIN children c USING (_tuid)" if needs_children else (
-        "SELECT * FROM rows")
-    where = f" WHERE {condition}" if condition else ""
-    values = ", ".join(f"{quote_name(name) if known[name].role != 'tbname' else 'tbname'} AS r{n}"
-                       for n, name in enumerate(names))
-    sql = (f"WITH base AS ({base}) SELECT _tuid AS _row, {gid} AS _gid, _tuid, {values} FROM base{where}")
+    base = fragment("SELECT r.*, c.* EXCLUDE (_tuid) FROM rows AS r LEFT JOIN children AS c USING (_tuid)"
+                    if needs_children else "SELECT * FROM rows")
+    values = [named(duckdb_column(name), f"r{n}") for n, name in enumerate(names)]
+    sql = render(select([fragment("_tuid AS _row"), named(gid, "_gid"), duckdb_column("_tuid"), *values], "base",
+                        where=condition, steps=[("base", base)]))
     source = SourcePlan(
         storage_uid=table.storage_uid, keep_tuid=None if table.kind == "super" else table.uid,
         time_column=table.time_column.name, group_is_table=False, precision=planner.precision,
@@ -398,15 +409,19 @@ def _columns(time: str, key: str | None, scanned: Sequence[str]) -> list[str]:
     return list(dict.fromkeys([time, *([key] if key is not None else []), *scanned]))
 
 
-def _own_condition(planner: _Planner, query: StreamQuery, side: Side, scope: RowScope) -> str:
+def _own_condition(planner: _Planner, query: StreamQuery, side: Side, scope: RowScope) -> Tree | None:
     """Returns what WHERE says about rows of this side alone, if those that it excludes can't count."""
     join = query.join
     kept_whole = query.both or (
         side != join.driver and not (join.source.kind == "inner" and join.source.variant == ""))
     if kept_whole:
-        return ""
-    own = [node for node in conjuncts(planner.query.where) if _is_about(node, side, join)]
-    return " AND ".join(f"({compile_condition(node, scope)})" for node in own)
+        return None
+    whole: Tree | None = None
+    for node in conjuncts(planner.query.where):
+        if _is_about(node, side, join):
+            one = closed(condition_tree(node, scope))
+            whole = one if whole is None else exp.And(this=whole, expression=one)
+    return whole
 
 
 def _is_about(node: exp.Expression, side: Side, join: Join) -> bool:
@@ -430,22 +445,20 @@ def newest_sql(query: StreamQuery, side: JoinSide) -> str | None:
     if not used <= names:
         return None
     limit = max(1, query.described.limit or 1)
-    named = ", ".join(f"r{n} AS {_name(column.name)}" for n, column in enumerate(side.columns))
-    order = ", ".join(["r0 DESC", "_tuid DESC", *(["r1 DESC"] if side.source.key_column is not None else [])])
-    line = f"PARTITION BY {', '.join(group_value(key.sql, key.type) for key in keys)} " if keys else ""
-    shown = ", ".join(["_gid", "_tuid", *(f"r{n}" for n in range(len(side.columns)))])
-    return (f"SELECT {shown} FROM (SELECT *, {named} FROM rows) "
-            f"QUALIFY row_number() OVER ({line}ORDER BY {order}) <= {limit}")
-
-
-def _name(name: str) -> str:
-    return name if name == "tbname" else quote_name(name)
+    called = [named(duckdb_column(f"r{n}"), column.name) for n, column in enumerate(side.columns)]
+    order = ["r0", "_tuid", *(["r1"] if side.source.key_column is not None else [])]
+    place = exp.Window(
+        this=exp.Anonymous(this="row_number"), partition_by=[group_value(key.node, key.type) for key in keys],
+        order=exp.Order(expressions=[exp.Ordered(this=duckdb_column(name), desc=True) for name in order]))
+    shown = [duckdb_column(name) for name in ("_gid", "_tuid", *(f"r{n}" for n in range(len(side.columns))))]
+    return render(select(shown, select([everything(), *called], "rows"),
+                         qualify=fragment(":place <= :limit", place=place, limit=limit)))
 
 
 # --- all of it ------------------------------------------------------------------------------------------------
 
 
-def plan_join(planner: _Planner, query: StreamQuery, asked: JoinQuery, casts: Sequence[str], *, ignore_expired: bool
+def plan_join(planner: _Planner, query: StreamQuery, asked: JoinQuery, casts: Sequence[Tree], *, ignore_expired: bool
               ) -> JoinPlan:
     """Returns what the tasks of a join compute. `casts`: the result columns, over the batch query's `o0`, ..."""
     window = planner.query.window
@@ -489,25 +502,26 @@ def _width(window: IntervalWindow, precision: Precision, time_zone: str) -> int:
     return window.interval.in_units(precision) + local
 
 
-def _sql(planner: _Planner, query: StreamQuery, batch: BatchPlan, casts: Sequence[str],
+def _sql(planner: _Planner, query: StreamQuery, batch: BatchPlan, casts: Sequence[Tree],
          sides: tuple[JoinSide, JoinSide]) -> str:
     """Returns the batch query over the rows of both sides, in the columns of result blocks."""
-    relations = []
+    steps = []
     for scan, side, rows in zip(batch.scans, sides, ("left_rows", "right_rows"), strict=True):
         places = {column.name: n for n, column in enumerate(side.columns)}
-        columns = ", ".join(f", r{places[name]} AS {_name(name)}" for name in scan.columns).replace(", ,", ",")
-        relations.append(f"{scan.name} AS (SELECT _tuid{columns} FROM {rows})")
-    relations.append(f'"#result" AS ({batch.sql})')
+        columns = [named(duckdb_column(f"r{places[name]}"), name) for name in scan.columns]
+        steps.append((scan.name, select([duckdb_column("_tuid"), *columns], rows)))
+    steps.append(("#result", parse_tree(batch.sql)))
     keys = planner.keys
     width = len(keys)
-    at = "NULL"
+    at: Tree = exp.null()
     if planner.query.window is not None:
-        at = f"o{width + 1}"
+        at = duckdb_column(f"o{width + 1}")
     elif query.both:
-        at = f"coalesce(o{width}, o{width + 1}) + 1"
-    gid = group_id([(key.sql, key.field.type) for key in keys]) if keys else "0::UBIGINT"
-    values = [f"({at})::BIGINT AS _at", "0::UTINYINT AS _op", f"{gid} AS _gid"]
-    values += [f"({group_value(key.sql, key.field.type)})::{key.field.type.duckdb()} AS {key.field.name}"
+        at = fragment("coalesce(:left, :right) + 1", left=duckdb_column(f"o{width}"),
+                      right=duckdb_column(f"o{width + 1}"))
+    gid = group_id([(key.value.node, key.field.type) for key in keys]) if keys else fragment("0::UBIGINT")
+    values = [named(cast(at, "BIGINT"), "_at"), fragment("0::UTINYINT AS _op"), named(gid, "_gid")]
+    values += [named(cast(group_value(key.value.node, key.field.type), key.field.duckdb()), key.field.name)
                for key in keys]
-    values += [f"{cast} AS r{n}" for n, cast in enumerate(casts)]
-    return f"WITH {', '.join(relations)} SELECT {', '.join(values)} FROM \"#result\""
+    values += [named(cast, f"r{n}") for n, cast in enumerate(casts)]
+    return render(select(values, "#result", steps=steps))

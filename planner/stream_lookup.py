@@ -19,10 +19,11 @@ from penstock.planner.binder import (
     resolve_table,
     scan_table,
 )
+from penstock.planner.duckdb_tree import Tree
+from penstock.planner.duckdb_tree import column as duckdb_column
 from penstock.planner.join_reading import Join
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import text_of
-from penstock.planner.scalar_sql import quote_name
 from penstock.planner.stream import LOOKUP, LookupPlan, SourceColumn
 from penstock.sql.schema import Column, Table
 from penstock.sql.statements import Select, Source, SubquerySource, TableSource
@@ -46,7 +47,7 @@ class Lookup:
     both: Relation
     builder: Builder
     used: dict[str, SourceColumn] = field(default_factory=dict)
-    condition: str = "true"
+    condition: Tree = field(default_factory=exp.true)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr | None:
         """Returns the column that is looked up, None if the name is for the stream's own table.
@@ -60,7 +61,7 @@ class Lookup:
         assert column is not None
         inner = f"#{self.name}.{name}"
         self.used[name] = SourceColumn(inner, column.physical, found.type)
-        return SqlExpr(quote_name(inner), found.type)
+        return SqlExpr(duckdb_column(inner), found.type)
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
         """Returns what a name such as tbname means in the table that is looked up in, None if it isn't asked of that.
@@ -78,10 +79,11 @@ class Lookup:
         """Whether a column isn't said to be of the table that is looked up in."""
         return qualifier_of(node) != self.name
 
-    @property
-    def sql(self) -> str:
-        """What stands behind FROM rows in SQL of source tasks."""
-        return f" {'LEFT' if self.outer else 'INNER'} JOIN {LOOKUP} ON ({self.condition})"
+    def join(self, rows: exp.Select) -> None:
+        """Joins the rows that source tasks read with what they look up in."""
+        rows.append("expressions", exp.Column(this=exp.Star(), table=exp.to_identifier(LOOKUP)))
+        side = {"side": "LEFT"} if self.outer else {"kind": "INNER"}
+        rows.append("joins", exp.Join(this=exp.to_table(LOOKUP), on=self.condition.copy(), **side))
 
     def plan(self) -> LookupPlan:
         """Returns what source tasks need to know, once all expressions are compiled."""

@@ -26,9 +26,11 @@ _TYPES: dict[type[Window], WindowType] = {
 
 
 def plan_notify(
-    statement: CreateStream, trigger: Trigger, casts: Sequence[str], time: TimePlan
+    statement: CreateStream, trigger: Trigger, time: TimePlan, starts: Sequence[int], ends: Sequence[int]
 ) -> NotifyPlan | None:
-    """Returns the plan of NOTIFY, None where there is none. `casts`: the SQL of the result columns, without FILL.
+    """Returns the plan of NOTIFY, None where there is none.
+
+    `starts` and `ends`: which result columns are the window's start and end, as timestamps.
 
     Raises InvalidStreamError for URLs that can't be used and streams without windows, NotSupportedError for triggers
     whose results don't say that a window has closed.
@@ -44,10 +46,10 @@ def plan_notify(
         raise InvalidStreamError("NOTIFY tells of windows, and this stream has none", hint="leave NOTIFY out")
     if trigger not in ("window_close", "continuous_window_close"):
         raise NotSupportedError(f"NOTIFY doesn't go with TRIGGER {trigger.upper()}", hint=NOTIFY_TRIGGERS)
-    if casts[0] != "(_wstart)::BIGINT":
+    if 0 not in starts:
         raise InvalidStreamError("NOTIFY needs _wstart as the primary timestamp of the target",
                                  hint="of the same precision as the source's database")
-    end = next((place for place, cast in enumerate(casts) if cast == "(_wend)::BIGINT"), None)
+    end = next(iter(ends), None)
     if end is None and not isinstance(window, IntervalWindow):
         raise InvalidStreamError("NOTIFY needs _wend among the columns: nothing else tells where such a window ends",
                                  hint="add _wend to the list")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -23,29 +22,46 @@ from penstock.planner.aggregates import aggregate_sql
 from penstock.planner.binder import qualifier_of
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.dead_letters import plan_dlq, plan_errors
-from penstock.planner.duckdb_tree import Tree, columns_in, parse_tree, render, replaced_columns
-from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.duckdb_tree import (
+    Tree,
+    cast,
+    closed,
+    column,
+    everything,
+    fragment,
+    is_column,
+    named,
+    render,
+    select,
+    try_cast,
+)
+from penstock.planner.expressions import compile_expression
 from penstock.planner.functions.table import lookup
-from penstock.planner.group_ids import group_id, group_value
-from penstock.planner.kernel_planner import expression_kernel, expression_kernels, panes_of, source_kernel
-from penstock.planner.kernel_spec import FinalKernel, SourceKernel
-from penstock.planner.partials import Partial, RowKey, field_column, picked, split
+from penstock.planner.lower.stages import (
+    TBNAME,
+    WINDOW_END,
+    WINDOW_START,
+    AggregateCall,
+    Companion,
+    Key,
+    SourceRows,
+    interval_source,
+    row_window_source,
+    scalar_source,
+    windows_of_groups,
+)
+from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import call_of, is_star, text_of
 from penstock.planner.scopes import fingerprint, replaced, unwrapped
 from penstock.planner.select_list import EXPANDING
 from penstock.planner.stream import (
-    ARRIVAL_COLUMN,
-    LOOKUP,
-    AggPlan,
     Field,
     FillPlan,
     History,
     SinkPlan,
     SourceColumn,
-    SourcePlan,
     StreamPlan,
-    TimePlan,
     Trigger,
 )
 from penstock.planner.stream_fill import FillContext, Filled, is_filled, plan_fill
@@ -62,24 +78,17 @@ from penstock.planner.stream_lookup import Lookup, lookup_of
 from penstock.planner.stream_notify import NOTIFY_TRIGGERS, plan_notify
 from penstock.planner.stream_outside import avro_schema, plan_outside
 from penstock.planner.stream_row_windows import (
-    END_ROWS,
-    LAST_ROW,
     StreamFacts,
     WindowMarks,
     bookkeeping,
+    condition_tree,
     describe,
     plan_row_window,
-    rows_sql,
 )
 from penstock.planner.stream_time import TimeDefaults, check_skew, described, plan_time, zoned
 from penstock.planner.stream_triggers import TriggerPlan, plan_trigger
 from penstock.planner.user_functions import bind_user_functions, bound_function
-from penstock.planner.windows import (
-    check_interval,
-    expand_windows_sql,
-    interval_end_sql,
-    interval_start_sql,
-)
+from penstock.planner.windows import check_interval
 from penstock.sql.dialect import source_range
 from penstock.sql.literals import position
 from penstock.sql.schema import CatalogView, Column, Session, Table
@@ -90,7 +99,6 @@ from penstock.sql.statements import (
     JoinSource,
     Name,
     OutsideTarget,
-    PartitionItem,
     Select,
     SelectItem,
     TableSource,
@@ -108,7 +116,6 @@ from penstock.sql.types import (
     timestamp,
 )
 
-_BRACKETS = re.compile(r"[()\[\]{}]|\bCASE |\bEND\b")
 SELECTING = ("min", "max", "first", "last", "last_row")
 DEFAULT_WATERMARK = 0
 DEFAULT_DELETE_MARK_DAYS = 3650
@@ -122,21 +129,6 @@ class StreamDefaults:
     ignore_expired: bool = True
     ignore_update: bool = False
     time: TimeDefaults = field(default_factory=TimeDefaults)
-
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """One value that all rows of a group share.
-
-    `names`: how expressions may refer to it (alias, text). `partitions`: False for values that follow from the others,
-    such as the tags where the stream is partitioned by tbname. `item`: what stands in PARTITION BY.
-    """
-
-    field: Field
-    sql: str
-    names: tuple[str, ...]
-    partitions: bool
-    item: PartitionItem | None = None
 
 
 @with_headroom
@@ -188,9 +180,7 @@ class _Planner:
         self.keys: list[Key] = []
         self.used: dict[str, SourceColumn] = {}
         self.needs_children = False
-        self.partials: dict[tuple[str, ...], tuple[str, Partial]] = {}
-        self.calls: dict[tuple[str, ...], str] = {}
-        self.selected: dict[tuple[str, ...], SqlExpr] = {}
+        self.calls: list[AggregateCall] = []
         self.bound: list[SqlExpr] = []
         self._field_names = (f"p{n}" for n in itertools.count())
 
@@ -238,9 +228,9 @@ class _Planner:
                 raise NotSupportedError("a stream by the clock can't look up rows in another table yet",
                                         hint="use TRIGGER WINDOW_CLOSE")
             if self.lookup.on is not None:
-                self.lookup.condition = compile_condition(self.lookup.on, rows)
+                self.lookup.condition = condition_tree(self.lookup.on, rows)
         self._plan_keys()
-        condition = compile_condition(query.where, rows) if query.where is not None else None
+        condition = condition_tree(query.where, rows) if query.where is not None else None
         time = plan_time(self.statement, self.precision, trigger.mode, self.session, self.defaults.time)
         on_error = plan_errors(self.statement, trigger.mode, time.clock, self.defaults.time.on_error)
         if trigger.mode == "force_window_close":
@@ -259,24 +249,35 @@ class _Planner:
         watermark = options.watermark.in_units(self.precision) if options.watermark is not None else DEFAULT_WATERMARK
         if watermark < 0:
             raise InvalidStreamError("WATERMARK must not be negative")
-        by_table = self.table.kind != "super" or any(key.partitions and key.sql == "tbname" for key in self.keys)
+        by_table = self.table.kind != "super" or any(key.partitions and key.column == TBNAME for key in self.keys)
         check_skew(self.statement, colocated=by_table)
         marks: WindowMarks | None = None
+        partials: list[Partial] = []
         if window is not None and not isinstance(window, IntervalWindow):
             facts = StreamFacts(self.table, self.precision, by_table, watermark, trigger.ignore_expired)
             marks = plan_row_window(window, facts, rows)
-            if casts[0] != "(_wstart)::BIGINT":
+            if self.times_of(WINDOW_START, sink.columns)[:1] != [0]:
                 raise NotSupportedError("the target's primary timestamp must be _wstart for such a window",
                                         hint="only the start of a window tells which result is to be replaced")
-            self.partials.update({(name,): (name, partial)
-                                  for name, partial in bookkeeping(marks.window, self.row_key().ts.node)})
-        notify = plan_notify(self.statement, trigger.mode, casts, time)
+            partials += [partial for _, partial in bookkeeping(marks.window, self.row_key().ts.node)]
+        starts, ends = (self.times_of(name, sink.columns) for name in (WINDOW_START, WINDOW_END))
+        notify = plan_notify(self.statement, trigger.mode, time, starts, ends)
         if time.clock != "event":
             trigger = replace(trigger, ignore_expired=False, ignore_update=True)
         self.row_key()  # source tasks tell rows by it
-        source = self._source_plan(marks or window, condition, casts, time, trigger.ignore_expired,
-                                   keyed=sink.key_column is not None)
-        agg = self._agg_plan(marks or window, casts) if window is not None else None
+        source_rows = self.source_rows(condition, by_arrival=time.clock != "event")
+        partials = [*(call.partial for call in self.calls), *partials]
+        agg = None
+        if window is None:
+            source = scalar_source(source_rows, casts, keyed=sink.key_column is not None)
+        else:
+            if isinstance(window, IntervalWindow):
+                source = interval_source(source_rows, window, partials, ignore_expired=trigger.ignore_expired)
+                agg = windows_of_groups(source_rows, window, self.calls, partials, casts)
+            else:
+                assert marks is not None
+                source = row_window_source(source_rows, marks, partials)
+                agg = windows_of_groups(source_rows, marks, self.calls, partials, casts)
         plan = StreamPlan(
             source_database=self.table.database, source_table=self.table.name, trigger=trigger.mode,
             watermark=watermark, ignore_expired=trigger.ignore_expired, ignore_update=trigger.ignore_update,
@@ -285,8 +286,8 @@ class _Planner:
             colocated=by_table, tree=PlanNode("Stream"), period_ms=trigger.period_ms, fill=fill,
             history=self._history(), delete_mark=self.delete_mark(), time=time, on_error=on_error,
             dlq=plan_dlq(options, self.table, self.precision, self.catalog, self.session),
-            table_key=next((place for place, key in enumerate(self.keys) if key.sql == "tbname"), None),
-            grouped_by_values=not self._keys_are_of_tables(),
+            table_key=next((place for place, key in enumerate(self.keys) if key.column == TBNAME), None),
+            grouped_by_values=not source_rows.keys_are_of_tables,
             notify=notify,
         )
         return replace(plan, tree=self._tree(plan, condition))
@@ -306,7 +307,8 @@ class _Planner:
             if compiled.constant is None and not isinstance(item.expression, exp.Literal):
                 names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
                          text_of(item.expression))
-                self.keys.append(Key(Field(f"k{n}", compiled.type), f"o{len(self.keys)}", names, True, item))
+                value = SqlExpr(column(f"o{len(self.keys)}"), compiled.type)
+                self.keys.append(Key(Field(f"k{n}", compiled.type), value, names, True, item))
         asked = plan_join_query(self, query)
         projections, prepended = projections_of(self, query, asked)
         sink, casts = self.sink(projections, prepended=prepended)
@@ -329,12 +331,12 @@ class _Planner:
 
     def _fill(
         self, fill: Fill, window: IntervalWindow, projections: list[tuple[SelectItem, SqlExpr]],
-        columns: Sequence[Column], casts: list[str],
-    ) -> tuple[FillPlan, list[str]]:
+        columns: Sequence[Column], casts: list[Tree],
+    ) -> tuple[FillPlan, list[Tree]]:
         """Returns the plan of filled rows, and the casts as FILL changes them."""
         filled = [Filled(value, None if is_filled(item.expression, lambda name: self.key(name) is not None) else value)
                   for item, value in projections]
-        return plan_fill(fill, filled, self.bound, casts, columns, self.fill_context(window), _converted)
+        return plan_fill(fill, filled, self.bound, casts, columns, self.fill_context(window), converted)
 
     def fill_context(self, window: IntervalWindow) -> FillContext:
         return FillContext(self.catalog, self.session, self.statement.source_text, self.precision, window,
@@ -406,9 +408,9 @@ class _Planner:
                 continue
             names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
                      text_of(item.expression))
-            self.keys.append(Key(Field(f"k{len(self.keys)}", compiled.type), compiled.sql, names, True, item))
+            self.keys.append(Key(Field(f"k{len(self.keys)}", compiled.type), compiled, names, True, item))
         if (self.query.window is None and self.table.kind == "super"
-                and not any(key.sql == "tbname" for key in self.keys)):
+                and not any(key.column == TBNAME for key in self.keys)):
             raise InvalidStreamError("a stream without a window over a super table must be PARTITION BY tbname")
 
     def key(self, name: str) -> Key | None:
@@ -416,15 +418,15 @@ class _Planner:
         for key in self.keys:
             if name in key.names:
                 return key
-        by_table = self.table.kind != "super" or any(key.sql == "tbname" for key in self.keys)
+        by_table = self.table.kind != "super" or any(key.column == TBNAME for key in self.keys)
         tag = next((tag for tag in self.table.tags if tag.name == name), None)
         if not by_table or (tag is None and name != "tbname"):
             return None
         for key in self.keys:
-            if key.sql == quoted(name) or (name == "tbname" and key.sql == "tbname"):
+            if key.column == name:
                 return key
         compiled = RowScope(self).member(name)
-        key = Key(Field(f"k{len(self.keys)}", compiled.type), compiled.sql, (name,), False)
+        key = Key(Field(f"k{len(self.keys)}", compiled.type), compiled, (name,), False)
         self.keys.append(key)
         return key
 
@@ -432,28 +434,28 @@ class _Planner:
         """Returns the key that is meant by the column `value`, which an expression calls so."""
         if qualifier is None or self.lookup is None:
             return self.key(name)
-        key = next((key for key in self.keys if key.sql == value.sql), None)
+        key = next((key for key in self.keys if key.value == value), None)
         if key is not None or qualifier == self.lookup.name:
             return key
         key = self.key(name)
-        return key if key is not None and key.sql == value.sql else None
+        return key if key is not None and key.value == value else None
 
     # -- projections -----------------------------------------------------------------------------------------
 
     def _window_projections(self, scope: ResultScope) -> tuple[list[tuple[SelectItem, SqlExpr]], str]:
         items = self._expanded(self.query.items)
         compiled = [(item, compile_expression(item.expression, scope)) for item in items]
-        if not self.partials:
+        if not self.calls:
             raise InvalidStreamError("a window needs at least one aggregate function",
                                      hint="for example count(*) or avg(column)")
-        compiled = [(item, scope.resolve_companions(value)) for item, value in compiled]
+        scope.carry_companions()
         first = items[0]
         if _pseudo_name(first.expression) == "_wstart":
             return compiled, first.name
         names = {item.name for item in items}
         name = next(name for name in ("_wstart", "ts", "_wstart_") if name not in names)
         start = SelectItem(exp.column("_wstart"), name, name)
-        return [(start, SqlExpr("_wstart", timestamp(self.precision))), *compiled], name
+        return [(start, SqlExpr(column(WINDOW_START), timestamp(self.precision))), *compiled], name
 
     def _scalar_projections(self, rows: RowScope) -> tuple[list[tuple[SelectItem, SqlExpr]], str]:
         items = self._expanded(self.query.items)
@@ -538,49 +540,65 @@ class _Planner:
         if any(map(is_star, arguments)) and (name != "count" or bound is not None):
             raise InvalidStreamError(f"{name}() does not take * here", position=self.position(node),
                                      hint="name the columns")
-        compiled = [SqlExpr("*", BIGINT) if isinstance(argument, exp.Star) else compile_expression(argument, rows)
-                    for argument in arguments]
+        compiled = [SqlExpr(everything(), BIGINT) if isinstance(argument, exp.Star)
+                    else compile_expression(argument, rows) for argument in arguments]
         if name == "last_row" and isinstance(self.query.window, IntervalWindow):
             raise InvalidStreamError("last_row cannot be combined with INTERVAL", code=0x265A,
                                      position=self.position(node), hint="use last")
-        key = (name, *(argument.sql for argument in compiled))
-        self.calls.setdefault(key, text_of(node))
+        known = next((call for call in self.calls if (call.name, call.arguments) == (name, tuple(compiled))), None)
         if bound is not None:
-            if key not in self.partials:
-                self.partials[key] = (name, bound.partial(compiled, self.row_key(), self.precision,
-                                                          self.position(node), self.fresh))
-            return SqlExpr(self.partials[key][1].final, bound.result(self.precision))
+            result = bound.result(self.precision)
+            if known is None:
+                partial = bound.partial(compiled, self.row_key(), self.precision, self.position(node), self.fresh)
+                known = self._call(name, compiled, partial, node)
+            return SqlExpr(column(known.output), result)
         whole = aggregate_sql(name, compiled, self.row_key().ts.sql, node, precision=self.precision)
-        if key not in self.partials:
-            partial = split(name, compiled, whole.type, self.row_key(), self.fresh)
-            if partial is None:
+        if known is None:
+            own = split(name, compiled, whole.type, self.row_key(), self.fresh)
+            if own is None:
                 raise NotSupportedError(f"{name} is not supported in streams yet", position=self.position(node))
-            same = next((other for _, other in self.partials.values() if partial.holds_what(other)), None)
-            self.partials[key] = (name, partial if same is None else partial.over(same))
-            if name in SELECTING:
-                self.selected[key] = compiled[0]
-        return SqlExpr(self.partials[key][1].final, whole.type)
+            same = next((call.partial for call in self.calls if own.holds_what(call.partial)), None)
+            known = self._call(name, compiled, own if same is None else own.over(same), node)
+        return SqlExpr(column(known.output), whole.type)
+
+    def _call(
+        self, name: str, arguments: list[SqlExpr], partial: Partial, node: exp.Expression
+    ) -> AggregateCall:
+        call = AggregateCall(name, tuple(arguments), partial, f"#call{len(self.calls)}", text_of(node))
+        self.calls.append(call)
+        return call
 
     def row_key(self) -> RowKey:
         key = self.table.key_column
         return RowKey(self.use(self.table.time_column.name), None if key is None else self.use(key.name))
 
+    def source_rows(self, condition: Tree | None, *, by_arrival: bool = False) -> SourceRows:
+        """Returns the rows that are read, once all expressions over them are compiled."""
+        row = self.row_key()  # source tasks tell rows by it
+        return SourceRows(self.table, self.precision, self.session.time_zone, tuple(self.used.values()),
+                          self.needs_children, self.lookup, condition, tuple(self.keys), row, by_arrival)
+
+    def times_of(self, name: str, columns: Sequence[Column]) -> list[int]:
+        """Returns which of the target's columns are a bound of the window, as the primary timestamp is."""
+        return [place for place, (value, target) in enumerate(zip(self.bound, columns, strict=True))
+                if target.type.kind is Kind.TIMESTAMP and is_column(value.node, name)]
+
     def use(self, name: str) -> SqlExpr:
         """Returns a column or tag of the source row, noting that the source task must supply it."""
-        column = self.table.column(name)
-        assert column is not None
-        if column in self.table.tags:
+        found = self.table.column(name)
+        assert found is not None
+        if found in self.table.tags:
             self.needs_children = True
         elif name not in self.used:
-            self.used[name] = SourceColumn(name, column.physical, column.type)
-        return SqlExpr(quoted(name), column.type)
+            self.used[name] = SourceColumn(name, found.physical, found.type)
+        return SqlExpr(column(name), found.type)
 
     # -- the target ------------------------------------------------------------------------------------------
 
     def sink(
         self, projections: list[tuple[SelectItem, SqlExpr]], *, prepended: bool
-    ) -> tuple[SinkPlan, list[str]]:
-        """Returns the sink's plan and the SQL of each result column, cast to its target type.
+    ) -> tuple[SinkPlan, list[Tree]]:
+        """Returns the sink's plan and each result column, cast to its target type.
 
         `prepended`: the first projection isn't of the query.
         """
@@ -619,15 +637,15 @@ class _Planner:
             tags = self._target_tags()
         self._check_key(columns)
         self.bound = values
-        casts = [_converted(value, column.type) for value, column in zip(values, columns, strict=True)]
-        sink = SinkPlan(database, target.name.name, columns, tags, self._children_sql(target.name, database, tags),
+        casts = [converted(value, column.type) for value, column in zip(values, columns, strict=True)]
+        sink = SinkPlan(database, target.name.name, columns, tags, render(self._children(target.name, database, tags)),
                         existing.uid if existing else 0, existing is None)
         return sink, casts
 
     def _outside_sink(
         self, target: OutsideTarget, projections: list[tuple[SelectItem, SqlExpr]]
-    ) -> tuple[SinkPlan, list[str]]:
-        """Returns the sink's plan and the SQL of each result column, for results that leave Penstock.
+    ) -> tuple[SinkPlan, list[Tree]]:
+        """Returns the sink's plan and each result column, for results that leave Penstock.
 
         A key that is also selected is called as it is there.
         """
@@ -661,11 +679,11 @@ class _Planner:
                                         hint="give one of them an alias")
         self._check_key(columns)
         self.bound = [value for _, value in projections]
-        casts = [_converted(value, column.type) for value, column in zip(self.bound, columns, strict=True)]
-        full_name = escaped(f"{outside.connection}.{outside.place}")
-        values = "".join(f", {key.field.name} AS t{n}" for n, key in enumerate(keys))
-        children = f"SELECT _gid, 't_' || md5('{full_name}' || ',' || _gid::VARCHAR) AS _child{values} FROM groups"
-        sink = SinkPlan(outside.connection, outside.place or outside.kind, columns, tags, children, 0, False, outside)
+        casts = [converted(value, column.type) for value, column in zip(self.bound, columns, strict=True)]
+        children = _children_of(_hashed_name(f"{outside.connection}.{outside.place}"),
+                                [column(key.field.name) for key in keys])
+        sink = SinkPlan(outside.connection, outside.place or outside.kind, columns, tags, render(children), 0, False,
+                        outside)
         if outside.format == "avro":
             avro_schema(sink)  # names that it can't have are told now
         return sink, casts
@@ -675,7 +693,7 @@ class _Planner:
         if not isinstance(node, exp.Column):
             return False
         if self.lookup is not None:
-            return value.sql in (key.field.name, key.sql)
+            return value == key.value or is_column(value.node, key.field.name)
         if self.join is None or key.item is None or (not node.table and node.name == key.item.alias):
             return node.name in key.names
         scope = self.join.join.scope
@@ -694,9 +712,9 @@ class _Planner:
 
     def _check_key(self, columns: Sequence[Column]) -> None:
         """Checks what a composite key needs: that of the source is the second column of a stream without a window."""
-        for place, column in enumerate(columns):
-            if column.primary_key and (place != 1 or column.type.kind not in (*INTEGERS, Kind.VARCHAR)):
-                raise InvalidStatementError(f"column {column.name} cannot be a part of the primary key", code=0x263F,
+        for place, target in enumerate(columns):
+            if target.primary_key and (place != 1 or target.type.kind not in (*INTEGERS, Kind.VARCHAR)):
+                raise InvalidStatementError(f"column {target.name} cannot be a part of the primary key", code=0x263F,
                                             hint="only the second column can, if it is an integer or VARCHAR")
         key = self.table.key_column
         if self.query.window is not None or self.join is not None or key is None:
@@ -753,14 +771,14 @@ class _Planner:
                 raise InvalidStatementError(f"the key column {table.key_column.name} is not among the columns",
                                             code=0x263F)
             chosen = dict(zip(given, values, strict=True))
-            missing = SqlExpr("NULL", DataType(Kind.NULL))
-            bound = [(column, chosen.get(column.name, missing)) for column in table.columns]
-        for column, value in bound:
-            if not _castable(value.type, column.type):
+            missing = SqlExpr(exp.null(), DataType(Kind.NULL))
+            bound = [(one, chosen.get(one.name, missing)) for one in table.columns]
+        for one, value in bound:
+            if not _castable(value.type, one.type):
                 raise InvalidStatementError(
-                    f"column {column.name} of {table.name} is {column.type.sql()}, the query gives {value.type.sql()}",
+                    f"column {one.name} of {table.name} is {one.type.sql()}, the query gives {value.type.sql()}",
                     code=0x263F)
-        return tuple(column for column, _ in bound), [value for _, value in bound]
+        return tuple(one for one, _ in bound), [value for _, value in bound]
 
     def _target_tags(self) -> tuple[Column, ...]:
         target = self.statement.target
@@ -770,248 +788,61 @@ class _Planner:
             return (Column("group_id", UBIGINT, "group_id"),)
         return tuple(Column(tag.name, tag.type, tag.name) for tag in target.tag_definitions)
 
-    def _children_sql(self, name: Name, database: str, tags: tuple[Column, ...]) -> str:
+    def _children(self, name: Name, database: str, tags: tuple[Column, ...]) -> Tree:
         """Returns SQL from `groups` to child names (tdengine.md 1.7) and tag values."""
         target = self.statement.target
         partitioned = any(key.partitions for key in self.keys)
-        scope = KeyScope(self, "SUBTABLE")
-        full_name = f"{database}.{name.name}"
-        if target.subtable is None:
-            child = f"'t_' || md5('{escaped(full_name)}' || ',' || _gid::VARCHAR)"
-        else:
-            compiled = compile_expression(target.subtable, scope)
+        child = _hashed_name(f"{database}.{name.name}")
+        if target.subtable is not None:
+            compiled = compile_expression(target.subtable, KeyScope(self, "SUBTABLE"))
             if not compiled.type.is_string:
                 raise InvalidStreamError("SUBTABLE must be a VARCHAR expression",
                                          position=self.position(target.subtable), hint="cast it, or use concat")
-            suffix = f"'_{escaped(name.name)}_' || _gid::VARCHAR"
-            child = (
-                f"CASE WHEN _gid = 0 OR ends_with({compiled.sql}, _gid::VARCHAR) "
-                f"OR (length({compiled.sql}) = 34 AND starts_with({compiled.sql}, 't_')) THEN {compiled.sql} "
-                f"WHEN strlen({compiled.sql} || {suffix}) <= 192 THEN {compiled.sql} || {suffix} "
-                f"WHEN strlen({compiled.sql}) <= 159 THEN {compiled.sql} || '_' || md5({suffix}) "
-                f"ELSE md5({compiled.sql}) || '_' || md5({suffix}) END"
-            )
-            child = f"coalesce({child}, 't_' || md5('{escaped(full_name)}' || ',' || _gid::VARCHAR))"
-        values: list[str] = []
+            child = fragment(_SUBTABLE, given=closed(compiled.node), hashed=child,
+                             suffix=fragment(":name || _gid::VARCHAR", name=f"_{name.name}_"))
+        values: list[Tree] = []
         if target.tag_definitions is not None or target.tag_names is not None:
-            named = ([tag.name for tag in target.tag_definitions] if target.tag_definitions is not None
+            given = ([tag.name for tag in target.tag_definitions] if target.tag_definitions is not None
                      else list(target.tag_names or ()))
             known = {tag.name for tag in tags}
-            for tag_name in named:
+            for tag_name in given:
                 if tag_name not in known:
                     raise InvalidStatementError(f"tag {tag_name} does not exist in {name}", code=0x260E)
             for tag in tags:
                 key = next((key for key in self.keys if tag.name in key.names), None)
-                if tag.name in named and partitioned and key is None:
+                if tag.name in given and partitioned and key is None:
                     raise InvalidStatementError(
                         f"tag {tag.name} is not the name of a PARTITION BY item", code=0x2602,
                         hint="give the item that alias")
-                values.append("NULL" if key is None or tag.name not in named
-                              else _converted(SqlExpr(key.field.name, key.field.type), tag.type))
+                values.append(exp.null() if key is None or tag.name not in given
+                              else converted(SqlExpr(column(key.field.name), key.field.type), tag.type))
+        elif len(tags) != 1 or tags[0].type.kind is not Kind.UBIGINT:
+            if partitioned:
+                raise InvalidStatementError(
+                    f"{name} needs exactly one tag of type BIGINT UNSIGNED to hold the group", code=0x263F,
+                    hint="or say which tags to write with TAGS (names)")
+            values = [exp.null() for _ in tags]
         else:
-            if len(tags) != 1 or tags[0].type.kind is not Kind.UBIGINT:
-                if partitioned:
-                    raise InvalidStatementError(
-                        f"{name} needs exactly one tag of type BIGINT UNSIGNED to hold the group", code=0x263F,
-                        hint="or say which tags to write with TAGS (names)")
-                values = ["NULL" for _ in tags]
-            else:
-                values = ["_gid"]
-        columns = "".join(f", {value} AS t{n}" for n, value in enumerate(values))
-        return f"SELECT _gid, {child} AS _child{columns} FROM groups"
-
-    # -- SQL of the tasks --------------------------------------------------------------------------------------
-
-    def _source_plan(
-        self, window: Window | WindowMarks | None, condition: str | None, casts: list[str], time: TimePlan,
-        ignore_expired: bool, *, keyed: bool = False,
-    ) -> SourcePlan:
-        ts = self.row_key().ts.sql
-        if time.clock != "event":
-            ts = quoted(ARRIVAL_COLUMN)
-        by_table = any(key.partitions and key.sql == "tbname" for key in self.keys) or self.table.kind != "super"
-        partition = [key for key in self.keys if key.partitions]
-        if self.table.kind != "super" and not partition:
-            gid = "0::UBIGINT"
-        elif by_table and all(key.sql == "tbname" or self._is_tag(key) for key in partition):
-            gid = "_tuid"
-        elif partition:
-            gid = group_id((key.sql, key.field.type) for key in partition)
-        else:
-            gid = "0::UBIGINT"
-        keys = [f"({group_value(key.sql, key.field.type)})::{key.field.type.duckdb()} AS {key.field.name}"
-                for key in self.keys]
-        members = ["r.*"]
-        needs_children = self.needs_children or any("tbname" in key.sql for key in self.keys)
-        if needs_children:
-            members.append("c.* EXCLUDE (_tuid)")
-        if self.lookup is not None:
-            members.append(f"{LOOKUP}.*")
-        base = f"SELECT {', '.join(members)} FROM rows r" + (
-            " LEFT JOIN children c USING (_tuid)" if needs_children else "") + (
-            self.lookup.sql if self.lookup is not None else "")
-        base = f"WITH base AS ({base}), kept AS (SELECT * FROM base" + (
-            f" WHERE {condition})" if condition else ")")
-        if window is None:
-            columns = ", ".join(["_tuid AS _row", f"{gid} AS _gid", *keys,
-                                 *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
-            sql = f"{base} SELECT {columns} FROM kept"
-            if self.lookup is not None:  # a row that finds several gives the greatest result, as a join does
-                order = ", ".join(f"r{n} DESC NULLS LAST" for n in range(len(casts)))
-                sql += (f" QUALIFY row_number() OVER (PARTITION BY _row, r0{', r1' if keyed else ''} "
-                        f"ORDER BY {order}) = 1")
-            return self._source(needs_children, gid, sql, None, None, self._source_kernel(condition, gid, keys, casts))
-        if isinstance(window, WindowMarks):
-            sql = self._partial_select(gid, keys).format(source="windowed")
-            kernel = self._source_kernel(condition, gid, keys, (), marks=window)
-            return replace(self._source(needs_children, gid, sql, None, None, kernel), row_window=window.window,
-                           rows_sql=rows_sql(base, window, gid, ts))
-        assert isinstance(window, IntervalWindow)
-        # Windows of arrival lie on a column that the log doesn't have.
-        kernel = self._source_kernel(condition, gid, keys, (), window) if time.clock == "event" else None
-        start = (interval_start_sql(ts, window, self.precision, self.session.time_zone) if window.sliding is None
-                 else f"unnest({expand_windows_sql(ts, window, self.precision, self.session.time_zone)})")
-        windowed = f"windowed AS (SELECT *, {start} AS _wstart FROM kept)"
-        end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
-        last_start = interval_start_sql("_last", window, self.precision, self.session.time_zone)
-        last_end = interval_end_sql(last_start, window, self.precision, self.session.time_zone)
-        expired = f"({end} <= _limit AND {end} < {last_end})"
-        body = self._partial_select(gid, keys)
-        sql = f"{base}, {windowed} {body.format(source='windowed')}"
-        if not ignore_expired:
-            return self._source(needs_children, gid, sql, None, None, kernel)
-        live = f"live AS (SELECT * FROM windowed WHERE NOT coalesce({expired}, false))"
-        late_sql = f"{base}, {windowed}, {live} {body.format(source='live')}"
-        expired_sql = (f"{base}, {windowed} SELECT _row FROM windowed "
-                       f"GROUP BY _row HAVING bool_and(coalesce({expired}, false))")
-        return self._source(needs_children, gid, sql, late_sql, expired_sql, kernel)
-
-    def _source_kernel(
-        self, condition: str | None, gid: str, keys: list[str], projections: Sequence[str],
-        window: IntervalWindow | None = None, marks: WindowMarks | None = None,
-    ) -> SourceKernel | None:
-        """Returns what a source task can compute without DuckDB: groups must follow from the child table alone."""
-        groups_sql = None
-        if self.lookup is not None:
-            return None
-        if self.keys:
-            if not self._keys_are_of_tables():
-                return None
-            groups_sql = f"SELECT {', '.join(['_tuid', f'{gid} AS _gid', *keys])} FROM children"
-        panes = panes_of(window, self.precision, self.session.time_zone) if window is not None else None
-        if window is not None and panes is None:
-            return None
-        types = {"_tuid": Kind.UBIGINT, "tbname": Kind.VARCHAR,
-                 **{tag.name: tag.type.kind for tag in self.table.tags},
-                 **{column.name: column.type.kind for column in self.used.values()}}
-        return source_kernel(
-            condition=None if condition is None else _tree(condition), groups_sql=groups_sql,
-            partials=[partial for _, partial in self.partials.values()], projections=map(_tree, projections),
-            marks=[(_tree(sql), name) for sql, name in marks.marks] if marks is not None else (),
-            mark_condition=_tree(marks.condition) if marks is not None and marks.condition is not None else None,
-            panes=panes, types=types)
-
-    def _keys_are_of_tables(self) -> bool:
-        """Tells whether a row's keys follow from its child table alone: from its name and its tags."""
-        members = {"tbname", *(tag.name for tag in self.table.tags)}
-        return all(_is_simple(key.sql) and columns_in(_tree(key.sql)) <= members for key in self.keys)
-
-    def _is_tag(self, key: Key) -> bool:
-        return any(key.sql == quoted(tag.name) for tag in self.table.tags)
-
-    def _partial_select(self, gid: str, keys: list[str]) -> str:
-        inner = [f"{gid} AS _gid"]
-        grouped = ["_gid", "_wstart"]
-        for key, text in zip(self.keys, keys, strict=True):
-            if gid == "_tuid" or not key.partitions:
-                inner.append(f"any_value({key.sql})::{key.field.type.duckdb()} AS {key.field.name}")
-            else:
-                inner.append(text)
-                grouped.append(key.field.name)
-        inner += ["_wstart", "count(*) AS _rows"]
-        outer = ["_gid", *(key.field.name for key in self.keys), "_wstart", "_rows"]
-        structs = 0
-        for _, partial in self.partials.values():
-            for part in partial.parts:
-                fields = part.accumulator.fields
-                if part.struct is not None:
-                    inner.append(f"{render(part.struct)} AS s{structs}")
-                    outer += [f"s{structs}.{field.name}::{field.duckdb()} AS {field.name}" for field in fields]
-                    structs += 1
-                    continue
-                outer += [carried.name for carried in fields]
-                inner += [f"({render(value)})::{carried.duckdb()} AS {carried.name}"
-                          for carried, value in zip(fields, part.columns, strict=True)]
-        # Texts in expressions may have braces of their own.
-        computed = ", ".join(inner).replace("{", "{{").replace("}", "}}")
-        return (f"SELECT {', '.join(outer)} FROM (SELECT {computed} FROM {{source}} "
-                f"GROUP BY {', '.join(grouped)})")
-
-    def _source(
-        self, needs_children: bool, gid: str, sql: str, late_sql: str | None, expired_sql: str | None,
-        kernel: SourceKernel | None = None,
-    ) -> SourcePlan:
-        return SourcePlan(
-            storage_uid=self.table.storage_uid,
-            keep_tuid=None if self.table.kind == "super" else self.table.uid,
-            time_column=self.table.time_column.name, group_is_table=gid == "_tuid",
-            precision=self.precision, columns=tuple(self.used.values()),
-            tags=tuple(Field(tag.name, tag.type) for tag in self.table.tags),
-            needs_children=needs_children, sql=sql, late_sql=late_sql, expired_sql=expired_sql, kernel=kernel,
-            key_column=None if self.table.key_column is None else self.table.key_column.name,
-            lookup=None if self.lookup is None else self.lookup.plan(),
-        )
-
-    def _agg_plan(self, window: Window | WindowMarks | None, casts: list[str]) -> AggPlan:
-        if isinstance(window, WindowMarks):
-            end = f"({LAST_ROW} + {window.window.gap})"
-        else:
-            assert isinstance(window, IntervalWindow)
-            end = interval_end_sql("_wstart", window, self.precision, self.session.time_zone)
-        columns = ", ".join([f"({self._nothing()})::UTINYINT AS _op", "_gid", *(key.field.name for key in self.keys),
-                             *(f"{cast} AS r{n}" for n, cast in enumerate(casts))])
-        final = f"SELECT {columns} FROM (SELECT *, {end} AS _wend FROM state)"
-        accumulators = tuple(accumulator for _, partial in self.partials.values()
-                             for accumulator in partial.accumulators)
-        interval = window if isinstance(window, IntervalWindow) else None
-        types = {"_rows": Kind.BIGINT, "_gid": Kind.UBIGINT, "_wstart": Kind.BIGINT,
-                 **{key.field.name: key.field.type.kind for key in self.keys},
-                 **{field.name: field.type.kind for accumulator in accumulators for field in accumulator.fields
-                    if not field.many}}
-        end_kernel = expression_kernel(_tree(end), types)
-        readable = types if end_kernel is None else {**types, "_wend": Kind.BIGINT}
-        results = expression_kernels(map(_tree, casts), readable)
-        nothing = expression_kernel(_tree(self._nothing()), types)
-        kernel = FinalKernel(results, end_kernel, nothing) if results is not None and nothing is not None else None
-        meanings = [key.names[-1] for key in self.keys]
-        meanings += [self.calls.get(call, name) for call, (name, partial) in self.partials.items()
-                     if partial.parts]
-        return AggPlan(interval, self.precision, self.session.time_zone, accumulators, final, kernel, tuple(meanings))
-
-    def _nothing(self) -> str:
-        """SQL of whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""
-        asked = [(name, partial) for name, partial in self.partials.values() if name not in (LAST_ROW, END_ROWS)]
-        if any(name not in ("first", "last") for name, _ in asked):
-            return "_rows = 0"
-        return " AND ".join(f"{render(partial.final)} IS NULL" for _, partial in asked)
+            values = [column("_gid")]
+        return _children_of(child, values)
 
     # -- EXPLAIN and errors --------------------------------------------------------------------------------------
 
-    def _tree(self, plan: StreamPlan, condition: str | None) -> PlanNode:
+    def _tree(self, plan: StreamPlan, condition: Tree | None) -> PlanNode:
         scan = PlanNode("Scan", (
             ("table", f"{plan.source_database}.{plan.source_table}"), ("kind", self.table.kind),
             ("columns", " ".join(column.name for column in plan.source.columns))))
         if self.lookup is not None:
             scan = self.lookup.node(scan)
-        if condition:
-            scan = PlanNode("Filter", (("condition", condition),), (scan,))
+        if condition is not None:
+            scan = PlanNode("Filter", (("condition", render(condition)),), (scan,))
         if plan.agg is not None:
             text = window_text(self.query.window)
-            partition = " ".join(next(iter(key.names), key.sql) for key in self.keys if key.partitions) or "none"
+            partition = " ".join(key.names[0] for key in self.keys if key.partitions) or "none"
             scan = PlanNode("Window", (
                 ("window", text), ("partition by", partition),
-                ("aggregates", " ".join(f"{key[0]}({', '.join(key[1:])})" for key in self.partials
-                                        if not key[0].startswith("_")))), (scan,))
+                ("aggregates", " ".join(f"{call.name}({', '.join(argument.sql for argument in call.arguments)})"
+                                        for call in self.calls))), (scan,))
         scan = PlanNode("Project", (("columns", " ".join(column.name for column in plan.sink.columns)),), (scan,))
         return self._stream_node(plan, scan)
 
@@ -1064,15 +895,12 @@ class RowScope:
     def member(self, name: str) -> SqlExpr:
         """Returns `tbname` or a tag as a column of the row."""
         self.planner.needs_children = True
-        return SqlExpr("tbname", VARCHAR) if name == "tbname" else self.planner.use(name)
+        return SqlExpr(fragment(TBNAME), VARCHAR) if name == TBNAME else self.planner.use(name)
 
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         raise InvalidStreamError(
             f"{name} needs a window in a stream, and cannot be inside of WHERE, PARTITION BY or another aggregate",
             position=self.planner.position(node), hint="add INTERVAL(...)")
-
-
-COMPANION = "#companion"
 
 
 class ResultScope:
@@ -1084,33 +912,30 @@ class ResultScope:
         self.session = planner.session
         self.precision = planner.precision
         self.window = window
-        self.companions: list[tuple[SqlExpr, Position | None]] = []
-        self.companion_texts: list[str] = []
-        self._resolved = False
+        self.companions: list[tuple[SqlExpr, exp.Expression]] = []
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         key = self.planner.key(name) if qualifier is None else None
         if key is not None:
-            return SqlExpr(key.field.name, key.field.type)
+            return SqlExpr(column(key.field.name), key.field.type)
         value = self.rows.column(name, qualifier, node)
         key = self.planner.key_of(name, qualifier, value)
         if key is not None:
-            return SqlExpr(key.field.name, key.field.type)
-        self.companions.append((value, self.planner.position(node)))
-        self.companion_texts.append(text_of(node))
-        return SqlExpr(field_column(f"{COMPANION}{len(self.companions) - 1}"), value.type)
+            return SqlExpr(column(key.field.name), key.field.type)
+        self.companions.append((value, node))
+        return SqlExpr(column(f"#companion{len(self.companions) - 1}"), value.type)
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
         match name:
             case "_wstart" | "_wend":
-                return SqlExpr(name, timestamp(self.precision))
+                return SqlExpr(column(name), timestamp(self.precision))
             case "_wduration":
-                return SqlExpr("(_wend - _wstart)", BIGINT)
+                return SqlExpr(fragment("_wend - _wstart"), BIGINT)
             case "tbname":
                 key = self.planner.key("tbname")
                 if key is None:
                     raise InvalidStreamError("tbname needs PARTITION BY tbname", position=self.planner.position(node))
-                return SqlExpr(key.field.name, key.field.type)
+                return SqlExpr(column(key.field.name), key.field.type)
             case "_rowts" | "_c0":
                 return self.column(self.planner.table.time_column.name, None, node)
             case _:
@@ -1119,30 +944,24 @@ class ResultScope:
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         return self.planner.aggregate(name, arguments, node, self.rows)
 
-    def resolve_companions(self, value: SqlExpr) -> SqlExpr:
-        """Puts the fields that carry companion columns in the place of their marks; called after all projections."""
-        if not self.companions or not any(name.startswith(COMPANION) for name in columns_in(value.node)):
-            return value
-        fields = {f"{COMPANION}{n}": field_column(name) for n, name in enumerate(self._carried())}
-        return SqlExpr(replaced_columns(value.node, fields), value.type)
+    def carry_companions(self) -> None:
+        """Has the one aggregate that picks a row carry the plain columns of that row; called after all projections.
 
-    def _carried(self) -> list[str]:
+        Raises InvalidStreamError if there is none, or another aggregate.
+        """
+        if not self.companions:
+            return
         planner = self.planner
-        selecting = [key for key in planner.partials if key[0] in SELECTING]
-        if len(planner.partials) != 1 or len(selecting) != 1:
+        if len(planner.calls) != 1 or planner.calls[0].name not in SELECTING:
             raise InvalidStreamError(
                 "a plain column needs exactly one of min, max, first, last next to it",
-                position=self.companions[0][1], hint="add it to PARTITION BY, or put it into an aggregate")
-        key = selecting[0]
-        name, partial = planner.partials[key]
-        if not self._resolved:
-            self._resolved = True
-            # Projections that were compiled before refer to the chosen value by the name of its field.
-            partial = picked(name, planner.selected[key], [c for c, _ in self.companions],
-                             planner.row_key(), planner.fresh, partial.final.name)
-            planner.partials[key] = (name, partial)
-            planner.calls[key] += f" with {', '.join(self.companion_texts)}"
-        return [field.name for field in partial.fields[3:]]
+                position=planner.position(self.companions[0][1]),
+                hint="add it to PARTITION BY, or put it into an aggregate")
+        call = planner.calls[0]
+        values = [value for value, _ in self.companions]
+        chosen = picked(call.name, call.arguments[0], values, planner.row_key(), planner.fresh)
+        carried = tuple(Companion(f"#companion{n}", text_of(node)) for n, (_, node) in enumerate(self.companions))
+        planner.calls[0] = replace(call, partial=chosen, companions=carried)
 
 
 class KeyScope:
@@ -1159,14 +978,14 @@ class KeyScope:
         if key is None:
             raise InvalidStreamError(f"{self.clause} may only use what is in PARTITION BY: {name} is not",
                                      code=0x2602, position=self.planner.position(node))
-        return SqlExpr(key.field.name, key.field.type)
+        return SqlExpr(column(key.field.name), key.field.type)
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
-        key = next((key for key in self.planner.keys if key.partitions and (name in key.names or key.sql == name)),
+        key = next((key for key in self.planner.keys if key.partitions and (name in key.names or key.column == name)),
                    None)
         if key is None:
             return self.column(name, None, node)
-        return SqlExpr(key.field.name, key.field.type)
+        return SqlExpr(column(key.field.name), key.field.type)
 
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         raise InvalidStreamError(f"{self.clause} cannot have aggregates", position=self.planner.position(node))
@@ -1203,29 +1022,6 @@ def window_text(window: Window | None) -> str:
     return text + (f" sliding({window.sliding})" if window.sliding else "")
 
 
-def quoted(name: str) -> str:
-    """Returns the name as a quoted DuckDB identifier."""
-    return '"' + name.replace('"', '""') + '"'
-
-
-def escaped(text: str) -> str:
-    """Returns the text for use inside a DuckDB string literal."""
-    return text.replace("'", "''")
-
-
-def _is_simple(sql: str) -> bool:
-    """Whether SQL can be read as a tree without running out of stack."""
-    deepest = depth = 0
-    for bracket in _BRACKETS.findall(sql):
-        depth += 1 if bracket in ("(", "[", "{", "CASE ") else -1
-        deepest = max(deepest, depth)
-    return len(sql) <= 20_000 and deepest <= 20
-
-
-def _tree(sql: str) -> Tree:
-    return parse_tree(sql) if _is_simple(sql) else exp.Null()
-
-
 def _column_name(node: exp.Expression) -> tuple[str, ...]:
     return (node.name,) if isinstance(node, exp.Column) else ()
 
@@ -1250,10 +1046,28 @@ def _castable(source: DataType, target: DataType) -> bool:
     return source.kind not in binary and target.kind not in binary
 
 
-def _converted(value: SqlExpr, target: DataType) -> str:
-    """SQL for `value` as the target column's type; a value that doesn't fit becomes NULL rather than an error."""
+_SUBTABLE = """
+coalesce(CASE
+    WHEN _gid = 0 OR ends_with(:given, _gid::VARCHAR) OR (length(:given) = 34 AND starts_with(:given, 't_')) THEN :given
+    WHEN strlen(:given || :suffix) <= 192 THEN :given || :suffix
+    WHEN strlen(:given) <= 159 THEN :given || '_' || md5(:suffix)
+    ELSE md5(:given) || '_' || md5(:suffix) END, :hashed)"""
+
+
+def _hashed_name(target: str) -> Tree:
+    """The name of a group's child table where nothing else names it."""
+    return fragment("'t_' || md5(:target || ',' || _gid::VARCHAR)", target=target)
+
+
+def _children_of(child: Tree, tags: Sequence[Tree]) -> Tree:
+    return select([column("_gid"), named(child, "_child"), *(named(tag, f"t{n}") for n, tag in enumerate(tags))],
+                  "groups")
+
+
+def converted(value: SqlExpr, target: DataType) -> Tree:
+    """Returns `value` as the target column's type; a value that doesn't fit becomes NULL rather than an error."""
     if target.kind is Kind.TIMESTAMP and value.type.kind is Kind.TIMESTAMP:
-        return f"({value.sql})::BIGINT"
+        return cast(value.node, "BIGINT")
     if target.is_string and target.length is not None:
-        return f"left(({value.sql})::VARCHAR, {target.length})"
-    return f"TRY_CAST(({value.sql}) AS {target.duckdb()})"
+        return fragment("left(:value::VARCHAR, :length)", value=value.node, length=target.length)
+    return try_cast(value.node, target.duckdb())

@@ -6,12 +6,12 @@ Which rows form a window is decided by `tasks.windower`, since it depends on row
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
-from penstock.planner.duckdb_tree import Tree, call, fragment
+from penstock.planner.duckdb_tree import Tree, any_of, call, column, everything, fragment, named, parse_tree, select
 from penstock.planner.expressions import Scope, compile_condition, compile_expression
 from penstock.planner.partials import Part, Partial, field_column
 from penstock.planner.scopes import unwrapped
@@ -42,12 +42,12 @@ class StreamFacts:
 class WindowMarks:
     """A planned window: its numbers, and the columns over single rows by which `tasks.windower` tells windows apart.
 
-    `marks` are (SQL, name); `condition` over them leaves out rows that belong to no window.
+    `marks` are (value, name); `condition` over them leaves out rows that belong to no window.
     """
 
     window: RowWindow
-    marks: tuple[tuple[str, str], ...] = ()
-    condition: str | None = None
+    marks: tuple[tuple[Tree, str], ...] = ()
+    condition: Tree | None = None
 
 
 def plan_row_window(window: AnyRowWindow, facts: StreamFacts, scope: Scope) -> WindowMarks:
@@ -65,8 +65,8 @@ def plan_row_window(window: AnyRowWindow, facts: StreamFacts, scope: Scope) -> W
         case StateWindow():
             return _state(window, facts, scope)
         case EventWindow():
-            marks = ((f"coalesce({compile_condition(window.start, scope)}, false)", "#opens"),
-                     (f"coalesce({compile_condition(window.end, scope)}, false)", "#ends"))
+            marks = tuple((fragment("coalesce(:met, false)", met=condition_tree(node, scope)), name)
+                          for node, name in ((window.start, "#opens"), (window.end, "#ends")))
             return WindowMarks(RowWindow("event", least=_true_for(window.true_for, facts.precision)), marks)
         case CountWindow():
             return _count(window, facts, scope)
@@ -83,12 +83,12 @@ def bookkeeping(window: RowWindow, ts: Tree) -> list[tuple[str, Partial]]:
     return kept
 
 
-def rows_sql(base: str, planned: WindowMarks, group: str, ts: str) -> str:
-    """Returns `SourcePlan.rows_sql`: `base` is a WITH list that ends with `kept`, `group` the SQL of the group id."""
-    marks = "".join(f', {sql} AS "{name}"' for sql, name in planned.marks)
-    where = f" WHERE {planned.condition}" if planned.condition else ""
-    return (f'{base}, marked AS (SELECT *, {group} AS "#group", {ts} AS "#ts"{marks} FROM kept) '
-            f'SELECT * FROM marked{where} ORDER BY "#group", "#ts", _tuid')
+def rows_sql(steps: Sequence[tuple[str, Tree]], planned: WindowMarks, group: Tree, ts: Tree) -> Tree:
+    """Returns `SourcePlan.rows_sql`: `steps` end with `kept`, `group` is the group's id."""
+    marked = select([everything(), named(group, "#group"), named(ts, "#ts"),
+                     *(named(value, name) for value, name in planned.marks)], "kept")
+    return select([everything()], "marked", where=planned.condition, steps=[*steps, ("marked", marked)],
+                  order_by=[column("#group"), column("#ts"), column("_tuid")])
 
 
 def describe(window: AnyRowWindow) -> str:
@@ -124,7 +124,7 @@ def _state(window: StateWindow, facts: StreamFacts, scope: Scope) -> WindowMarks
         raise InvalidStreamError(f"STATE_WINDOW cannot be over {value.type.sql()}", code=STATE_TYPE,
                                  hint="use an integer, a boolean or a string")
     return WindowMarks(RowWindow("state", least=_true_for(window.true_for, facts.precision)),
-                       ((value.sql, "#state"),), '"#state" IS NOT NULL')
+                       ((value.node, "#state"),), fragment('"#state" IS NOT NULL'))
 
 
 def _count(window: CountWindow, facts: StreamFacts, scope: Scope) -> WindowMarks:
@@ -136,10 +136,18 @@ def _count(window: CountWindow, facts: StreamFacts, scope: Scope) -> WindowMarks
         raise InvalidStreamError("COUNT_WINDOW in a stream needs a WATERMARK", hint="for example WATERMARK 10s")
     if not facts.ignore_expired:
         raise InvalidStreamError("COUNT_WINDOW in a stream needs IGNORE EXPIRED 1")
-    columns = [compile_expression(node, scope).sql for node in window.columns]
-    marks = ((f"({' OR '.join(f'{column} IS NOT NULL' for column in columns)})", "#counts"),) if columns else ()
-    return WindowMarks(RowWindow("count", count=window.count, sliding=sliding), marks,
-                       '"#counts"' if columns else None)
+    planned = WindowMarks(RowWindow("count", count=window.count, sliding=sliding))
+    present = [fragment(":value IS NOT NULL", value=compile_expression(node, scope).node) for node in window.columns]
+    if not present:
+        return planned
+    counts = any_of(present)
+    return replace(planned, marks=((counts, "#counts"),), condition=column("#counts"))
+
+
+def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
+    """Returns a condition as a tree. Raises what `compile_condition` raises."""
+    condition = compile_condition(node, scope)
+    return parse_tree(condition) if isinstance(condition, str) else condition
 
 
 def _true_for(duration: Duration | None, precision: Precision) -> int:

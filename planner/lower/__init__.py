@@ -1,0 +1,1 @@
+"""Lowerings: from what is bound to what tasks and DuckDB are given."""
