@@ -50,13 +50,13 @@ def state_of(bed: TestBed) -> tuple[str, str]:
 
 def order_otherwise(patch: pytest.MonkeyPatch) -> None:
     """Has the planner put aggregates in another order, as another version of it might."""
-    plan = stream_planner._Planner._source_plan
+    rows = stream_planner._Planner.source_rows
 
-    def reversed_plan(self: Any, *args: Any, **named: Any) -> Any:
-        self.partials = dict(reversed(self.partials.items()))
-        return plan(self, *args, **named)
+    def with_calls_reversed(self: Any, *args: Any, **named: Any) -> Any:
+        self.calls.reverse()
+        return rows(self, *args, **named)
 
-    patch.setattr(stream_planner._Planner, "_source_plan", reversed_plan)
+    patch.setattr(stream_planner._Planner, "source_rows", with_calls_reversed)
 
 
 def other_version(patch: pytest.MonkeyPatch) -> None:
