@@ -18,7 +18,13 @@ from penstock.common.access import check_access
 from penstock.common.clock import Clock, SystemClock
 from penstock.common.config import CONF_DIRECTORY, Config, is_local
 from penstock.common.descriptors import raise_limit, shortage
-from penstock.common.errors import NotSupportedError, OutOfMemoryError, PermissionDeniedError, UnavailableError
+from penstock.common.errors import (
+    InvalidStatementError,
+    NotSupportedError,
+    OutOfMemoryError,
+    PermissionDeniedError,
+    UnavailableError,
+)
 from penstock.common.fs import Fs, OsFs
 from penstock.common.logging import configure_file_logging, logger, stop_logging
 from penstock.common.memory import available_bytes, measure_tree
@@ -71,6 +77,7 @@ from penstock.mnode.streams import Streams
 from penstock.mnode.surroundings import Surroundings, Threads
 from penstock.mnode.system_schema import INFORMATION_SCHEMA
 from penstock.mnode.system_tables import SystemTables
+from penstock.mnode.task_graph import task_graph
 from penstock.mnode.task_states import TaskStates
 from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
@@ -136,7 +143,7 @@ from penstock.sql.stream_options import rates_sql
 from penstock.tasks.connectors.probing import probe
 from penstock.tasks.data_place import mark_place
 from penstock.tasks.environment import Request, RowsRequest, SpanRequest, TableRequest
-from penstock.tasks.explain import explain_ingest, explain_stream
+from penstock.tasks.explain import explain_graph, explain_ingest, explain_stream
 from penstock.tasks.remote_log import BytesRequest, EndRequest, SegmentsRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
@@ -600,7 +607,10 @@ class Engine:
         if isinstance(statement.statement, CreateStream):
             stream, replaced = self._streams.replacing(statement.statement)
             plan = self._streams.plan(stream, session, replaced)
-            lines = explain_stream(plan, self._streams.graph_of(plan), self._streams.state_limit(stream.options),
+            graph = self._streams.graph_of(plan)
+            if statement.part == "tasks":
+                return text_result("Task Graph", explain_graph(graph))
+            lines = explain_stream(plan, graph, self._streams.state_limit(stream.options),
                                    cluster=not is_local(self.config.spark["spark.master"]))
             rates = rates_sql(stream.options)
             if rates:
@@ -609,8 +619,14 @@ class Engine:
                 lines.append(f"Replaces stream {replaced.name}: computed from history, nothing of its state is used")
             return text_result("Query Plan", lines)
         if isinstance(statement.statement, CreateIngest):
-            return text_result("Query Plan", explain_ingest(self._ingests.plan(statement.statement, session)))
+            ingest = self._ingests.plan(statement.statement, session)
+            if statement.part == "tasks":
+                return text_result("Task Graph", explain_graph(task_graph(ingest, ingest.database.vgroup_ids)))
+            return text_result("Query Plan", explain_ingest(ingest))
         assert isinstance(statement.statement, Select | SetOperation)
+        if statement.part == "tasks":
+            raise InvalidStatementError("a query has no tasks",
+                                        hint="EXPLAIN (TASKS) is for CREATE STREAM and CREATE INGEST")
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 
     def _watch_replacements(self) -> None:

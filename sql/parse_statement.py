@@ -60,7 +60,7 @@ from penstock.sql.parse_user import (
     parse_grant,
     parse_revoke,
 )
-from penstock.sql.statements import Explain, Statement
+from penstock.sql.statements import Explain, ExplainPart, Statement
 
 _CLAUSES = ("WHERE", "PARTITION", "GROUP", "HAVING", "ORDER", "SLIMIT", "LIMIT", "FILL", "INTERVAL", "RANGE", "EVERY")
 _CLAUSE_ORDER = (
@@ -132,11 +132,17 @@ class StatementParser(QueryParser):
             return parse_analyze_stream(self)
         if self.take("VERBOSE") and self.take_any("TRUE", "FALSE") is None:
             raise self.fail("TRUE or FALSE is expected")
+        part: ExplainPart | None = None
+        if not self.at_query() and self.take("("):
+            if not self.take("TASKS"):
+                raise self.fail("TASKS is expected")
+            self.expect(")")
+            part = "tasks"
         stream = self.at("CREATE", "STREAM") or self.at("CREATE", "OR", "REPLACE", "STREAM")
         if not self.at_query() and not stream and not self.at("CREATE", "INGEST"):
             raise self.fail("EXPLAIN takes a query, CREATE STREAM or CREATE INGEST, "
                             "EXPLAIN ANALYZE also STREAM and its name")
-        return Explain(self._parse_statement(), analyze)
+        return Explain(self._parse_statement(), analyze, part)
 
 
 def _check_text(text: str) -> None:

@@ -220,9 +220,15 @@ class SetOperation(Statement):
 Query = Select | SetOperation
 
 
+ExplainPart = Literal["tasks"]
+
+
 class Explain(Statement):
+    """EXPLAIN [ANALYZE] statement. `part`: EXPLAIN (TASKS) shows only the task graph; None: all there is to say."""
+
     statement: Statement
     analyze: bool = False
+    part: ExplainPart | None = None
 
 
 class AnalyzeStream(Statement):

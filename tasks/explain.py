@@ -84,6 +84,17 @@ def explain_tasks(plan: StreamPlan, graph: TaskGraph) -> list[str]:
     return lines
 
 
+def explain_graph(graph: TaskGraph) -> list[str]:
+    """Returns the tasks and the channels of a graph as it is stored, a line each."""
+    lines = [f"{task.name}: {task.kind} of {task.work}, on {graph.node_of(task)}"
+             + (f", reads vnode {task.vgroup_id}" if task.kind == "source" else "") for task in graph.tasks]
+    for exchange in graph.exchanges:
+        senders, receivers = (", ".join(graph.tasks[place].name for place in places)
+                              for places in (exchange.senders, exchange.receivers))
+        lines.append(f"{exchange.kind}: {senders} -> {receivers}")
+    return lines
+
+
 def _join(plan: StreamPlan, join: JoinPlan) -> list[str]:
     """Returns where the rows of a join meet and why, and what its tasks compute."""
     where = {"vnode": "on the vnode that both sides are stored on", "exchange": "on join tasks, exchanged"}
