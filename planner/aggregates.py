@@ -14,6 +14,7 @@ from itertools import pairwise
 from sqlglot import exp
 
 from penstock.common.errors import InternalError, InvalidStatementError, Position
+from penstock.planner.duckdb_tree import parse_tree, render
 from penstock.planner.functions.spec import WRONG_ARGUMENT_VALUE
 from penstock.planner.functions.table import check_call, lookup
 from penstock.planner.plan import SqlExpr
@@ -21,7 +22,7 @@ from penstock.planner.scalar_cast import null_of, to_double, wrap_integer
 from penstock.planner.scalar_sql import let, quote_text
 from penstock.planner.user_functions import bound_function
 from penstock.sql.statements import Duration
-from penstock.sql.types import BIGINT, INTEGERS, UNITS_PER_SECOND, DataType, Kind, Precision
+from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, UNITS_PER_SECOND, DataType, Kind, Precision
 
 ROW_KEY: tuple[str, ...] = ("_tuid",)
 _DOUBLE_MAX = 1.7976931348623157e308
@@ -56,7 +57,7 @@ def aggregate_sql(
     result = check_call(spec, [arg.type for arg in args], [arg.constant for arg in args], precision=precision,
                         position=position)
     if args[0].type.kind is Kind.NULL and name not in ("count", "hyperloglog"):
-        return SqlExpr(f"max({null_of(result)})", result)
+        return SqlExpr(f"max({render(null_of(result))})", result)
     builder = _BUILDERS.get(name)
     if builder is None:
         raise InternalError(f"{name} is not computed per group")
@@ -125,7 +126,7 @@ class _Aggregate:
 
     @property
     def double(self) -> str:
-        return to_double(self.args[0])
+        return SqlExpr(to_double(self.args[0]), DOUBLE).sql
 
     def number(self, index: int, otherwise: float) -> float:
         constant = self.args[index].constant if index < len(self.args) else None
@@ -140,7 +141,7 @@ def _sum(call: _Aggregate) -> str:
     if kind in INTEGERS:
         # 64-bit sums wrap around as a machine's do; the narrower ones cannot get that far.
         if kind in (Kind.BIGINT, Kind.UBIGINT):
-            return wrap_integer(f"sum({call.value})", call.result.kind)
+            return render(wrap_integer(parse_tree(f"sum({call.value})"), call.result.kind))
         return f"CAST(sum({call.value}) AS {call.result.duckdb()})"
     return f"sum({call.double})" if kind is not Kind.DECIMAL else f"sum({call.value})"
 
@@ -194,7 +195,7 @@ def _elapsed(call: _Aggregate) -> str:
 
 def points_sql(value: SqlExpr, ts: str, row_key: tuple[str, ...] = ROW_KEY) -> str:
     """Returns an aggregate: the list of STRUCT(t BIGINT, v DOUBLE) of all values that are not NULL, by time."""
-    return _listed(f"{{'t': {ts}, 'v': {to_double(value)}}}", value, ts, row_key)
+    return _listed(f"{{'t': {ts}, 'v': {SqlExpr(to_double(value), DOUBLE).sql}}}", value, ts, row_key)
 
 
 def _listed(item: str, value: SqlExpr, ts: str, row_key: tuple[str, ...]) -> str:

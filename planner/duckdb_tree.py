@@ -19,6 +19,8 @@ Tree: TypeAlias = exp.Expression
 _LOOSE = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Lambda, exp.Case, exp.Filter)
 """What must stand in parentheses next to an operator. Operators aren't compared: more parentheses do no harm."""
 _CLOSED = (exp.Paren, exp.Dot, exp.Cast, exp.TryCast, exp.Bracket)
+_SHORT = 40
+"""How long a literal may be that is written more than once."""
 _TIGHT = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Bracket)
 
 
@@ -104,15 +106,15 @@ def let_all(values: Sequence[Tree], body: Callable[..., Tree]) -> Tree:
     if all(map(_is_simple, values)):
         return body(*values)
     fields = [exp.Identifier(this=f"f{number}", quoted=False) for number in range(len(values))]
-    struct = exp.Struct(expressions=[exp.PropertyEQ(this=name.copy(), expression=_owned(value))
+    struct = exp.Struct(expressions=[exp.PropertyEQ(this=name.copy(), expression=owned(value))
                                      for name, value in zip(fields, values, strict=True)])
     variable = exp.Identifier(this=f"v{zlib.crc32(render(struct).encode()):08x}", quoted=False)
     return _let(struct, variable, body(*(exp.Dot(this=variable.copy(), expression=name) for name in fields)))
 
 
 def _let(value: Tree, variable: exp.Identifier, body: Tree) -> Tree:
-    function = exp.Lambda(this=_owned(body), expressions=[variable.copy()], colon=True)
-    mapped = call("list_transform", exp.Array(expressions=[_owned(value)]), function)
+    function = exp.Lambda(this=owned(body), expressions=[variable.copy()], colon=True)
+    mapped = call("list_transform", exp.Array(expressions=[owned(value)]), function)
     return exp.Bracket(this=mapped, expressions=[exp.Literal.number(0)])
 
 
@@ -121,17 +123,19 @@ def _is_simple(value: Tree) -> bool:
         value = value.this
     while isinstance(value, exp.Neg | exp.Paren | exp.Dot):
         value = value.this
-    return isinstance(value, exp.Column | exp.Literal | exp.Identifier | exp.Null | exp.Boolean)
+    if isinstance(value, exp.Literal):
+        return len(value.this) <= _SHORT
+    return isinstance(value, exp.Column | exp.Identifier | exp.Null | exp.Boolean)
 
 
 def cast(tree: Tree, type_name: str) -> exp.Cast:
     """Returns `CAST(tree AS type_name)`."""
-    return exp.Cast(this=_owned(tree), to=_type(type_name))
+    return exp.Cast(this=owned(tree), to=_type(type_name))
 
 
 def try_cast(tree: Tree, type_name: str) -> exp.TryCast:
     """Returns `TRY_CAST(tree AS type_name)`."""
-    return exp.TryCast(this=_owned(tree), to=_type(type_name))
+    return exp.TryCast(this=owned(tree), to=_type(type_name))
 
 
 def integer(value: int, type_name: str = "BIGINT") -> exp.Cast:
@@ -168,7 +172,7 @@ def _joined(connector: type[exp.Connector], conditions: Sequence[Tree]) -> Tree:
 
 
 def _condition(tree: Tree) -> Tree:
-    tree = _owned(tree)
+    tree = owned(tree)
     return exp.Paren(this=tree) if isinstance(tree, exp.Connector | exp.Not | exp.Between | exp.Lambda) else tree
 
 
@@ -186,7 +190,7 @@ def _type(type_name: str) -> exp.DataType:
 
 def call(name: str, *arguments: Tree) -> exp.Anonymous:
     """Returns a call of a DuckDB function."""
-    return exp.Anonymous(this=name, expressions=[_owned(argument) for argument in arguments])
+    return exp.Anonymous(this=name, expressions=[owned(argument) for argument in arguments])
 
 
 def column(name: str, table: str | None = None) -> exp.Column:
@@ -206,9 +210,17 @@ def text(value: str) -> exp.Literal:
     return exp.Literal.string(value)
 
 
+def joined(*texts: Tree) -> Tree:
+    """Returns texts joined by `||`; at least one."""
+    whole = owned(texts[0])
+    for part in texts[1:]:
+        whole = exp.DPipe(this=whole if isinstance(whole, exp.DPipe) else closed(whole), expression=closed(owned(part)))
+    return whole
+
+
 def named(tree: Tree, name: str) -> exp.Alias:
     """Returns `tree AS "name"`."""
-    return exp.Alias(this=_owned(tree), alias=exp.to_identifier(name, quoted=True))
+    return exp.Alias(this=owned(tree), alias=exp.to_identifier(name, quoted=True))
 
 
 def select(
@@ -217,20 +229,20 @@ def select(
     order_by: Sequence[Tree] = (), steps: Sequence[tuple[str, Tree]] = (),
 ) -> exp.Select:
     """Returns a SELECT. `source`: the name of a relation, or a SELECT; `steps`: what WITH names, in its order."""
-    tree = exp.Select(expressions=[_owned(one) for one in columns])
+    tree = exp.Select(expressions=[owned(one) for one in columns])
     if source is not None:
         tree.set("from_", exp.From(this=_relation(source)))
     for key, kind, condition in (("where", exp.Where, where), ("having", exp.Having, having),
                                  ("qualify", exp.Qualify, qualify)):
         if condition is not None:
-            tree.set(key, kind(this=_owned(condition)))
+            tree.set(key, kind(this=owned(condition)))
     if group_by:
-        tree.set("group", exp.Group(expressions=[_owned(one) for one in group_by]))
+        tree.set("group", exp.Group(expressions=[owned(one) for one in group_by]))
     if order_by:
-        tree.set("order", exp.Order(expressions=[_owned(one) for one in order_by]))
+        tree.set("order", exp.Order(expressions=[owned(one) for one in order_by]))
     if steps:
         tree.set("with_", exp.With(expressions=[
-            exp.CTE(this=_owned(step), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+            exp.CTE(this=owned(step), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
             for name, step in steps]))
     return tree
 
@@ -284,7 +296,8 @@ def _value(value: Tree | int | str) -> Tree:
     return number(value) if isinstance(value, int) else value
 
 
-def _owned(tree: Tree) -> Tree:
+def owned(tree: Tree) -> Tree:
+    """Returns the tree for use in another one: a copy if it is in one already."""
     return tree if tree.parent is None else _copied(tree)
 
 
@@ -464,7 +477,7 @@ def _filled(node: Tree, holes: dict[str, Tree], used: set[str]) -> Tree:
 def _relation(source: str | Tree) -> Tree:
     if isinstance(source, str):
         return exp.Table(this=exp.to_identifier(source, quoted=True))
-    return exp.Subquery(this=_owned(source)) if isinstance(source, exp.Select) else _owned(source)
+    return exp.Subquery(this=owned(source)) if isinstance(source, exp.Select) else owned(source)
 
 
 def _with_values(node: Tree, values: Mapping[str, Tree]) -> Tree:

@@ -1,4 +1,4 @@
-"""Compiles scalar expressions of the dialect to typed DuckDB SQL; names and aggregates are the caller's scope."""
+"""Compiles scalar expressions of the dialect to typed trees of DuckDB SQL; names and aggregates are the caller's."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from typing import Protocol, runtime_checkable
 
 from sqlglot import exp
 
-from penstock import __version__
-from penstock.common.errors import InternalError, InvalidStatementError, InvalidValueError, Position
-from penstock.planner import scalar_json, scalar_math, scalar_string, scalar_time
+from penstock.common.errors import InvalidStatementError, InvalidValueError, Position
+from penstock.planner import arithmetic, scalar_json
+from penstock.planner.duckdb_tree import Tree, all_of, any_of, cast, closed, fragment, integer, owned, render, text
 from penstock.planner.folding import evaluate
-from penstock.planner.functions.spec import FunctionSpec
-from penstock.planner.functions.table import check_call, require
+from penstock.planner.functions import string
+from penstock.planner.functions.spec import FunctionSpec, check_call
+from penstock.planner.functions.table import require
 from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_call import Builder, Call
-from penstock.planner.scalar_cast import cast, null_of, timestamp_constant, to_bool, to_integer, to_text
+from penstock.planner.scalar_call import Call
+from penstock.planner.scalar_cast import cast as cast_expression
+from penstock.planner.scalar_cast import null_of, timestamp_constant, to_bool, to_integer, to_text
 from penstock.planner.scalar_compare import Comparer, like, match
 from penstock.planner.scalar_json import JsonValue
-from penstock.planner.scalar_math import BITS, PRODUCTS, SUMS, RowOfOperators, in_row
-from penstock.planner.scalar_sql import integer_literal, quote_text
 from penstock.planner.timezones import add_months
 from penstock.planner.user_functions import bound_function
 from penstock.sql.dialect import (
@@ -42,18 +42,12 @@ MAX_UBIGINT = (1 << 64) - 1
 WRONG_EXPRESSION = 0x2603
 WRONG_DURATION_UNIT = 0x2615
 
-_COMPARISONS: dict[type[exp.Expression], str] = {
-    exp.EQ: "=", exp.NEQ: "<>", exp.LT: "<", exp.LTE: "<=", exp.GT: ">", exp.GTE: ">=",
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+_ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], Tree]] = {
+    exp.Add: arithmetic.add, exp.Sub: arithmetic.subtract, exp.Mul: arithmetic.multiply,
+    exp.Div: arithmetic.divide, exp.Mod: arithmetic.remainder,
 }
-_ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], str]] = {
-    exp.Add: scalar_math.add, exp.Sub: scalar_math.subtract, exp.Mul: scalar_math.multiply,
-    exp.Div: scalar_math.divide, exp.Mod: scalar_math.remainder,
-}
-_BITS: dict[type[exp.Expression], str] = {exp.BitwiseAnd: "&", exp.BitwiseOr: "|"}
-_LEVELS: dict[type[exp.Expression], int] = {
-    exp.BitwiseAnd: BITS, exp.BitwiseOr: BITS, exp.Add: SUMS, exp.Sub: SUMS, exp.Mul: PRODUCTS, exp.Div: PRODUCTS,
-    exp.Mod: PRODUCTS,
-}
+_BITS = (exp.BitwiseAnd, exp.BitwiseOr)
 _NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USMALLINT, Kind.INT, Kind.UINT,
                  Kind.BIGINT, Kind.UBIGINT, Kind.FLOAT, Kind.DOUBLE)
 
@@ -90,19 +84,24 @@ class LocatingScope(Protocol):
 
 
 def compile_expression(node: exp.Expression, scope: Scope) -> SqlExpr:
-    """Returns the DuckDB SQL and the type of an expression. Raises PenstockErrors that say what is wrong where."""
+    """Returns the tree and the type of an expression. Raises PenstockErrors that say what is wrong where."""
     return _Compiler(scope).compile(node)
 
 
-def compile_condition(node: exp.Expression, scope: Scope) -> str:
-    """Returns boolean DuckDB SQL for WHERE and its kin; NULL is not fulfilled. Raises as `compile_expression`,
+def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
+    """Returns a boolean tree for WHERE and its kin; NULL is not fulfilled. Raises as `compile_expression`,
     and for durations of months and years, which only the select list may add to a time.
     """
     return _Compiler(scope, calendar=False).condition(node)
 
 
+def compile_condition(node: exp.Expression, scope: Scope) -> str:
+    """Returns the SQL of `condition_tree`, in parentheses where another operator could tear it apart."""
+    return render(closed(condition_tree(node, scope)))
+
+
 def result_type(node: exp.Expression, scope: Scope) -> DataType:
-    """Returns the type that an expression has, without its SQL."""
+    """Returns the type that an expression has, without its tree."""
     return compile_expression(node, scope).type
 
 
@@ -159,10 +158,10 @@ class _Compiler:
             return self._chain(node)
         raise self._wrong(f"{type(node).__name__} is no scalar expression", node)
 
-    def condition(self, node: exp.Expression) -> str:
+    def condition(self, node: exp.Expression) -> Tree:
         return self._as_condition(self.compile(node), node)
 
-    def _as_condition(self, value: SqlExpr, node: exp.Expression) -> str:
+    def _as_condition(self, value: SqlExpr, node: exp.Expression) -> Tree:
         if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY):
             raise self._wrong(f"{value.type.sql()} is no condition", node)
         return to_bool(value)
@@ -177,22 +176,23 @@ class _Compiler:
     # --- constants and names -----------------------------------------------------------
 
     def _literal(self, node: exp.Literal) -> SqlExpr:
-        text: str = node.this
+        given: str = node.this
         if node.is_string:
-            return SqlExpr(quote_text(text), DataType(Kind.VARCHAR, max(len(text.encode()), 1)), text)
-        return self._number(text)
+            return SqlExpr(lambda: text(given), DataType(Kind.VARCHAR, max(len(given.encode()), 1)), given)
+        return self._number(given)
 
-    def _number(self, text: str) -> SqlExpr:
-        if not text.lstrip("-").isdigit():
-            value = float(text)
-            shown = text if "e" in text.lower() else f"{text}e0"
-            return SqlExpr(shown if value != float("inf") else "'inf'::DOUBLE", DOUBLE, value)
-        number = int(text)
+    def _number(self, written: str) -> SqlExpr:
+        if not written.lstrip("-").isdigit():
+            value = float(written)
+            if value in (float("inf"), -float("inf")):
+                return SqlExpr(cast(text(str(value)), "DOUBLE"), DOUBLE, value)
+            return SqlExpr(_double_literal(written if "e" in written.lower() else f"{written}e0"), DOUBLE, value)
+        number = int(written)
         if -MAX_BIGINT - 1 <= number <= MAX_BIGINT:
-            return SqlExpr(integer_literal(number), BIGINT, number)
+            return SqlExpr(lambda: integer(number), BIGINT, number)
         if 0 <= number <= MAX_UBIGINT:
-            return SqlExpr(integer_literal(number, "UBIGINT"), UBIGINT, number)
-        return SqlExpr(f"{number}e0", DOUBLE, float(number))
+            return SqlExpr(lambda: integer(number, "UBIGINT"), UBIGINT, number)
+        return SqlExpr(_double_literal(f"{number}e0"), DOUBLE, float(number))
 
     def _timestamp_literal(self, node: TimestampLiteral) -> SqlExpr:
         try:
@@ -204,11 +204,11 @@ class _Compiler:
     def _duration(self, node: DurationLiteral) -> SqlExpr:
         duration: Duration = node.duration
         if not duration.is_calendar:
-            return SqlExpr(integer_literal(duration.in_units(self._precision)), BIGINT, duration)
+            return SqlExpr(integer(duration.in_units(self._precision)), BIGINT, duration)
         if not self._calendar:
             raise self._wrong(f"the duration {duration} has no fixed length", node, WRONG_DURATION_UNIT,
                               "months (n) and years (y) are not allowed in conditions; use b u a s m h d w")
-        return SqlExpr(integer_literal(duration.value), BIGINT, duration)
+        return SqlExpr(integer(duration.value), BIGINT, duration)
 
     def _column(self, node: exp.Column) -> SqlExpr:
         identifier = node.this
@@ -237,7 +237,7 @@ class _Compiler:
             duration = inner.duration
             return self._duration(DurationLiteral(value=-duration.value, unit=duration.unit))
         operand = self._operand(inner)
-        return SqlExpr(scalar_math.subtract(SqlExpr("0e0", DOUBLE, 0.0), operand), DOUBLE)
+        return SqlExpr(arithmetic.subtract(SqlExpr(exp.Literal.number("0e0"), DOUBLE, 0.0), operand), DOUBLE)
 
     def _operand(self, node: exp.Expression) -> SqlExpr:
         operand = self.compile(node)
@@ -264,7 +264,7 @@ class _Compiler:
         if Kind.NULL in (left.type.kind, right.type.kind):
             return SqlExpr(null_of(DOUBLE), DOUBLE)
         known = _fold_numbers(node, left, right, self._precision)
-        return RowOfOperators(_ARITHMETIC[type(node)](left, right), DOUBLE, known, _LEVELS[type(node)])
+        return SqlExpr(_ARITHMETIC[type(node)](left, right), DOUBLE, known)
 
     def _shifted_time(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr | None:
         """TIMESTAMP plus or minus a duration or an integer is a TIMESTAMP; the difference of two is BIGINT."""
@@ -272,7 +272,10 @@ class _Compiler:
             return None
         sign = 1 if isinstance(node, exp.Add) else -1
         if left.type.kind is Kind.TIMESTAMP and right.type.kind is Kind.TIMESTAMP:
-            return SqlExpr(_time_sum(left.sql, "-", right.sql), BIGINT) if sign < 0 else None
+            if sign > 0:
+                raise self._wrong("two times cannot be added", node,
+                                  hint="add a duration to a time, or subtract one time from another")
+            return SqlExpr(_time_sum(exp.Sub, left.node, right.node), BIGINT)
         if left.type.kind is Kind.TIMESTAMP:
             time, other = left, right
         elif right.type.kind is Kind.TIMESTAMP and sign > 0:
@@ -286,11 +289,11 @@ class _Compiler:
         units = self._units(other)
         if isinstance(time.constant, int) and units is not None:
             return timestamp_constant(time.constant + sign * units, self._precision)
-        return SqlExpr(_time_sum(time.sql, "+" if sign > 0 else "-", to_integer(other)), time.type)
+        return SqlExpr(_time_sum(exp.Add if sign > 0 else exp.Sub, time.node, to_integer(other)), time.type)
 
     def _shift_by_calendar(self, time: SqlExpr, duration: Duration, sign: int) -> SqlExpr:
         months = sign * duration.value * (12 if duration.unit == "y" else 1)
-        shifted = SqlExpr(add_months(time.sql, months, self._precision, self._session.time_zone), time.type)
+        shifted = SqlExpr(add_months(time.node, months, self._precision, self._session.time_zone), time.type)
         return self._folded(shifted, (time,), exp.Null())
 
     def _units(self, expression: SqlExpr) -> int | None:
@@ -302,19 +305,15 @@ class _Compiler:
         for side, operand in ((node.this, left), (node.expression, right)):
             if operand.type.is_string:
                 raise self._wrong("a bit operator needs numbers", side)
-        level = _LEVELS[type(node)]
-        text = f"{in_row(left, to_integer(left), level)} {_BITS[type(node)]} {to_integer(right)}"
-        return RowOfOperators(f"({text})", BIGINT, None, level)
+        return SqlExpr(arithmetic.in_row(type(node), to_integer(left), to_integer(right)), BIGINT)
 
     def _comparison(self, node: exp.Expression) -> SqlExpr:
         left, right = self.compile(node.this), self.compile(node.expression)
-        sql = self._comparer.compare(_COMPARISONS[type(node)], left, right, self._position(node))
-        return SqlExpr(sql, BOOL)
+        return SqlExpr(self._comparer.compare(type(node), left, right, self._position(node)), BOOL)
 
     def _and_or(self, node: exp.Expression) -> SqlExpr:
-        word = "AND" if isinstance(node, exp.And) else "OR"
         # Long chains are flattened: deep nesting would exhaust the stacks of both compilers.
-        sides: list[str] = []
+        sides: list[Tree] = []
         pending = [node]
         while pending:
             part = pending.pop()
@@ -322,17 +321,19 @@ class _Compiler:
                 pending += [part.expression, part.this]
             else:
                 sides.append(self.condition(part))
-        return SqlExpr("(" + f" {word} ".join(sides) + ")", BOOL)
+        return SqlExpr(all_of(sides) if isinstance(node, exp.And) else any_of(sides), BOOL)
 
     def _not(self, node: exp.Not) -> SqlExpr:
         value = self.compile(node.this)
         if value.type.kind is Kind.NULL:
             raise self._wrong("NOT needs a condition, not NULL", node)
-        return SqlExpr(f"(NOT {self._as_condition(value, node.this)})", BOOL)
+        return SqlExpr(fragment("NOT (:value)", value=self._as_condition(value, node.this)), BOOL)
 
     def _is_null(self, node: exp.Is) -> SqlExpr:
         value = self.compile(node.this)
-        return SqlExpr(value.is_null() if isinstance(value, JsonValue) else f"({value.sql} IS NULL)", BOOL)
+        if isinstance(value, JsonValue):
+            return SqlExpr(value.is_null(), BOOL)
+        return SqlExpr(fragment(":value IS NULL", value=value.node), BOOL)
 
     def _in(self, node: exp.In) -> SqlExpr:
         items = [self.compile(item) for item in node.expressions]
@@ -365,37 +366,37 @@ class _Compiler:
 
     def _case(self, node: exp.Case) -> SqlExpr:
         subject = self.compile(node.this) if node.this is not None else None
-        conditions: list[str] = []
+        conditions: list[Tree] = []
         values: list[SqlExpr] = []
         for branch in node.args["ifs"]:
             if subject is None:
                 conditions.append(self.condition(branch.this))
             else:
-                conditions.append(self._comparer.compare("=", subject, self.compile(branch.this),
+                conditions.append(self._comparer.compare(exp.EQ, subject, self.compile(branch.this),
                                                          self._position(branch)))
             values.append(self.compile(branch.args["true"]))
         default = node.args.get("default")
         if default is not None:
             values.append(self.compile(default))
         result = common_type([value.type for value in values])
-        texts = [self._convert(value, result) for value in values]
-        sql = "CASE " + " ".join(f"WHEN {condition} THEN {text}"
-                                 for condition, text in zip(conditions, texts, strict=False))
-        return SqlExpr(sql + (f" ELSE {texts[-1]} END" if default is not None else " END"), result)
+        trees = [owned(self._convert(value, result)) for value in values]
+        branches = [exp.If(this=owned(condition), true=tree)
+                    for condition, tree in zip(conditions, trees, strict=False)]
+        return SqlExpr(exp.Case(ifs=branches, default=trees[-1] if default is not None else None), result)
 
-    def _convert(self, value: SqlExpr, target: DataType) -> str:
+    def _convert(self, value: SqlExpr, target: DataType) -> Tree:
         if value.type.kind is Kind.NULL:
             return null_of(target)
         if value.type.kind is target.kind:
-            return value.sql
+            return value.node
         if target.is_string:
             return to_text(value)
-        return cast(value, target, self._precision, self._session.time_zone).sql
+        return cast_expression(value, target, self._precision, self._session.time_zone).node
 
     def _cast(self, node: exp.Cast) -> SqlExpr:
         value = self.compile(node.this)
         target = cast_type(node)
-        result = cast(value, target, self._precision, self._session.time_zone, self._position(node))
+        result = cast_expression(value, target, self._precision, self._session.time_zone, self._position(node))
         return self._folded(result, (value,), node)
 
     def _folded(self, result: SqlExpr, arguments: tuple[SqlExpr, ...], node: exp.Expression) -> SqlExpr:
@@ -404,7 +405,7 @@ class _Compiler:
             return result
         if any(argument.constant is None for argument in arguments):
             return result
-        value = evaluate(result.sql, self._position(node))
+        value = evaluate(result.node, self._position(node))
         if value is None:
             return SqlExpr(null_of(result.type), result.type)
         assert isinstance(value, int)
@@ -416,8 +417,7 @@ class _Compiler:
         if characters is not None:
             arguments.append(self.compile(characters))
         call = self._call(require("trim"), arguments, node)
-        remove = call.text(1) if characters is not None else None
-        return SqlExpr(scalar_string.trim_text(call.text(0), remove, call.constant(1), node.args["mode"]), call.result)
+        return SqlExpr(string.trim(call, node.args["mode"]), call.result)
 
     def _anonymous(self, node: exp.Anonymous) -> SqlExpr:
         bound = bound_function(node)
@@ -433,12 +433,7 @@ class _Compiler:
         if bound is not None:
             return bound.scalar(arguments, self._precision, self._position(node))
         call = self._call(spec, arguments, node)
-        builder = BUILDERS.get(spec.name)
-        if builder is None:
-            raise InternalError(f"function {spec.name} is in the table but has no compiler")
-        built = builder(call)
-        result = built if isinstance(built, SqlExpr) else SqlExpr(built, call.result)
-        return self._folded(result, call.arguments, node)
+        return self._folded(spec.compile(call), call.arguments, node)
 
     def _call(self, spec: FunctionSpec, arguments: list[SqlExpr], node: exp.Expression) -> Call:
         position = self._position(node)
@@ -449,9 +444,16 @@ class _Compiler:
         return Call(spec.name, tuple(typed), result, self._precision, self._session, position)
 
 
-def _time_sum(left: str, operator: str, right: str) -> str:
-    """SQL of a sum or difference of BIGINTs, NULL where it is beyond 64 bits."""
-    return f"TRY_CAST(CAST({left} AS HUGEINT) {operator} {right} AS BIGINT)"
+def _time_sum(operator: type[exp.Binary], left: Tree, right: Tree) -> Tree:
+    """A sum or difference of BIGINTs, NULL where it is beyond 64 bits."""
+    template = "TRY_CAST(CAST(:left AS HUGEINT) + :right AS BIGINT)" if operator is exp.Add else \
+        "TRY_CAST(CAST(:left AS HUGEINT) - :right AS BIGINT)"
+    return fragment(template, left=left, right=right)
+
+
+def _double_literal(written: str) -> Tree:
+    number: Tree = exp.Literal.number(written.lstrip("-"))
+    return exp.Neg(this=number) if written.startswith("-") else number
 
 
 def _unquoted_duration(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
@@ -459,7 +461,7 @@ def _unquoted_duration(argument: SqlExpr, spec: FunctionSpec, index: int) -> Sql
     if not isinstance(argument.constant, str) or index >= spec.maximum or not spec.argument(index).duration:
         return argument
     duration = parse_duration(argument.constant)
-    return argument if duration is None else SqlExpr(argument.sql, argument.type, duration)
+    return argument if duration is None else SqlExpr(argument.node, argument.type, duration)
 
 
 def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
@@ -491,28 +493,10 @@ def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision
     return a * b if isinstance(node, exp.Mul) else None
 
 
-def _to_json(call: Call) -> SqlExpr:
-    return SqlExpr(call.text(0), call.result)
-
-
-_SYSTEM: dict[str, Builder] = {
-    "to_json": _to_json,
-    "database": lambda call: quote_text(call.session.database) if call.session.database else "CAST(NULL AS VARCHAR)",
-    "server_version": lambda _call: quote_text(__version__),
-    "client_version": lambda _call: quote_text(__version__),
-    "server_status": lambda _call: "CAST(1 AS INTEGER)",
-    "user": lambda call: quote_text(call.session.user),
-    "current_user": lambda call: quote_text(call.session.user),
-}
-
-BUILDERS: dict[str, Builder] = {
-    **scalar_math.BUILDERS, **scalar_string.BUILDERS, **scalar_time.BUILDERS, **_SYSTEM,
-}
-
 _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlExpr]] = {
     exp.Literal: _Compiler._literal,
-    exp.Boolean: lambda _self, node: SqlExpr("true" if node.this else "false", BOOL, bool(node.this)),
-    exp.Null: lambda _self, _node: SqlExpr("NULL", NULL),
+    exp.Boolean: lambda _self, node: SqlExpr(exp.Boolean(this=node.this), BOOL, bool(node.this)),
+    exp.Null: lambda _self, _node: SqlExpr(exp.Null(), NULL),
     TimestampLiteral: _Compiler._timestamp_literal,
     DurationLiteral: _Compiler._duration,
     exp.Column: _Compiler._column,

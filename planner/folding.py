@@ -9,15 +9,16 @@ import duckdb
 
 from penstock.common.closed_duckdb import SMALL_BYTES, DuckdbBounds, closed_duckdb
 from penstock.common.errors import InvalidStatementError, Position
+from penstock.planner.duckdb_tree import Tree, render
 
 _lock = threading.Lock()
 
 
-def evaluate(sql: str, position: Position | None = None) -> object:
-    """Returns the value of SQL that reads no columns; raises InvalidStatementError where DuckDB fails on it."""
+def evaluate(tree: Tree, position: Position | None = None) -> object:
+    """Returns the value of a tree that reads no columns; raises InvalidStatementError where DuckDB fails on it."""
     try:
         with _lock:
-            row = _connection().execute(f"SELECT {sql}").fetchone()
+            row = _connection().execute(f"SELECT {render(tree)}").fetchone()
     except duckdb.Error as error:
         text = str(error).partition("Error: ")[2].splitlines()[0] or str(error)
         raise InvalidStatementError(text, position=position) from error

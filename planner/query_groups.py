@@ -10,6 +10,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.binder import COLUMN_MARK, is_pseudo
+from penstock.planner.duckdb_tree import render
 from penstock.planner.expressions import compile_condition, compile_expression
 from penstock.planner.fill import FILL_RANGE, MAX_FILLED, FillColumn, filled_sql, grid_sql
 from penstock.planner.grouping import COUNTING, WITH_COMPANIONS, Aggregation, GroupScope, distinct_calls
@@ -210,6 +211,6 @@ def fill_values(fill: Fill, types: Sequence[DataType], scope: RowScope) -> list[
     values = []
     for node, type_ in zip(fill.values, types, strict=True):
         value = compile_expression(node, constants)
-        values.append(null_of(type_) if value.type.kind is Kind.NULL
+        values.append(render(null_of(type_)) if value.type.kind is Kind.NULL
                       else cast(value, type_, scope.precision, scope.session.time_zone).sql)
     return values

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from penstock.common.errors import InvalidStatementError, Position
+from penstock.planner.duckdb_tree import Tree
 from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_cast import to_double, to_integer, to_text
+from penstock.planner.scalar_cast import to_double, to_integer, to_text, to_timestamp
 from penstock.sql.schema import Session
 from penstock.sql.statements import Duration
 from penstock.sql.types import DataType, Precision
@@ -27,17 +27,21 @@ class Call:
     def __len__(self) -> int:
         return len(self.arguments)
 
-    def double(self, index: int) -> str:
-        """Returns an argument as DOUBLE SQL."""
+    def double(self, index: int) -> Tree:
+        """Returns an argument as DOUBLE."""
         return to_double(self.arguments[index])
 
-    def integer(self, index: int) -> str:
-        """Returns an argument as BIGINT SQL."""
+    def integer(self, index: int) -> Tree:
+        """Returns an argument as BIGINT."""
         return to_integer(self.arguments[index])
 
-    def text(self, index: int) -> str:
-        """Returns an argument as VARCHAR SQL."""
+    def text(self, index: int) -> Tree:
+        """Returns an argument as VARCHAR."""
         return to_text(self.arguments[index])
+
+    def time(self, index: int) -> SqlExpr:
+        """Returns an argument as a TIMESTAMP."""
+        return to_timestamp(self.arguments[index], self.precision, self.session.time_zone)
 
     def constant(self, index: int) -> object | None:
         """Returns the value of an argument if it is given and known, else None."""
@@ -51,6 +55,3 @@ class Call:
     def refuse(self, text: str, code: int, hint: str | None = None) -> InvalidStatementError:
         """Returns the error that says what is wrong with the call."""
         return InvalidStatementError(f"{self.name}(): {text}", code=code, hint=hint, position=self.position)
-
-
-Builder = Callable[[Call], "str | SqlExpr"]

@@ -1,4 +1,4 @@
-"""Conversions between types as DuckDB SQL: the ones that CAST asks for and those that operators need.
+"""Conversions between types as trees of DuckDB SQL: the ones that CAST asks for and those that operators need.
 
 None of them fails on a value: integers wrap around, texts that are no number count as their longest numeric
 prefix or 0, texts that are too long are cut.
@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, Position
+from penstock.planner.duckdb_tree import Tree, call, fragment, integer, let, null, number, try_cast
+from penstock.planner.duckdb_tree import cast as duckdb_cast
 from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_sql import integer_literal, let, quote_text
 from penstock.sql.literals import parse_timestamp
-from penstock.sql.types import DOUBLE, FLOATS, INTEGERS, SIGNED, STRINGS, DataType, Kind, Precision
+from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, DataType, Kind, Precision
 
 BITS: dict[Kind, int] = {
     Kind.TINYINT: 8, Kind.SMALLINT: 16, Kind.INT: 32, Kind.BIGINT: 64,
@@ -28,92 +29,91 @@ _TIMESTAMP_PARTS = (
 )
 
 
-def null_of(data_type: DataType) -> str:
+def null_of(data_type: DataType) -> Tree:
     """Returns a typed NULL."""
-    return f"CAST(NULL AS {data_type.duckdb()})"
+    return null(data_type.duckdb())
 
 
-def _prefix(sql: str, pattern: str) -> str:
+def _prefix(text: Tree, pattern: str) -> Tree:
     # An empty match becomes '0'; NULL stays NULL because both functions keep it.
-    return f"regexp_replace(regexp_extract({sql}, {quote_text(pattern)}), '^\\s*$', '0')"
+    return fragment(r"regexp_replace(regexp_extract(:text, :pattern), '^\s*$', '0')", text=text, pattern=pattern)
 
 
-def text_to_double(sql: str) -> str:
-    """Returns SQL for the number that a text begins with, 0 if it begins with none."""
-    return f"TRY_CAST({_prefix(sql, _DECIMAL_PREFIX)} AS DOUBLE)"
+def text_to_double(text: Tree) -> Tree:
+    """Returns the number that a text begins with, 0 if it begins with none."""
+    return try_cast(_prefix(text, _DECIMAL_PREFIX), "DOUBLE")
 
 
-def to_double(expression: SqlExpr) -> str:
-    """Returns SQL of type DOUBLE. Texts count as the number that they begin with."""
+def to_double(expression: SqlExpr) -> Tree:
+    """Returns a tree of type DOUBLE. Texts count as the number that they begin with."""
     kind = expression.type.kind
     if kind is Kind.DOUBLE:
-        return expression.sql
+        return expression.node
     if kind in STRINGS or kind is Kind.JSON:
-        return text_to_double(expression.sql)
+        return text_to_double(expression.node)
     if isinstance(expression.constant, int) and not isinstance(expression.constant, bool):
-        return f"CAST({expression.constant} AS DOUBLE)"
-    return f"CAST({expression.sql} AS DOUBLE)"
+        return integer(expression.constant, "DOUBLE")
+    return duckdb_cast(expression.node, "DOUBLE")
 
 
-def wrap_integer(sql: str, target: Kind, *, wide: bool = True) -> str:
-    """Returns SQL of an integer reduced modulo 2^bits to the range of `target`; `wide`: it may exceed BIGINT."""
+def wrap_integer(value: Tree, target: Kind, *, wide: bool = True) -> Tree:
+    """Returns an integer reduced modulo 2^bits to the range of `target`; `wide`: it may exceed BIGINT."""
     bits = BITS[target]
     mask = (1 << bits) - 1
     work = "HUGEINT" if wide or bits == 64 else "BIGINT"
-    low = f"(CAST({sql} AS {work}) & {integer_literal(mask, work)})"
+    low = fragment(f"CAST(:value AS {work}) & :mask", value=value, mask=integer(mask, work))
     name = DataType(target).duckdb()
     if target not in SIGNED:
-        return f"CAST({low} AS {name})"
+        return duckdb_cast(low, name)
     # Flipping the sign bit and subtracting it again extends the sign.
-    sign = integer_literal(1 << (bits - 1), work)
-    return f"CAST((xor({low}, {sign}) - {sign}) AS {name})"
+    sign = integer(1 << (bits - 1), work)
+    return fragment(f"CAST(xor(:low, :sign) - :sign AS {name})", low=low, sign=sign)
 
 
-def _double_to_integer(sql: str, target: Kind) -> str:
+def _double_to_integer(value: Tree, target: Kind) -> Tree:
     """Cuts off the fraction. What no machine integer can hold becomes the least one, and then wraps."""
     name = DataType(target).duckdb()
     if target is Kind.UBIGINT:
-        limit = 2.0**64
-        return let(sql, lambda x: (
-            f"CASE WHEN {x} > -{2.0**63!r} AND {x} < {limit!r} THEN "
-            f"{wrap_integer(f'trunc({x})', target, wide=True)} WHEN {x} IS NOT NULL THEN CAST(0 AS UBIGINT) END"))
+        return let(value, lambda x: fragment(
+            f"CASE WHEN :x > -{2.0**63!r} AND :x < {2.0**64!r} THEN :wrapped "
+            "WHEN :x IS NOT NULL THEN CAST(0 AS UBIGINT) END",
+            x=x, wrapped=wrap_integer(call("trunc", x), target, wide=True)))
     work = Kind.BIGINT if target in (Kind.BIGINT, Kind.UINT) else Kind.INT
     least = -(1 << (BITS[work] - 1))
-    cut = let(sql, lambda x: (
-        f"CASE WHEN {x} IS NOT NULL THEN COALESCE(TRY_CAST(trunc({x}) AS {DataType(work).duckdb()}), "
-        f"CAST({least} AS {DataType(work).duckdb()})) END"))
-    return cut if target is work else f"CAST({wrap_integer(cut, target, wide=False)} AS {name})"
+    work_name = DataType(work).duckdb()
+    cut = let(value, lambda x: fragment(
+        f"CASE WHEN :x IS NOT NULL THEN COALESCE(TRY_CAST(trunc(:x) AS {work_name}), :least) END",
+        x=x, least=integer(least, work_name)))
+    return cut if target is work else duckdb_cast(wrap_integer(cut, target, wide=False), name)
 
 
-def _integer_of_text(sql: str, target: Kind) -> str:
+def _integer_of_text(text: Tree, target: Kind) -> Tree:
     """The integer that a text begins with, as HUGEINT; as strtol() does, it stops at the ends of 64 bits."""
-    greatest = integer_literal((1 << (64 if target is Kind.UBIGINT else 63)) - 1, "HUGEINT")
-    least = integer_literal(-(1 << 63), "HUGEINT")
+    greatest = integer((1 << (64 if target is Kind.UBIGINT else 63)) - 1, "HUGEINT")
+    least = integer(-(1 << 63), "HUGEINT")
     # Texts of more digits than HUGEINT has are far beyond either end, so that DOUBLE is exact enough for them.
-    def clamped(digits: str) -> str:
-        number = f"TRY_CAST({digits} AS DOUBLE)"
-        return (f"CASE WHEN {number} >= 2e19 THEN {greatest} WHEN {number} <= -2e19 THEN {least} "
-                f"WHEN {digits} IS NOT NULL "
-                f"THEN least(greatest(TRY_CAST({digits} AS HUGEINT), {least}), {greatest}) END")
-
-    return f"({let(_prefix(sql, _INTEGER_PREFIX), clamped)})"
+    return let(_prefix(text, _INTEGER_PREFIX), lambda digits: fragment(
+        "CASE WHEN TRY_CAST(:digits AS DOUBLE) >= 2e19 THEN :greatest "
+        "WHEN TRY_CAST(:digits AS DOUBLE) <= -2e19 THEN :least WHEN :digits IS NOT NULL "
+        "THEN least(greatest(TRY_CAST(:digits AS HUGEINT), :least), :greatest) END",
+        digits=digits, greatest=greatest, least=least))
 
 
-def to_integer(expression: SqlExpr, target: Kind = Kind.BIGINT) -> str:
-    """Returns SQL of the integer type `target`; values out of its range wrap around."""
-    source, sql = expression.type.kind, expression.sql
+def to_integer(expression: SqlExpr, target: Kind = Kind.BIGINT) -> Tree:
+    """Returns a tree of the integer type `target`; values out of its range wrap around."""
+    source, value = expression.type.kind, expression.node
     name = DataType(target).duckdb()
     if source is target:
-        return sql
+        return value
     if source in (Kind.BOOL, Kind.NULL):
-        return f"CAST({sql} AS {name})"
+        return duckdb_cast(value, name)
     if source in STRINGS or source is Kind.JSON:
-        return wrap_integer(_integer_of_text(sql, target), target)
+        return wrap_integer(_integer_of_text(value, target), target)
     if source in FLOATS or source is Kind.DECIMAL:
-        return _double_to_integer(f"CAST({sql} AS DOUBLE)" if source is not Kind.DOUBLE else sql, target)
+        return _double_to_integer(duckdb_cast(value, "DOUBLE") if source is not Kind.DOUBLE else value, target)
     if _fits(source, target):
-        return f"CAST({sql} AS {name})"
-    return wrap_integer(sql, target, wide=source is Kind.UBIGINT)
+        return duckdb_cast(value, name)
+    return wrap_integer(value, target, wide=source is Kind.UBIGINT)
 
 
 def _fits(source: Kind, target: Kind) -> bool:
@@ -124,72 +124,69 @@ def _fits(source: Kind, target: Kind) -> bool:
     return target in SIGNED and BITS[source] < BITS[target]
 
 
-def to_bool(expression: SqlExpr) -> str:
-    """Returns SQL of type BOOLEAN: numbers are true unless 0, texts if they read `true` or as such a number."""
-    kind, sql = expression.type.kind, expression.sql
+def to_bool(expression: SqlExpr) -> Tree:
+    """Returns a tree of type BOOLEAN: numbers are true unless 0, texts if they read `true` or as such a number."""
+    kind, value = expression.type.kind, expression.node
     if kind in (Kind.BOOL, Kind.NULL):
-        return sql if kind is Kind.BOOL else "CAST(NULL AS BOOLEAN)"
+        return value if kind is Kind.BOOL else null("BOOLEAN")
     if kind in STRINGS or kind is Kind.JSON:
-        return let(sql, lambda x: f"(lower(trim({x})) = 'true' OR {text_to_double(x)} <> 0)")
-    return f"({sql} <> 0)"
+        return let(value, lambda x: fragment("lower(trim(:x)) = 'true' OR :number <> 0", x=x, number=text_to_double(x)))
+    return fragment(":value <> 0", value=value)
 
 
-def to_text(expression: SqlExpr) -> str:
-    """Returns SQL of type VARCHAR, as long as it is: floats have six decimals, timestamps are their units.
+def to_text(expression: SqlExpr) -> Tree:
+    """Returns a tree of type VARCHAR, as long as it is: floats have six decimals, timestamps are their units.
 
     Bytes that are no UTF-8 become NULL.
     """
-    kind, sql = expression.type.kind, expression.sql
+    kind, value = expression.type.kind, expression.node
     if kind in STRINGS or kind is Kind.JSON:
-        return sql
+        return value
     if kind in FLOATS:
-        return f"printf('%f', CAST({sql} AS DOUBLE))"
+        return fragment("printf('%f', CAST(:value AS DOUBLE))", value=value)
     if kind is Kind.VARBINARY:
-        return f"TRY(decode({sql}))"
-    return f"CAST({sql} AS VARCHAR)"
+        return fragment("TRY(decode(:value))", value=value)
+    return duckdb_cast(value, "VARCHAR")
 
 
-def cut_to_bytes(sql: str, length: int) -> str:
-    """Returns SQL that cuts a text to as many whole characters as fit into `length` bytes of UTF-8."""
-    return let(sql, lambda x: (
-        f"CASE WHEN strlen({x}) <= {length} THEN {x} WHEN strlen({x}) = length({x}) THEN left({x}, {length}) "
-        f"ELSE left({x}, len(list_filter(range(1, {length + 1}), "
-        f"lambda cut_at: strlen(left({x}, cut_at)) <= {length} AND cut_at <= length({x})))) END"))
+def cut_to_bytes(text: Tree, length: int) -> Tree:
+    """Returns a text cut to as many whole characters as fit into `length` bytes of UTF-8."""
+    return let(text, lambda x: fragment(
+        "CASE WHEN strlen(:x) <= :length THEN :x WHEN strlen(:x) = length(:x) THEN left(:x, :length) "
+        "ELSE left(:x, len(list_filter(range(1, :after), "
+        "lambda cut_at: strlen(left(:x, cut_at)) <= :length AND cut_at <= length(:x)))) END",
+        x=x, length=length, after=length + 1))
 
 
-def text_to_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
-    """Returns SQL that reads a text as `parse_timestamp` does, in units of `precision`; NULL if it is no time."""
-    names = ("y", "mo", "d", "h", "mi", "s", "f", "z")
-    name_list = ", ".join(quote_text(name) for name in names)
+def text_to_timestamp(text: Tree, precision: Precision, time_zone: str) -> Tree:
+    """Returns a text read as `parse_timestamp` does, in units of `precision`; NULL if it is no time."""
     digits = {"ms": 3, "us": 6, "ns": 9}[precision]
-    per_second = 10**digits
 
-    def number(field: str) -> str:
-        return f"COALESCE(TRY_CAST({field} AS BIGINT), 0)"
+    def seconds(p: Tree) -> Tree:
+        local = fragment(
+            "TRY_CAST(printf('%s-%s-%s %02d:%02d:%02d', :p.y, :p.mo, :p.d, COALESCE(TRY_CAST(:p.h AS BIGINT), 0), "
+            "COALESCE(TRY_CAST(:p.mi AS BIGINT), 0), COALESCE(TRY_CAST(:p.s AS BIGINT), 0)) AS TIMESTAMP)", p=p)
+        here = local if time_zone == "UTC" else fragment("timezone(:zone, :local)", zone=time_zone, local=local)
+        return fragment(
+            "CASE WHEN :p.z = '' THEN epoch_us(:here) // 1000000 "
+            "WHEN upper(:p.z) = 'Z' THEN epoch_us(:local) // 1000000 "
+            "ELSE epoch_us(:local) // 1000000 - (CASE WHEN :p.z[1] = '-' THEN -1 ELSE 1 END) "
+            "* (TRY_CAST((rpad(replace(:p.z[2:], ':', ''), 4, '0'))[1:2] AS BIGINT) * 3600 "
+            "+ TRY_CAST((rpad(replace(:p.z[2:], ':', ''), 4, '0'))[3:4] AS BIGINT) * 60) END",
+            p=p, here=here, local=local)
 
-    def seconds(p: str) -> str:
-        clock = (f"printf('%s-%s-%s %02d:%02d:%02d', {p}.y, {p}.mo, {p}.d, {number(f'{p}.h')}, "
-                 f"{number(f'{p}.mi')}, {number(f'{p}.s')})")
-        local = f"TRY_CAST({clock} AS TIMESTAMP)"
-        if time_zone == "UTC":
-            here = f"epoch_us({local})"
-        else:
-            here = f"epoch_us(timezone({quote_text(time_zone)}, {local}))"
-        digits_of_zone = f"rpad(replace({p}.z[2:], ':', ''), 4, '0')"
-        offset = (f"(CASE WHEN {p}.z[1] = '-' THEN -1 ELSE 1 END) * (TRY_CAST({digits_of_zone}[1:2] AS BIGINT) * 3600 "
-                  f"+ TRY_CAST({digits_of_zone}[3:4] AS BIGINT) * 60)")
-        return (f"CASE WHEN {p}.z = '' THEN {here} // 1000000 "
-                f"WHEN upper({p}.z) = 'Z' THEN epoch_us({local}) // 1000000 "
-                f"ELSE epoch_us({local}) // 1000000 - {offset} END")
+    def whole(x: Tree) -> Tree:
+        parts = fragment("regexp_extract(:x, :pattern, ['y', 'mo', 'd', 'h', 'mi', 's', 'f', 'z'])",
+                         x=x, pattern=_TIMESTAMP_PARTS)
+        body = let(parts, lambda p: fragment(
+            f"(:seconds) * :per_second + COALESCE(TRY_CAST(rpad(:p.f[1:{digits}], {digits}, '0') AS BIGINT), 0)",
+            seconds=seconds(p), per_second=10**digits, p=p))
+        return fragment(
+            r"CASE WHEN regexp_matches(:x, :pattern) THEN :body "
+            r"WHEN regexp_full_match(:x, '\s*[-+]?[0-9]+\s*') THEN TRY_CAST(trim(:x) AS BIGINT) END",
+            x=x, pattern=_TIMESTAMP_PARTS, body=body)
 
-    def whole(x: str) -> str:
-        parts = f"regexp_extract({x}, {quote_text(_TIMESTAMP_PARTS)}, [{name_list}])"
-        body = let(parts, lambda p: (
-            f"({seconds(p)}) * {per_second} + {number(f'rpad({p}.f[1:{digits}], {digits}, {chr(39)}0{chr(39)})')}"))
-        return (f"CASE WHEN regexp_matches({x}, {quote_text(_TIMESTAMP_PARTS)}) THEN {body} "
-                f"WHEN regexp_full_match({x}, '\\s*[-+]?[0-9]+\\s*') THEN TRY_CAST(trim({x}) AS BIGINT) END")
-
-    return let(sql, whole)
+    return let(text, whole)
 
 
 def to_timestamp(expression: SqlExpr, precision: Precision, time_zone: str) -> SqlExpr:
@@ -202,10 +199,10 @@ def to_timestamp(expression: SqlExpr, precision: Precision, time_zone: str) -> S
         try:
             value = parse_timestamp(expression.constant, precision, time_zone)
         except InvalidValueError:
-            return SqlExpr("CAST(NULL AS BIGINT)", result)
+            return SqlExpr(null("BIGINT"), result)
         return timestamp_constant(value, precision)
     if kind in STRINGS:
-        return SqlExpr(text_to_timestamp(expression.sql, precision, time_zone), result)
+        return SqlExpr(text_to_timestamp(expression.node, precision, time_zone), result)
     constant = expression.constant if isinstance(expression.constant, int) else None
     return SqlExpr(to_integer(expression), result, constant)
 
@@ -213,7 +210,7 @@ def to_timestamp(expression: SqlExpr, precision: Precision, time_zone: str) -> S
 def timestamp_constant(value: int, precision: Precision) -> SqlExpr:
     """Returns a timestamp whose value is known; what 64 bits cannot hold becomes the first or last instant."""
     value = max(-(1 << 63), min(value, (1 << 63) - 1))
-    return SqlExpr(integer_literal(value), DataType(Kind.TIMESTAMP, precision=precision), value)
+    return SqlExpr(lambda: integer(value), DataType(Kind.TIMESTAMP, precision=precision), value)
 
 
 def cast(expression: SqlExpr, target: DataType, precision: Precision, time_zone: str,
@@ -228,11 +225,11 @@ def cast(expression: SqlExpr, target: DataType, precision: Precision, time_zone:
             (source is Kind.VARBINARY or kind is Kind.VARBINARY) and source is not kind and source not in STRINGS):
         raise InvalidStatementError(f"cannot cast {expression.type.sql()} to {target.sql()}",
                                     code=_CAST_NOT_POSSIBLE, position=position)
-    return SqlExpr(_cast_sql(expression, target, precision, time_zone), target)
+    return SqlExpr(_cast_tree(expression, target, precision, time_zone), target)
 
 
-def _cast_sql(expression: SqlExpr, target: DataType, precision: Precision, time_zone: str) -> str:
-    source, kind, sql = expression.type.kind, target.kind, expression.sql
+def _cast_tree(expression: SqlExpr, target: DataType, precision: Precision, time_zone: str) -> Tree:
+    source, kind, value = expression.type.kind, target.kind, expression.node
     if kind in INTEGERS:
         return to_integer(expression, kind)
     if kind is Kind.BOOL:
@@ -240,21 +237,20 @@ def _cast_sql(expression: SqlExpr, target: DataType, precision: Precision, time_
     if kind is Kind.DOUBLE:
         return to_double(expression)
     if kind is Kind.FLOAT:
-        return sql if source is Kind.FLOAT else f"TRY_CAST({to_double(expression)} AS FLOAT)"
+        return value if source is Kind.FLOAT else try_cast(to_double(expression), "FLOAT")
     if kind is Kind.DECIMAL:
-        number = SqlExpr(to_double(expression), DOUBLE).sql if source in STRINGS else sql
-        return f"TRY_CAST({number} AS {target.duckdb()})"
+        return try_cast(to_double(expression) if source in STRINGS else value, target.duckdb())
     if kind is Kind.TIMESTAMP:
         read = to_timestamp(expression, precision, time_zone)
         if source not in STRINGS or read.constant is not None:
-            return read.sql
-        return let(sql, lambda x: f"CASE WHEN {x} IS NOT NULL THEN COALESCE("
-                                  f"{text_to_timestamp(x, precision, time_zone)}, 0) END")
+            return read.node
+        return let(value, lambda x: fragment("CASE WHEN :x IS NOT NULL THEN COALESCE(:time, 0) END",
+                                             x=x, time=text_to_timestamp(x, precision, time_zone)))
     if kind is Kind.VARBINARY:
-        return sql if source is Kind.VARBINARY else f"encode({sql})"
+        return value if source is Kind.VARBINARY else call("encode", value)
     text = to_text(expression)
     if target.length is None:
         return text
     if expression.type.length is not None and source is kind and expression.type.length <= target.length:
         return text
-    return f"left({text}, {target.length})" if kind is Kind.NCHAR else cut_to_bytes(text, target.length)
+    return call("left", text, number(target.length)) if kind is Kind.NCHAR else cut_to_bytes(text, target.length)

@@ -4,54 +4,53 @@ from __future__ import annotations
 
 from typing import Literal
 
+from penstock.planner.duckdb_tree import Tree, fragment
 from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_sql import quote_text
 from penstock.sql.types import DataType
 
 JsonKind = Literal["number", "text", "bool"]
 
-_TYPES: dict[JsonKind, str] = {
-    "number": "'BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT'", "text": "'VARCHAR'", "bool": "'BOOLEAN'",
+_TYPED: dict[JsonKind, str] = {
+    "number": "CASE WHEN json_type(:raw) IN ('BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT') "
+              "THEN TRY_CAST(json_extract_string(:raw, '$') AS DOUBLE) END",
+    "text": "CASE WHEN json_type(:raw) IN ('VARCHAR') THEN json_extract_string(:raw, '$') END",
+    "bool": "CASE WHEN json_type(:raw) IN ('BOOLEAN') THEN TRY_CAST(json_extract_string(:raw, '$') AS BOOLEAN) END",
 }
 
 
 class JsonValue(SqlExpr):
-    """The value of a key: `sql` is its text as results show it, `raw` is SQL of the JSON value itself."""
+    """The value of a key: `node` is its text as results show it, `raw` the JSON value itself."""
 
     __slots__ = ("raw",)
 
-    def __init__(self, sql: str, type: DataType, raw: str) -> None:
-        super().__init__(sql, type)
+    def __init__(self, node: Tree, type: DataType, raw: Tree) -> None:
+        super().__init__(node, type)
         self.raw = raw
 
-    def is_null(self) -> str:
+    def is_null(self) -> Tree:
         """Returns the condition that the key is missing or its value is JSON's null."""
-        return f"(COALESCE(json_type({self.raw}), 'NULL') = 'NULL')"
+        return fragment("COALESCE(json_type(:raw), 'NULL') = 'NULL'", raw=self.raw)
 
-    def typed(self, kind: JsonKind) -> str:
-        """Returns SQL of the value as DOUBLE, VARCHAR or BOOLEAN, NULL where the value is of another type."""
-        convert = {
-            "number": f"TRY_CAST(json_extract_string({self.raw}, '$') AS DOUBLE)",
-            "text": f"json_extract_string({self.raw}, '$')",
-            "bool": f"TRY_CAST(json_extract_string({self.raw}, '$') AS BOOLEAN)",
-        }[kind]
-        return f"CASE WHEN json_type({self.raw}) IN ({_TYPES[kind]}) THEN {convert} END"
+    def typed(self, kind: JsonKind) -> Tree:
+        """Returns the value as DOUBLE, VARCHAR or BOOLEAN, NULL where the value is of another type."""
+        return fragment(_TYPED[kind], raw=self.raw)
 
 
 def _path(key: str) -> str:
     escaped = key.replace("\\", "\\\\").replace('"', '\\"')
-    return quote_text(f'$."{escaped}"')
+    return f'$."{escaped}"'
 
 
 def get(document: SqlExpr, key: str) -> JsonValue:
     """Compiles `document -> 'key'`: strings keep their quotes, numbers are printed with nine decimals."""
-    raw = f"json_extract({document.sql}, {_path(key)})"
-    shown = (f"CASE WHEN json_type({raw}) IN ({_TYPES['number']}) "
-             f"THEN printf('%.9f', TRY_CAST(json_extract_string({raw}, '$') AS DOUBLE)) "
-             f"ELSE CAST({raw} AS VARCHAR) END")
+    raw = fragment("json_extract(:document, :path)", document=document.node, path=_path(key))
+    shown = fragment(
+        "CASE WHEN json_type(:raw) IN ('BIGINT', 'UBIGINT', 'DOUBLE', 'HUGEINT') "
+        "THEN printf('%.9f', TRY_CAST(json_extract_string(:raw, '$') AS DOUBLE)) ELSE CAST(:raw AS VARCHAR) END",
+        raw=raw)
     return JsonValue(shown, document.type, raw)
 
 
-def contains(document: SqlExpr, key: str) -> str:
+def contains(document: SqlExpr, key: str) -> Tree:
     """Compiles `document CONTAINS 'key'`, also true where the key's value is null."""
-    return f"COALESCE(json_exists({document.sql}, {_path(key)}), false)"
+    return fragment("COALESCE(json_exists(:document, :path), false)", document=document.node, path=_path(key))

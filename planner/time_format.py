@@ -1,18 +1,18 @@
-"""TO_CHAR and TO_TIMESTAMP: formats such as `YYYY-MM-DD HH24:MI:SS`, and the DuckDB SQL that they become."""
+"""TO_CHAR and TO_TIMESTAMP: formats such as `YYYY-MM-DD HH24:MI:SS`, and the trees of DuckDB SQL that they become."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.planner.scalar_sql import let, quote_text
+from sqlglot import exp
+
+from penstock.planner.duckdb_tree import Tree, call, fragment, joined, let, number, owned, text, try_cast
 from penstock.planner.timezones import from_local_timestamp, local_timestamp
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 PartKind = Literal["field", "separator", "literal"]
-_Number = Callable[[str], str]
 
 _FIELDS = (
     "a.m.", "p.m.", "am", "pm", "yyyy", "yyy", "yy", "y", "month", "mon", "mm", "mi", "ms", "day", "ddd", "dd", "dy",
@@ -68,55 +68,57 @@ def parse_format(text: str) -> list[FormatPart]:
 # --- to_char ----------------------------------------------------------------------------
 
 
-def _name(local: str, code: str, typed: str, *, width: int) -> str:
-    sql = f"strftime({local}, '{code}')"
+def _name(local: Tree, code: str, typed: str, *, width: int) -> Tree:
+    name = fragment("strftime(:local, :code)", local=local, code=code)
     if typed.isupper():
-        sql = f"upper({sql})"
+        name = call("upper", name)
     elif typed[0].islower():
-        sql = f"lower({sql})"
-    return f"rpad({sql}, {width}, ' ')" if width else sql
+        name = call("lower", name)
+    return fragment("rpad(:name, :width, ' ')", name=name, width=width) if width else name
 
 
-def _field_text(part: FormatPart, local: str, fraction: str, offset: str) -> str:
+def _field_text(part: FormatPart, local: Tree, fraction: Tree, offset: Tree) -> Tree:
     field = part.field
     codes = {"yyyy": "%Y", "yy": "%y", "mm": "%m", "dd": "%d", "ddd": "%j", "hh24": "%H", "hh12": "%I", "hh": "%I",
              "mi": "%M", "ss": "%S"}
     if field in codes:
-        return f"strftime({local}, '{codes[field]}')"
-    if field == "yyy":
-        return f"right(strftime({local}, '%Y'), 3)"
-    if field == "y":
-        return f"right(strftime({local}, '%Y'), 1)"
+        return fragment("strftime(:local, :code)", local=local, code=codes[field])
+    if field in ("yyy", "y"):
+        return fragment("right(strftime(:local, '%Y'), :width)", local=local, width=_WIDTHS[field])
     if field in ("month", "day"):
         return _name(local, "%B" if field == "month" else "%A", part.text, width=LONGEST_NAME)
     if field in ("mon", "dy"):
         return _name(local, "%b" if field == "mon" else "%a", part.text, width=0)
     if field == "d":
-        return f"CAST(dayofweek({local}) + 1 AS VARCHAR)"
+        return fragment("CAST(dayofweek(:local) + 1 AS VARCHAR)", local=local)
     if field in ("ms", "us", "ns"):
         divisor = {"ms": 1_000_000, "us": 1_000, "ns": 1}[field]
-        return f"lpad(CAST({fraction} // {divisor} AS VARCHAR), {_WIDTHS[field]}, '0')"
+        return fragment("lpad(CAST(:fraction // :divisor AS VARCHAR), :width, '0')",
+                        fraction=fraction, divisor=divisor, width=_WIDTHS[field])
     if field == "tzh":
-        return f"printf('%+03d', {offset})"
+        return fragment("printf('%+03d', :offset)", offset=offset)
     morning, evening = ("a.m.", "p.m.") if "." in field else ("am", "pm")
     if part.text[0].isupper():
         morning, evening = morning.upper(), evening.upper()
-    return f"CASE WHEN hour({local}) < 12 THEN '{morning}' ELSE '{evening}' END"
+    return fragment("CASE WHEN hour(:local) < 12 THEN :morning ELSE :evening END",
+                    local=local, morning=morning, evening=evening)
 
 
-def to_char(ts: str, template: str, precision: Precision, time_zone: str) -> str:
-    """Returns SQL of the text of a timestamp (SQL, units of `precision`) in a format."""
+def to_char(ts: Tree, template: str, precision: Precision, time_zone: str) -> Tree:
+    """Returns the text of a timestamp (units of `precision`) in a format."""
     parts = parse_format(template)
 
-    def whole(x: str) -> str:
+    def whole(x: Tree) -> Tree:
+        if not parts:
+            return fragment("left(CAST(:x AS VARCHAR), 0)", x=x)
         local = local_timestamp(x, precision, time_zone)
         per_second = UNITS_PER_SECOND[precision]
-        fraction = f"((({x}) % {per_second} + {per_second}) % {per_second} * {1_000_000_000 // per_second})"
-        utc = local_timestamp(x, precision, "UTC")
-        offset = f"CAST((epoch_us({local}) - epoch_us({utc})) // 3600000000 AS INTEGER)"
-        texts = [_field_text(part, local, fraction, offset) if part.kind == "field" else quote_text(part.text)
-                 for part in parts]
-        return "(" + " || ".join(texts) + ")" if texts else f"left(CAST({x} AS VARCHAR), 0)"
+        fraction = fragment("(:x % :per_second + :per_second) % :per_second * :scale",
+                            x=x, per_second=per_second, scale=1_000_000_000 // per_second)
+        offset = fragment("CAST((epoch_us(:local) - epoch_us(:utc)) // 3600000000 AS INTEGER)",
+                          local=local, utc=local_timestamp(x, precision, "UTC"))
+        return joined(*(_field_text(part, local, fraction, offset) if part.kind == "field" else text(part.text)
+                        for part in parts))
 
     return let(ts, whole)
 
@@ -157,84 +159,95 @@ def _pattern(parts: list[FormatPart]) -> tuple[str, list[str]]:
     return pattern, names
 
 
-def to_timestamp(text: str, template: str, precision: Precision, time_zone: str) -> str:
-    """Returns SQL of a timestamp in units of `precision` from a text in a format.
+def to_timestamp(given: Tree, template: str, precision: Precision, time_zone: str) -> Tree:
+    """Returns a timestamp in units of `precision` from a text in a format.
 
     A text that does not fit the format, or names no existing date or time, gives NULL.
     """
     pattern, names = _pattern(parse_format(template))
-    groups = [f"f{index}" for index in range(len(names))]
+    groups = [text(f"f{index}") for index in range(len(names))]
     # A field that occurs twice counts where it occurs last.
     where = {name: f"f{index}" for index, name in enumerate(names)}
 
-    def body(x: str) -> str:
-        if not groups:
-            value = "0"
+    def body(x: Tree) -> Tree:
+        value: Tree = number(0)
+        if groups:
+            value = let(call("regexp_extract", x, text(pattern), exp.Array(expressions=groups)),
+                        lambda fields: _Reading(fields, where).units(precision, time_zone))
+        return fragment("CASE WHEN regexp_matches(:x, :pattern) THEN :value END", x=x, pattern=pattern, value=value)
+
+    return let(given, body)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """The fields that a pattern has found, a struct; `where` has the member for the name of each."""
+
+    fields: Tree
+    where: dict[str, str]
+
+    def units(self, precision: Precision, time_zone: str) -> Tree:
+        """The instant, NULL if there is no such."""
+        per_second = UNITS_PER_SECOND[precision]
+        minute, second = self._number("mi"), self._number("ss")
+        local = fragment("CAST(:date AS TIMESTAMP) "
+                         "+ to_microseconds((:hour * 3600 + :minute * 60 + :second) * 1000000)",
+                         date=self._date(), hour=self._hour(), minute=minute, second=second)
+        if "tzh" in self.where:
+            units = fragment(":units - :offset * 3600 * :per_second", offset=self._number("tzh"), per_second=per_second,
+                             units=from_local_timestamp(local, precision, "UTC"))
         else:
-            listed = ", ".join(quote_text(group) for group in groups)
-            value = let(f"regexp_extract({x}, {quote_text(pattern)}, [{listed}])",
-                        lambda p: _assemble(p, where, precision, time_zone))
-        return f"CASE WHEN regexp_matches({x}, {quote_text(pattern)}) THEN {value} END"
+            units = from_local_timestamp(local, precision, time_zone)
+        nanoseconds: Tree = number(0)
+        for field, scale in (("ms", 1_000_000), ("us", 1_000), ("ns", 1)):
+            if field in self.where:
+                nanoseconds = fragment(":sum + TRY_CAST(rpad(:digits, :width, '0') AS BIGINT) * :scale",
+                                       sum=nanoseconds, digits=self._text(field), width=_WIDTHS[field], scale=scale)
+        units = fragment(":units + (:nanoseconds) // :per_unit", units=units, nanoseconds=nanoseconds,
+                         per_unit=1_000_000_000 // per_second)
+        return fragment("CASE WHEN :minute BETWEEN 0 AND 59 AND :second BETWEEN 0 AND 59 THEN :units END",
+                        minute=minute, second=second, units=units)
 
-    return let(text, body)
+    def _text(self, field: str) -> Tree:
+        return exp.Dot(this=owned(self.fields), expression=exp.to_identifier(self.where[field]))
 
+    def _number(self, field: str, otherwise: int = 0) -> Tree:
+        return try_cast(self._text(field), "BIGINT") if field in self.where else number(otherwise)
 
-def _assemble(p: str, where: dict[str, str], precision: Precision, time_zone: str) -> str:
-    def number(field: str, otherwise: str = "0") -> str:
-        return f"TRY_CAST({p}.{where[field]} AS BIGINT)" if field in where else otherwise
+    def _last(self, *fields: str) -> str | None:
+        return next((name for name in reversed(list(self.where)) if name in fields), None)
 
-    half = next((where[name] for name in ("am", "pm", "a.m.", "p.m.") if name in where), None)
-    clock = _hour(p, number, where, half)
-    date = (f"TRY_CAST(printf('%04d-%02d-%02d', {_year(number, where)}, {_month(p, number, where)}, "
-            f"{number('dd', '1')}) AS DATE)")
-    if "ddd" in where and not {"mm", "mon", "month", "dd"} & set(where):
-        date = f"TRY_CAST(printf('%04d-01-01', {_year(number, where)}) AS DATE) + CAST({number('ddd')} - 1 AS INTEGER)"
-    minute, second = number("mi"), number("ss")
-    valid = f"{minute} BETWEEN 0 AND 59 AND {second} BETWEEN 0 AND 59"
-    local = (f"(CAST({date} AS TIMESTAMP) + to_microseconds((({clock}) * 3600 + {minute} * 60 + {second}) * 1000000))")
-    if "tzh" in where:
-        units = from_local_timestamp(local, precision, "UTC")
-        units = f"{units} - {number('tzh')} * 3600 * {UNITS_PER_SECOND[precision]}"
-    else:
-        units = from_local_timestamp(local, precision, time_zone)
-    per_second = UNITS_PER_SECOND[precision]
-    fractions = [f"TRY_CAST(rpad({p}.{where[field]}, {_WIDTHS[field]}, '0') AS BIGINT) * {scale}"
-                 for field, scale in (("ms", 1_000_000), ("us", 1_000), ("ns", 1)) if field in where]
-    if fractions:
-        units = f"{units} + ({' + '.join(fractions)}) // {1_000_000_000 // per_second}"
-    return f"CASE WHEN {valid} THEN {units} END"
+    def _date(self) -> Tree:
+        if "ddd" in self.where and not {"mm", "mon", "month", "dd"} & set(self.where):
+            return fragment("TRY_CAST(printf('%04d-01-01', :year) AS DATE) + CAST(:day - 1 AS INTEGER)",
+                            year=self._year(), day=self._number("ddd"))
+        return fragment("TRY_CAST(printf('%04d-%02d-%02d', :year, :month, :day) AS DATE)",
+                        year=self._year(), month=self._month(), day=self._number("dd", 1))
 
+    def _year(self) -> Tree:
+        chosen = self._last("yyyy", "yyy", "yy", "y")
+        if chosen is None:
+            return number(1970)
+        value = self._number(chosen)
+        if chosen == "yyyy":
+            return value
+        if chosen == "yy":
+            return fragment(":year + CASE WHEN :year < 70 THEN 2000 WHEN :year < 100 THEN 1900 ELSE 0 END", year=value)
+        return fragment(":year + :since", year=value, since=2020 if chosen == "y" else 2000)
 
-def _year(number: _Number, where: dict[str, str]) -> str:
-    chosen = next((name for name in reversed(list(where)) if name in ("yyyy", "yyy", "yy", "y")), None)
-    if chosen is None:
-        return "1970"
-    value = number(chosen)
-    if chosen == "yyyy":
-        return value
-    if chosen == "yy":
-        return f"({value} + CASE WHEN {value} < 70 THEN 2000 WHEN {value} < 100 THEN 1900 ELSE 0 END)"
-    return f"({value} + {2020 if chosen == 'y' else 2000})"
+    def _month(self) -> Tree:
+        chosen = self._last("mm", "mon", "month")
+        if chosen is None or chosen == "mm":
+            return self._number("mm", 1)
+        names = exp.Array(expressions=[text(name[:3]) for name in _MONTHS.split("|")])
+        return fragment("list_position(:names, lower(left(:name, 3)))", names=names, name=self._text(chosen))
 
-
-def _month(p: str, number: _Number, where: dict[str, str]) -> str:
-    chosen = next((name for name in reversed(list(where)) if name in ("mm", "mon", "month")), None)
-    if chosen is None:
-        return "1"
-    if chosen == "mm":
-        return number("mm")
-    names = ", ".join(quote_text(name[:3]) for name in _MONTHS.split("|"))
-    return f"list_position([{names}], lower(left({p}.{where[chosen]}, 3)))"
-
-
-def _hour(p: str, number: _Number, where: dict[str, str], half: str | None) -> str:
-    twelve = next((name for name in ("hh12", "hh") if name in where), None)
-    if twelve is None and half is None:
-        hour = number("hh24")
-        return f"CASE WHEN {hour} BETWEEN 0 AND 23 THEN {hour} END"
-    if twelve is None and "hh24" in where:
-        hour = number("hh24")
-        return f"CASE WHEN {hour} BETWEEN 0 AND 23 THEN {hour} END"
-    hour = number(twelve) if twelve is not None else "12"
-    afternoon = f" + CASE WHEN lower({p}.{half}[1]) = 'p' THEN 12 ELSE 0 END" if half is not None else ""
-    return f"CASE WHEN {hour} BETWEEN 1 AND 12 THEN {hour} % 12{afternoon} END"
+    def _hour(self) -> Tree:
+        half = next((name for name in ("am", "pm", "a.m.", "p.m.") if name in self.where), None)
+        twelve = next((name for name in ("hh12", "hh") if name in self.where), None)
+        if twelve is None and (half is None or "hh24" in self.where):
+            return fragment("CASE WHEN :hour BETWEEN 0 AND 23 THEN :hour END", hour=self._number("hh24"))
+        hour = self._number(twelve) if twelve is not None else number(12)
+        within = fragment(":hour % 12", hour=hour) if half is None else fragment(
+            ":hour % 12 + CASE WHEN lower(:half[1]) = 'p' THEN 12 ELSE 0 END", hour=hour, half=self._text(half))
+        return fragment("CASE WHEN :hour BETWEEN 1 AND 12 THEN :within END", hour=hour, within=within)

@@ -1,67 +1,63 @@
-"""Timestamps against the calendar of a time zone, as DuckDB SQL and in Python; windows are cut elsewhere."""
+"""Timestamps against the calendar of a time zone, as trees of DuckDB SQL and in Python; windows are cut elsewhere."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from penstock.planner.scalar_sql import let, quote_text
+from penstock.planner.duckdb_tree import Tree, call, fragment, let
 from penstock.sql.literals import zone
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 
-def floor_divide(sql: str, divisor: int) -> str:
-    """Returns SQL for integer division that rounds towards minus infinity; DuckDB's `//` cuts towards zero."""
-    return let(sql, lambda x: f"(({x} - ((({x}) % {divisor} + {divisor}) % {divisor})) // {divisor})")
+def floor_divide(value: Tree, divisor: int) -> Tree:
+    """Returns an integer divided and rounded towards minus infinity; DuckDB's `//` cuts towards zero."""
+    return let(value, lambda x: fragment("(:x - ((:x % :by + :by) % :by)) // :by", x=x, by=divisor))
 
 
-def microseconds(sql: str, precision: Precision) -> str:
-    """Returns SQL for the timestamp in microseconds, cut towards minus infinity."""
+def microseconds(units: Tree, precision: Precision) -> Tree:
+    """Returns a timestamp in microseconds, cut towards minus infinity."""
     if precision == "ms":
-        return f"(({sql}) * 1000)"
-    if precision == "us":
-        return f"({sql})"
-    return floor_divide(sql, 1000)
+        return fragment(":units * 1000", units=units)
+    return units if precision == "us" else floor_divide(units, 1000)
 
 
-def from_microseconds(sql: str, precision: Precision) -> str:
-    """Returns SQL for a timestamp in units of `precision`; under `ms` the microseconds must be whole milliseconds."""
+def from_microseconds(value: Tree, precision: Precision) -> Tree:
+    """Returns a timestamp in units of `precision`; under `ms` the microseconds must be whole milliseconds."""
     if precision == "ms":
-        return f"(({sql}) // 1000)"
-    if precision == "us":
-        return f"({sql})"
-    return f"(({sql}) * 1000)"
+        return fragment(":value // 1000", value=value)
+    return value if precision == "us" else fragment(":value * 1000", value=value)
 
 
-def local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
-    """Returns SQL of a DuckDB TIMESTAMP: the wall clock in the time zone, cut to microseconds.
+def local_timestamp(units: Tree, precision: Precision, time_zone: str) -> Tree:
+    """Returns a DuckDB TIMESTAMP: the wall clock in the time zone, cut to microseconds.
 
     Times beyond DuckDB's calendar (some 290,000 years) are NULL instead of an error.
     """
     # `let` keeps error() and random() out of TRY, in which DuckDB does not allow them.
     if time_zone == "UTC":
-        return let(sql, lambda x: f"TRY(make_timestamp({microseconds(x, precision)}))")
-    zone_name = quote_text(time_zone)
-    return let(sql, lambda x: f"timezone({zone_name}, TRY(make_timestamptz({microseconds(x, precision)})))")
+        return let(units, lambda x: fragment("TRY(make_timestamp(:us))", us=microseconds(x, precision)))
+    return let(units, lambda x: fragment("timezone(:zone, TRY(make_timestamptz(:us)))",
+                                         zone=time_zone, us=microseconds(x, precision)))
 
 
-def from_local_timestamp(sql: str, precision: Precision, time_zone: str) -> str:
-    """Returns SQL for units of `precision` since the epoch from a DuckDB TIMESTAMP on the zone's wall clock."""
+def from_local_timestamp(local: Tree, precision: Precision, time_zone: str) -> Tree:
+    """Returns units of `precision` since the epoch from a DuckDB TIMESTAMP on the zone's wall clock."""
     if time_zone != "UTC":
-        sql = f"timezone({quote_text(time_zone)}, {sql})"
-    return from_microseconds(f"epoch_us({sql})", precision)
+        local = fragment("timezone(:zone, :local)", zone=time_zone, local=local)
+    return from_microseconds(call("epoch_us", local), precision)
 
 
-def add_months(sql: str, months: int, precision: Precision, time_zone: str) -> str:
-    """Returns SQL of a timestamp moved by calendar months on the zone's wall clock, the last day staying in the month.
+def add_months(units: Tree, months: int, precision: Precision, time_zone: str) -> Tree:
+    """Returns a timestamp moved by calendar months on the zone's wall clock, the last day staying in the month.
 
     What is finer than a microsecond is kept.
     """
-    def moved(x: str) -> str:
-        local = f"({local_timestamp(x, precision, time_zone)} + to_months({months}))"
+    def moved(x: Tree) -> Tree:
+        local = fragment(":local + to_months(:months)", local=local_timestamp(x, precision, time_zone), months=months)
         whole = from_local_timestamp(local, precision, time_zone)
-        return f"({whole} + (({x}) % 1000 + 1000) % 1000)" if precision == "ns" else whole
+        return fragment(":whole + (:x % 1000 + 1000) % 1000", whole=whole, x=x) if precision == "ns" else whole
 
-    return let(sql, moved)
+    return let(units, moved)
 
 
 def describe_zone(at_ms: int, time_zone: str) -> str:

@@ -9,6 +9,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.binder import Builder
+from penstock.planner.duckdb_tree import render
 from penstock.planner.expressions import common_type
 from penstock.planner.limits import OrderTerm, Output, finish
 from penstock.planner.plan import PlanNode, SqlExpr
@@ -74,7 +75,7 @@ def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> st
     for index, (column, target) in enumerate(zip(side.columns, types, strict=True)):
         value = SqlExpr(f"o{index}", column.value.type)
         if value.type.kind is Kind.NULL:
-            text = null_of(target)
+            text = render(null_of(target))
         elif value.type.kind is target.kind:
             text = value.sql
         else:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, Position
-from penstock.planner.duckdb_tree import parse_tree
+from penstock.planner.duckdb_tree import parse_tree, render
 from penstock.planner.functions.spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
 from penstock.planner.functions.table import lookup
 from penstock.planner.partials import Names, Part, Partial, RowKey
@@ -87,7 +87,7 @@ class BoundFunction:
         self, argument: SqlExpr, target: DataType, precision: Precision, position: Position | None
     ) -> str:
         if argument.type.kind is Kind.NULL:
-            return null_of(target)
+            return render(null_of(target))
         if argument.type.kind is not target.kind or target.kind is Kind.DECIMAL:
             return cast(argument, target, precision, self._session.time_zone, position).sql
         return f"CAST({argument.sql} AS {target.duckdb()})"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.planner.functions.table import FUNCTIONS
+
 SETUP = (
     "CREATE DATABASE docs KEEP 36500 VGROUPS 1",
     "USE docs",
@@ -15,34 +17,7 @@ _INTERP = " FROM m RANGE('2024-01-01 00:00:30') FILL(LINEAR)"
 _WINDOW = ", count(*) FROM m INTERVAL(2m)"
 
 EXAMPLES: dict[str, str] = {
-    # mathematics
-    "abs": "abs(-2.5)", "ceil": "ceil(1.2)", "floor": "floor(-1.2)", "round": "round(2.567, 1)",
-    "truncate": "truncate(2.567, 1)", "trunc": "trunc(1299, -2)", "sign": "sign(-7)", "sqrt": "sqrt(16)",
-    "exp": "exp(0)", "ln": "ln(1)", "log": "log(8, 2)", "pow": "pow(2, 10)", "power": "power(2, 10)",
-    "mod": "mod(7, 3)", "sin": "sin(0)", "cos": "cos(0)", "tan": "tan(0)", "asin": "asin(0)", "acos": "acos(1)",
-    "atan": "atan(0)", "degrees": "degrees(pi())", "radians": "radians(180)", "pi": "pi()",
-    "rand": "rand(1) = rand(1)",
-    # texts
-    "length": "length('Größe')", "char_length": "char_length('Größe')", "lower": "lower('Oslo')",
-    "upper": "upper('Oslo')", "ltrim": "ltrim('  x')", "rtrim": "rtrim('x  ')",
-    "trim": "trim(LEADING 'ab' FROM 'ababx')", "substr": "substr('Hello', 2, 3)",
-    "substring": "substring('Hello' FROM -2)", "substring_index": "substring_index('a.b.c', '.', 2)",
-    "concat": "concat('a', 'b', 'c')", "concat_ws": "concat_ws('-', 'a', 'b', 'c')",
-    "replace": "replace('aabb', 'a', 'x')", "repeat": "repeat('ab', 3)", "position": "position('l' IN 'Hello')",
-    "ascii": "ascii('a')", "char": "char(77, 121)",
-    # conversion
-    "to_iso8601": "to_iso8601(0, '+02:00')", "to_unixtimestamp": "to_unixtimestamp('2024-01-01T00:00:00Z')",
-    "to_char": "to_char(ts, 'DD.MM.YYYY HH24:MI')" + _ROW,
-    "to_timestamp": "to_timestamp('06/05/2024', 'DD/MM/YYYY')", "to_json": "to_json('{\"a\": 1}')",
-    # times
-    "now": "now() = now()", "today": "today() <= now()", "timezone": "timezone()",
-    "timediff": "timediff('2024-01-02', '2024-01-01', 1h)", "timetruncate": "timetruncate(ts, 1h)" + _ROW,
-    "week": "week('2024-01-07')", "weekofyear": "weekofyear('2024-01-07')", "weekday": "weekday('2024-01-07')",
-    "dayofweek": "dayofweek('2024-01-07')",
-    # the session
-    "database": "database()", "server_version": "server_version() = client_version()",
-    "client_version": "client_version() = server_version()", "server_status": "server_status()", "user": "user()",
-    "current_user": "current_user()",
+    **{spec.name: spec.example for spec in FUNCTIONS.values() if spec.example},
     # aggregates
     "count": "count(*), count(v) FROM m", "sum": "sum(v) FROM m", "avg": "avg(v) FROM m", "spread": "spread(v) FROM m",
     "stddev": "stddev(v) FROM m", "stddev_pop": "stddev_pop(v) FROM m", "var_pop": "var_pop(v) FROM m",

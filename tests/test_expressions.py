@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
+from penstock.planner.duckdb_tree import column, render
 from penstock.planner.expressions import compile_expression, result_type
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_cast import cast, cut_to_bytes
@@ -131,7 +132,7 @@ def test_cast_of_double_cuts_and_wraps(number: float, kind: Kind) -> None:
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\0"), max_size=12), st.integers(0, 20))
 def test_cut_texts_are_whole_characters_within_the_bytes(text: str, length: int) -> None:
     """CAST to VARCHAR(n) keeps as many whole characters as fit into n bytes."""
-    got = run_over(cut_to_bytes('"s"', length), {"s": (VARCHAR, [text, None])})
+    got = run_over(render(cut_to_bytes(column("s"), length)), {"s": (VARCHAR, [text, None])})
     want = text.encode()[:length].decode(errors="ignore")
     assert got == [want, None]
 
@@ -262,7 +263,7 @@ def test_result_type_function() -> None:
     "b match 'x'",
     "nosuch = 1", "j = 'a'", "j + 1", "s -> 'k' = 1", "s contains 'k'", "s match '('",
     "s match '(?=a)'", "ti like 'a'", "s & 1",
-    "not (null)", "_wstart > 0", "sum(ti) > 1", "nosuchfunction(1)", "cast(j as int) = 1",
+    "not (null)", "_wstart > 0", "sum(ti) > 1", "nosuchfunction(1)", "cast(j as int) = 1", "ts + ts > 0",
 ])
 def test_wrong_conditions_are_refused(expression: str) -> None:
     """What makes no sense is told while planning, with the place."""

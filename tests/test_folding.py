@@ -5,12 +5,13 @@ from __future__ import annotations
 import subprocess
 import threading
 
+from penstock.planner.duckdb_tree import fragment
 from penstock.planner.folding import evaluate
 
 
 def test_a_process_can_be_forked_from_another_thread_afterwards() -> None:
     """Spark's launcher forks in a thread of its own, after other threads have planned statements."""
-    assert evaluate("1 + 1") == 2
+    assert evaluate(fragment("1 + 1")) == 2
     codes: list[int] = []
 
     def launch() -> None:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.common.errors import InvalidValueError
-from penstock.planner import scalar_string
+from penstock.planner.functions import string
 from penstock.sql.types import VARCHAR
 
 TEXTS = st.text("abä", max_size=8)
@@ -33,7 +33,7 @@ def test_what_fits_is_made_and_what_does_not_is_refused(text: str, second: str, 
     }
     data = {name: (VARCHAR, [value]) for name, value in zip("abc", (text, second, third), strict=True)}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(scalar_string, "_LONGEST", 12)
+        patch.setattr(string, "_LONGEST", 12)
         for expression, value in expected.items():
             if fits(value):
                 assert column_values(expression, data) == [value]

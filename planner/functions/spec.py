@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.common.errors import InvalidStatementError, Position
+from penstock.planner.duckdb_tree import Tree, fragment
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_call import Call
 from penstock.sql.statements import Duration
@@ -14,7 +15,7 @@ from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Data
 
 Category = Literal["scalar", "aggregate", "selection", "timeseries", "pseudo"]
 ResultRule = Callable[[Sequence[DataType]], DataType]
-ScalarBuilder = Callable[[Call], "str | SqlExpr"]
+ScalarBuilder = Callable[[Call], Tree | SqlExpr]
 
 WRONG_ARGUMENT_COUNT = 0x2801
 WRONG_ARGUMENT_TYPE = 0x2802
@@ -27,6 +28,7 @@ INTEGER_KINDS = frozenset(INTEGERS)
 TEXTS = frozenset(STRINGS)
 TIMES = frozenset((Kind.TIMESTAMP, Kind.BIGINT, Kind.UBIGINT, Kind.INT, *STRINGS))
 ANY = frozenset(Kind)
+ZERO_ONE = (0, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +59,9 @@ class FunctionSpec:
 
     `in_stream`: a stream's query may call it; `only_force_window_close`: but only under that trigger.
     `multi_row`: one call can give several rows. `summary` is one sentence for the function reference, `example` what
-    stands behind SELECT in its example over the table of scripts/function_reference.py.
-    `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar.
+    stands behind SELECT in its example over the table of scripts/function_examples.py.
+    `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar: a function of the call, or
+    a template whose holes are named as the arguments, which are numbers as DOUBLE, texts as VARCHAR.
     """
 
     name: str
@@ -70,7 +73,7 @@ class FunctionSpec:
     only_force_window_close: bool = False
     multi_row: bool = False
     example: str = ""
-    scalar: ScalarBuilder | None = None
+    scalar: ScalarBuilder | str | None = None
 
     @property
     def minimum(self) -> int:
@@ -92,6 +95,16 @@ class FunctionSpec:
                 item += f"[, {argument.name}]..."
             text += f"[{item}]" if argument.optional else item
         return self.name if self.category == "pseudo" else f"{self.name}({text})"
+
+    def compile(self, call: Call) -> SqlExpr:
+        """Returns what DuckDB computes for a call of a scalar function, whose arguments were checked. May raise."""
+        assert self.scalar is not None
+        if isinstance(self.scalar, str):
+            holes = {argument.name: call.text(index) if argument.accepts == TEXTS else call.double(index)
+                     for index, argument in enumerate(self.arguments)}
+            return SqlExpr(fragment(self.scalar, **holes), call.result)
+        built = self.scalar(call)
+        return built if isinstance(built, SqlExpr) else SqlExpr(built, call.result)
 
     def argument(self, index: int) -> Argument:
         """Returns the rule for the argument at `index`; the last rule covers its repetitions."""

@@ -1,0 +1,120 @@
+"""TO_ISO8601, TO_CHAR and their kin."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.planner import time_format
+from penstock.planner.duckdb_tree import Tree, fragment, let, text
+from penstock.planner.folding import evaluate
+from penstock.planner.functions.spec import (
+    INTEGER_KINDS,
+    TEXTS,
+    TIMES,
+    WRONG_ARGUMENT_VALUE,
+    ZERO_ONE,
+    Argument,
+    FunctionSpec,
+    always,
+)
+from penstock.planner.functions.time import or_null
+from penstock.planner.plan import SqlExpr
+from penstock.planner.scalar_call import Call
+from penstock.planner.timezones import local_timestamp
+from penstock.sql.types import BIGINT, UNITS_PER_SECOND, DataType, Kind, timestamp
+
+_OFFSET = re.compile(r"[zZ]|([+-])(\d{2}):?(\d{2})?")
+_FORMAT = Argument("format", TEXTS, literal=True)
+
+
+def _offset_seconds(given: Call, offset: str) -> int:
+    match = _OFFSET.fullmatch(offset)
+    if match is not None:
+        hours, minutes = int(match.group(2) or 0), int(match.group(3) or 0)
+        # The offsets that TDengine takes: up to twelve hours, and parts of an hour only east of Greenwich.
+        if hours <= 12 and (minutes == 0 or (match.group(1) == "+" and minutes in (30, 45))):
+            return (hours * 3600 + minutes * 60) * (-1 if match.group(1) == "-" else 1)
+    raise given.refuse(f"{offset!r} is not an offset", WRONG_ARGUMENT_VALUE, "write Z, +hh, +hhmm or +hh:mm")
+
+
+def _to_iso8601(given: Call) -> Tree:
+    offset = given.constant(1)
+    zone = given.session.time_zone
+    shift, suffix = 0, ""
+    if isinstance(offset, str):
+        shift, zone, suffix = _offset_seconds(given, offset), "UTC", offset
+    precision = given.precision
+    per_second = UNITS_PER_SECOND[precision]
+
+    def end_of(x: Tree, local: Tree) -> Tree:
+        if suffix or zone == "UTC":
+            return text(suffix or "+0000")
+        minutes = fragment("(epoch_us(:local) - epoch_us(:utc)) // 60000000",
+                           local=local, utc=local_timestamp(x, precision, "UTC"))
+        return fragment("printf('%s%02d%02d', CASE WHEN :minutes < 0 THEN '-' ELSE '+' END, "
+                        "abs(:minutes) // 60, abs(:minutes) % 60)", minutes=minutes)
+
+    def whole(x: Tree) -> Tree:
+        shifted = fragment(":x + :shift", x=x, shift=shift * per_second) if shift else x
+        local = local_timestamp(shifted, precision, zone)
+        return fragment(
+            "strftime(:local, '%Y-%m-%dT%H:%M:%S.') "
+            "|| lpad(CAST((:x % :per_second + :per_second) % :per_second AS VARCHAR), :digits, '0') || :end_of",
+            local=local, x=x, per_second=per_second, digits=len(str(per_second)) - 1, end_of=end_of(x, local))
+
+    return let(given.time(0).node, whole)
+
+
+def _to_unixtimestamp(given: Call) -> SqlExpr:
+    result = DataType(Kind.TIMESTAMP, precision=given.precision) if given.constant(1) == 1 else given.result
+    value = given.time(0)
+    return SqlExpr(value.node, result, value.constant)
+
+
+def _format_of(given: Call) -> str:
+    template = given.constant(1)
+    assert isinstance(template, str)
+    return template
+
+
+def _to_char(given: Call) -> Tree:
+    return time_format.to_char(given.time(0).node, _format_of(given), given.precision, given.session.time_zone)
+
+
+def _to_timestamp(given: Call) -> Tree:
+    template, whole = _format_of(given), given.constant(0)
+    read = time_format.to_timestamp(given.text(0), template, given.precision, given.session.time_zone)
+    if isinstance(whole, str) and evaluate(read, given.position) is None:
+        raise given.refuse(f"{whole!r} does not fit the format {template}", WRONG_ARGUMENT_VALUE)
+    return read
+
+
+FUNCTIONS = (
+    FunctionSpec(
+        "to_iso8601", "scalar",
+        (Argument("time", frozenset((Kind.TIMESTAMP, *INTEGER_KINDS))),
+         Argument("zone", TEXTS, literal=True, optional=True)),
+        always(DataType(Kind.VARCHAR, 64)),
+        "A time as ISO 8601 text with the offset of the session's time zone, or of `zone` such as '+02:00' or 'Z'.",
+        example="to_iso8601(0, '+02:00')", scalar=or_null(_to_iso8601)),
+    FunctionSpec(
+        "to_unixtimestamp", "scalar",
+        (Argument("text", TEXTS),
+         Argument("as_timestamp", INTEGER_KINDS, literal=True, choices=ZERO_ONE, optional=True)),
+        always(BIGINT),
+        "ISO 8601 text as a time in units of the database's precision; a TIMESTAMP if the second argument is 1; "
+        "NULL if the text is no time.",
+        example="to_unixtimestamp('2024-01-01T00:00:00Z')", scalar=_to_unixtimestamp),
+    FunctionSpec(
+        "to_char", "scalar", (Argument("time", TIMES), _FORMAT), always(DataType(Kind.VARCHAR, 4096)),
+        "A time as text in a format of YYYY, MM, DD, HH24, HH12, MI, SS, MS, US, NS, MON, DAY, AM, TZH, ...",
+        example="to_char(ts, 'DD.MM.YYYY HH24:MI') FROM m WHERE v = 3", scalar=or_null(_to_char)),
+    FunctionSpec(
+        "to_timestamp", "scalar", (Argument("text", TEXTS), _FORMAT), always(timestamp()),
+        "Text in a format, as to_char has it, to a time; NULL if the text does not fit, an error if it is a constant.",
+        example="to_timestamp('06/05/2024', 'DD/MM/YYYY')", scalar=or_null(_to_timestamp)),
+    FunctionSpec(
+        "to_json", "scalar", (Argument("text", TEXTS, literal=True),), always(DataType(Kind.JSON)),
+        "A string literal as JSON.", example="to_json('{\"a\": 1}')",
+        scalar=lambda given: SqlExpr(given.text(0), given.result)),
+)

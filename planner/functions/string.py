@@ -1,0 +1,229 @@
+"""The string functions; positions and counts are in characters."""
+
+from __future__ import annotations
+
+import re
+from functools import reduce
+
+from penstock.planner.duckdb_tree import Tree, call, fragment, joined, let, let_all, number, text
+from penstock.planner.functions.spec import (
+    INTEGER_KINDS,
+    NUMBERS,
+    TEXTS,
+    Argument,
+    FunctionSpec,
+    ResultRule,
+    ScalarBuilder,
+    always,
+    joined_text,
+    joined_with_separator,
+    same_as_first,
+    text_of_first,
+)
+from penstock.planner.scalar_call import Call
+from penstock.planner.scalar_cast import text_to_double
+from penstock.sql.types import BIGINT, STRINGS, VARCHAR, Kind
+
+# No text has a place so far out, and DuckDB takes it.
+_FAR = 1 << 31
+# As many bytes as the longest VARCHAR.
+_LONGEST = 65_517
+
+_TEXT = Argument("text", TEXTS)
+_POSITION = Argument("position", INTEGER_KINDS)
+_COUNT = Argument("count", INTEGER_KINDS)
+
+
+def _function(name: str, arguments: tuple[Argument, ...], result: ResultRule, scalar: ScalarBuilder | str,
+              example: str, summary: str) -> FunctionSpec:
+    return FunctionSpec(name, "scalar", arguments, result, summary, example=example, scalar=scalar)
+
+
+def _within(value: Tree, low: int, high: int) -> Tree:
+    """An integer brought into a range; NULL stays NULL, which least() and greatest() would pass over."""
+    return let(value, lambda n: fragment("CASE WHEN :n < :low THEN :low WHEN :n > :high THEN :high ELSE :n END",
+                                         n=n, low=low, high=high))
+
+
+def _length(given: Call) -> Tree:
+    kind = given.arguments[0].type.kind
+    if kind is Kind.VARBINARY:
+        return call("octet_length", given.arguments[0].node)
+    return fragment("length(:text) * 4" if kind is Kind.NCHAR else "strlen(:text)", text=given.text(0))
+
+
+def _too_long(given: Call) -> Tree:
+    return call("error", text(f"{given.name}(): the text would be longer than {_LONGEST} bytes"))
+
+
+def _joined(given: Call, places: list[int]) -> Tree:
+    """Arguments joined in this order; one may come several times."""
+    length = given.result.length
+    if length is not None and length * (4 if given.result.kind is Kind.NCHAR else 1) <= _LONGEST:
+        return joined(*(given.text(place) for place in places))
+
+    def body(*texts: Tree) -> Tree:
+        lengths = [call("strlen", texts[place]) for place in places]
+        return fragment("CASE WHEN :length > :longest THEN :refused ELSE :joined END",
+                        length=reduce(lambda sum, more: fragment(":sum + :more", sum=sum, more=more), lengths),
+                        longest=_LONGEST, refused=_too_long(given), joined=joined(*(texts[place] for place in places)))
+
+    return let_all([given.text(index) for index in range(len(given))], body)
+
+
+def _concat(given: Call) -> Tree:
+    return _joined(given, list(range(len(given))))
+
+
+def _concat_ws(given: Call) -> Tree:
+    return _joined(given, [1, *(place for index in range(2, len(given)) for place in (0, index))])
+
+
+def _replace(given: Call) -> Tree:
+    def body(whole: Tree, search: Tree, replacement: Tree) -> Tree:
+        # What is short in any case needs no counting.
+        return fragment(
+            "CASE WHEN strlen(:replacement) > strlen(:search) "
+            "AND strlen(:whole) * strlen(:replacement) > :longest * greatest(strlen(:search), 1) "
+            "AND strlen(:whole) + ((strlen(:whole) - strlen(replace(:whole, :search, ''))) "
+            "// greatest(strlen(:search), 1)) * (strlen(:replacement) - strlen(:search)) > :longest "
+            "THEN :refused ELSE replace(:whole, :search, :replacement) END",
+            whole=whole, search=search, replacement=replacement, longest=_LONGEST, refused=_too_long(given))
+
+    return let_all((given.text(0), given.text(1), given.text(2)), body)
+
+
+def _substr(given: Call) -> Tree:
+    start, count = given.constant(1), given.constant(2)
+    length: tuple[Tree, ...] = ()
+    if len(given) > 2:
+        length = (number(min(max(count, 0), _FAR)) if isinstance(count, int) else _within(given.integer(2), 0, _FAR),)
+
+    def from_end(x: Tree, position: Tree) -> Tree:
+        start = fragment("greatest(length(:x) + :position, 0) + 1", x=x, position=position)
+        return call("substring", x, start, *length)
+
+    if isinstance(start, int):
+        start = min(max(start, -_FAR), _FAR)
+        if start > 0:
+            return call("substring", given.text(0), number(start), *length)
+        if start == 0:
+            return fragment("left(:text, 0)", text=given.text(0))
+        return let(given.text(0), lambda x: from_end(x, number(start)))
+    return let_all((given.text(0), _within(given.integer(1), -_FAR, _FAR)), lambda x, p: fragment(
+        "CASE WHEN :p > 0 THEN :from_start WHEN :p = 0 THEN left(:x, 0) WHEN :p < 0 THEN :from_end END",
+        x=x, p=p, from_start=call("substring", x, p, *length), from_end=from_end(x, p)))
+
+
+def _repeat(given: Call) -> Tree:
+    return let_all((given.text(0), given.integer(1)), lambda x, n: fragment(
+        "CASE WHEN :n <= :longest // greatest(strlen(:x), 1) THEN repeat(:x, :n) END", x=x, n=n, longest=_LONGEST))
+
+
+def _substring_index(given: Call) -> Tree:
+    def head(whole: Tree, delimiter: Tree, count: Tree) -> Tree:
+        return fragment(
+            "left(:whole, CAST(list_sum(list_transform((string_split(:whole, :delimiter))[1:(:count)], "
+            "lambda part: length(part))) AS BIGINT) "
+            "+ (least(:count, len(string_split(:whole, :delimiter))) - 1) * length(:delimiter))",
+            whole=whole, delimiter=delimiter, count=count)
+
+    def body(whole: Tree, delimiter: Tree, count: Tree) -> Tree:
+        # Delimiters are counted from the end the search starts at: in 'aaa1' the last 'aa' ends before the 1.
+        backwards = call("reverse", head(call("reverse", whole), call("reverse", delimiter),
+                                         fragment("-(:count)", count=count)))
+        return fragment(
+            "CASE WHEN :count > 0 AND :delimiter <> '' THEN :forwards WHEN :count < 0 AND :delimiter <> '' "
+            "THEN :backwards ELSE left(:whole || :delimiter || CAST(:count AS VARCHAR), 0) END",
+            whole=whole, delimiter=delimiter, count=count, forwards=head(whole, delimiter, count), backwards=backwards)
+
+    return let_all((given.text(0), given.text(1), _within(given.integer(2), -_FAR, _FAR)), body)
+
+
+def trim(given: Call, mode: str = "both") -> Tree:
+    """Returns TRIM: with one argument spaces go, else whole repetitions of the second; `mode` as in `Trim`."""
+    whole = given.text(0)
+    if len(given) == 1:
+        return call({"both": "trim", "leading": "ltrim", "trailing": "rtrim"}[mode], whole, text(" "))
+    remove = given.constant(1)
+    if isinstance(remove, str):
+        if not remove:
+            return whole
+        pattern = re.escape(remove)
+        head, tail = text(f"^(?:{pattern})+"), text(f"(?:{pattern})+$")
+    else:
+        head = fragment("'^(?:' || regexp_escape(:remove) || ')+'", remove=given.text(1))
+        tail = fragment("'(?:' || regexp_escape(:remove) || ')+$'", remove=given.text(1))
+    if mode in ("both", "leading"):
+        whole = fragment("regexp_replace(:whole, :head, '')", whole=whole, head=head)
+    if mode in ("both", "trailing"):
+        whole = fragment("regexp_replace(:whole, :tail, '')", whole=whole, tail=tail)
+    return whole
+
+
+def _ascii(given: Call) -> Tree:
+    # DuckDB's ascii() gives the code point; TDengine the first byte of the character's UTF-8.
+    return let(fragment("CAST(ascii(:text) AS BIGINT)", text=given.text(0)), lambda c: fragment(
+        "CASE WHEN :c < 128 THEN :c WHEN :c < 2048 THEN 192 + :c // 64 "
+        "WHEN :c < 65536 THEN 224 + :c // 4096 ELSE 240 + :c // 262144 END", c=c))
+
+
+def _char(given: Call) -> Tree:
+    def one(index: int) -> Tree:
+        argument = given.arguments[index]
+        if argument.type.kind is Kind.NULL:
+            return text("")
+        code = given.integer(index)
+        if argument.type.kind in STRINGS:
+            code = fragment("CAST(trunc(:number) AS BIGINT)", number=text_to_double(argument.node))
+        # Codes above 255 are several characters, the high byte first.
+        return let(fragment(":code & 4294967295", code=code), lambda c: fragment(
+            "COALESCE(CASE WHEN :c >= 16777216 THEN chr(CAST((:c // 16777216) % 256 AS INTEGER)) ELSE '' END "
+            "|| CASE WHEN :c >= 65536 THEN chr(CAST((:c // 65536) % 256 AS INTEGER)) ELSE '' END "
+            "|| CASE WHEN :c >= 256 THEN chr(CAST((:c // 256) % 256 AS INTEGER)) ELSE '' END "
+            "|| chr(CAST(:c % 256 AS INTEGER)), '')", c=c))
+    return joined(*(one(index) for index in range(len(given))))
+
+
+FUNCTIONS = (
+    _function("length", (Argument("text", TEXTS | {Kind.VARBINARY}),), always(BIGINT), _length, "length('Größe')",
+              "The length in bytes; NCHAR has four bytes per character."),
+    _function("char_length", (_TEXT,), always(BIGINT), "length(:text)", "char_length('Größe')",
+              "The length in characters."),
+    _function("lower", (_TEXT,), same_as_first, "lower(:text)", "lower('Oslo')", "The text in lower case."),
+    _function("upper", (_TEXT,), same_as_first, "upper(:text)", "upper('Oslo')", "The text in upper case."),
+    _function("ltrim", (_TEXT,), same_as_first, "ltrim(:text, ' ')", "ltrim('  x')",
+              "The text without spaces on the left."),
+    _function("rtrim", (_TEXT,), same_as_first, "rtrim(:text, ' ')", "rtrim('x  ')",
+              "The text without spaces on the right."),
+    _function("trim", (_TEXT, Argument("remove", TEXTS, optional=True)), same_as_first, trim,
+              "trim(LEADING 'ab' FROM 'ababx')",
+              "The text without spaces, or without whole repetitions of another text, at one or both ends: "
+              "`trim([leading|trailing|both] [remove] from text)`."),
+    _function("substr", (_TEXT, _POSITION, Argument("count", INTEGER_KINDS, optional=True)), same_as_first, _substr,
+              "substr('Hello', 2, 3)",
+              "`count` characters from `position` on; positions start at 1, negative ones at the end."),
+    _function("substring", (_TEXT, _POSITION, Argument("count", INTEGER_KINDS, optional=True)), same_as_first, _substr,
+              "substring('Hello' FROM -2)", "The same as substr; also `substring(text from position for count)`."),
+    _function("substring_index", (_TEXT, Argument("delimiter", TEXTS), _COUNT), same_as_first, _substring_index,
+              "substring_index('a.b.c', '.', 2)",
+              "What comes before the count-th delimiter, or after it, counted from the end, if count is negative."),
+    _function("concat", (_TEXT, Argument("text", TEXTS, repeats=7)), joined_text, _concat, "concat('a', 'b', 'c')",
+              "Two to eight texts joined; NULL if one of them is, an error if that is longer than 65517 bytes."),
+    _function("concat_ws", (Argument("separator", TEXTS), _TEXT, Argument("text", TEXTS, repeats=7)),
+              joined_with_separator, _concat_ws, "concat_ws('-', 'a', 'b', 'c')",
+              "Two to eight texts joined with a separator between them; NULL if one of them is, an error if that is "
+              "longer than 65517 bytes."),
+    _function("replace", (_TEXT, Argument("search", TEXTS), Argument("replacement", TEXTS)), text_of_first, _replace,
+              "replace('aabb', 'a', 'x')",
+              "The text with every occurrence of one text replaced by another; an error if that is longer than 65517 "
+              "bytes."),
+    _function("repeat", (_TEXT, _COUNT), text_of_first, _repeat, "repeat('ab', 3)",
+              "The text `count` times; empty if count is less than 1, NULL if that is longer than 65517 bytes."),
+    _function("position", (Argument("search", TEXTS), _TEXT), always(BIGINT), "strpos(:text, :search)",
+              "position('l' IN 'Hello')",
+              "Where a text first occurs in another, from 1; 0 if it doesn't: `position(search in text)`."),
+    _function("ascii", (_TEXT,), always(BIGINT), _ascii, "ascii('a')", "The first byte of the text as a number."),
+    _function("char", (Argument("code", NUMBERS | TEXTS, repeats=1000),), always(VARCHAR), _char, "char(77, 121)",
+              "The characters with these codes; NULLs are skipped."),
+)

@@ -1,0 +1,37 @@
+"""The functions that tell about the session and the engine."""
+
+from __future__ import annotations
+
+from penstock import __version__
+from penstock.planner.duckdb_tree import Tree, null, text
+from penstock.planner.functions.spec import FunctionSpec, ScalarBuilder, always
+from penstock.planner.scalar_call import Call
+from penstock.sql.types import INT, DataType, Kind
+
+
+def _text(name: str, length: int, scalar: ScalarBuilder, example: str, summary: str) -> FunctionSpec:
+    return FunctionSpec(name, "scalar", (), always(DataType(Kind.VARCHAR, length)), summary, example=example,
+                        scalar=scalar)
+
+
+def _database(given: Call) -> Tree:
+    return text(given.session.database) if given.session.database else null("VARCHAR")
+
+
+def _user(given: Call) -> Tree:
+    return text(given.session.user)
+
+
+def _version(_given: Call) -> Tree:
+    return text(__version__)
+
+
+FUNCTIONS = (
+    _text("database", 64, _database, "database()", "The current database, or NULL."),
+    _text("server_version", 32, _version, "server_version() = client_version()", "The version of the engine."),
+    _text("client_version", 32, _version, "client_version() = server_version()", "The version of the client library."),
+    FunctionSpec("server_status", "scalar", (), always(INT), "1: the engine answers.", example="server_status()",
+                 scalar="CAST(1 AS INTEGER)"),
+    _text("user", 64, _user, "user()", "The user of the session."),
+    _text("current_user", 64, _user, "current_user()", "The same as user."),
+)
