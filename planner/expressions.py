@@ -7,7 +7,7 @@ from typing import Protocol, runtime_checkable
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, InvalidValueError, Position
+from penstock.common.errors import InvalidStatementError, InvalidValueError, PenstockError, Position
 from penstock.planner import arithmetic, scalar_json
 from penstock.planner.duckdb_tree import Tree, all_of, any_of, cast, closed, fragment, integer, owned, render, text
 from penstock.planner.folding import evaluate
@@ -150,13 +150,13 @@ class _Compiler:
 
     def compile(self, node: exp.Expression) -> SqlExpr:
         method = _METHODS.get(type(node))
-        if method is not None:
+        if method is None:
+            raise self._wrong(f"{type(node).__name__} is no scalar expression", node)
+        try:
             return method(self, node)
-        if type(node) in _COMPARISONS:
-            return self._comparison(node)
-        if type(node) in _ARITHMETIC or type(node) in _BITS:
-            return self._chain(node)
-        raise self._wrong(f"{type(node).__name__} is no scalar expression", node)
+        except PenstockError as error:
+            self._place(error, node)
+            raise
 
     def condition(self, node: exp.Expression) -> Tree:
         return self._as_condition(self.compile(node), node)
@@ -168,6 +168,11 @@ class _Compiler:
 
     def _position(self, node: exp.Expression) -> Position | None:
         return self._scope.position(node) if isinstance(self._scope, LocatingScope) else None
+
+    def _place(self, error: PenstockError, node: exp.Expression) -> None:
+        """Gives an error its place if it has none: only now, since finding it takes a look at the whole text."""
+        if error.position is None:
+            error.position = self._position(node)
 
     def _wrong(self, message: str, node: exp.Expression, code: int = WRONG_EXPRESSION,
                hint: str | None = None) -> InvalidStatementError:
@@ -294,7 +299,7 @@ class _Compiler:
     def _shift_by_calendar(self, time: SqlExpr, duration: Duration, sign: int) -> SqlExpr:
         months = sign * duration.value * (12 if duration.unit == "y" else 1)
         shifted = SqlExpr(add_months(time.node, months, self._precision, self._session.time_zone), time.type)
-        return self._folded(shifted, (time,), exp.Null())
+        return self._folded(shifted, (time,))
 
     def _units(self, expression: SqlExpr) -> int | None:
         if isinstance(expression.constant, Duration):
@@ -309,7 +314,7 @@ class _Compiler:
 
     def _comparison(self, node: exp.Expression) -> SqlExpr:
         left, right = self.compile(node.this), self.compile(node.expression)
-        return SqlExpr(self._comparer.compare(type(node), left, right, self._position(node)), BOOL)
+        return SqlExpr(self._comparer.compare(type(node), left, right), BOOL)
 
     def _and_or(self, node: exp.Expression) -> SqlExpr:
         # Long chains are flattened: deep nesting would exhaust the stacks of both compilers.
@@ -337,18 +342,17 @@ class _Compiler:
 
     def _in(self, node: exp.In) -> SqlExpr:
         items = [self.compile(item) for item in node.expressions]
-        return SqlExpr(self._comparer.in_list(self.compile(node.this), items, self._position(node),
-                                               queries=not self._calls), BOOL)
+        return SqlExpr(self._comparer.in_list(self.compile(node.this), items, queries=not self._calls), BOOL)
 
     def _between(self, node: exp.Between) -> SqlExpr:
         value, low, high = (self.compile(node.args[key]) for key in ("this", "low", "high"))
-        return SqlExpr(self._comparer.between(value, low, high, self._position(node)), BOOL)
+        return SqlExpr(self._comparer.between(value, low, high), BOOL)
 
     def _like(self, node: exp.Like) -> SqlExpr:
-        return SqlExpr(like(self.compile(node.this), self.compile(node.expression), self._position(node)), BOOL)
+        return SqlExpr(like(self.compile(node.this), self.compile(node.expression)), BOOL)
 
     def _match(self, node: Match) -> SqlExpr:
-        return SqlExpr(match(self.compile(node.this), self.compile(node.expression), self._position(node)), BOOL)
+        return SqlExpr(match(self.compile(node.this), self.compile(node.expression)), BOOL)
 
     def _document(self, node: exp.Expression) -> SqlExpr:
         document = self.compile(node)
@@ -372,8 +376,7 @@ class _Compiler:
             if subject is None:
                 conditions.append(self.condition(branch.this))
             else:
-                conditions.append(self._comparer.compare(exp.EQ, subject, self.compile(branch.this),
-                                                         self._position(branch)))
+                conditions.append(self._matches(subject, branch))
             values.append(self.compile(branch.args["true"]))
         default = node.args.get("default")
         if default is not None:
@@ -383,6 +386,14 @@ class _Compiler:
         branches = [exp.If(this=owned(condition), true=tree)
                     for condition, tree in zip(conditions, trees, strict=False)]
         return SqlExpr(exp.Case(ifs=branches, default=trees[-1] if default is not None else None), result)
+
+    def _matches(self, subject: SqlExpr, branch: exp.If) -> Tree:
+        wanted = self.compile(branch.this)
+        try:
+            return self._comparer.compare(exp.EQ, subject, wanted)
+        except PenstockError as error:
+            self._place(error, branch)
+            raise
 
     def _convert(self, value: SqlExpr, target: DataType) -> Tree:
         if value.type.kind is Kind.NULL:
@@ -396,16 +407,16 @@ class _Compiler:
     def _cast(self, node: exp.Cast) -> SqlExpr:
         value = self.compile(node.this)
         target = cast_type(node)
-        result = cast_expression(value, target, self._precision, self._session.time_zone, self._position(node))
-        return self._folded(result, (value,), node)
+        result = cast_expression(value, target, self._precision, self._session.time_zone)
+        return self._folded(result, (value,))
 
-    def _folded(self, result: SqlExpr, arguments: tuple[SqlExpr, ...], node: exp.Expression) -> SqlExpr:
+    def _folded(self, result: SqlExpr, arguments: tuple[SqlExpr, ...]) -> SqlExpr:
         """Computes times made of constants now: WHERE's bounds on time are taken from them."""
         if result.type.kind is not Kind.TIMESTAMP or result.constant is not None:
             return result
         if any(argument.constant is None for argument in arguments):
             return result
-        value = evaluate(result.node, self._position(node))
+        value = evaluate(result.node)
         if value is None:
             return SqlExpr(null_of(result.type), result.type)
         assert isinstance(value, int)
@@ -416,12 +427,12 @@ class _Compiler:
         arguments = [self.compile(node.this)]
         if characters is not None:
             arguments.append(self.compile(characters))
-        call = self._call(require("trim"), arguments, node)
+        call = self._call(require("trim"), arguments)
         return SqlExpr(string.trim(call, node.args["mode"]), call.result)
 
     def _anonymous(self, node: exp.Anonymous) -> SqlExpr:
         bound = bound_function(node)
-        spec = bound.spec if bound is not None else require(node.this, self._position(node))
+        spec = bound.spec if bound is not None else require(node.this)
         if spec.category != "scalar":
             return self._scope.aggregate(spec.name, list(node.expressions), node)
         for argument in node.expressions:
@@ -431,17 +442,16 @@ class _Compiler:
         arguments = [self.compile(argument) for argument in node.expressions]
         self._calls -= 1
         if bound is not None:
-            return bound.scalar(arguments, self._precision, self._position(node))
-        call = self._call(spec, arguments, node)
-        return self._folded(spec.compile(call), call.arguments, node)
+            return bound.scalar(arguments, self._precision)
+        call = self._call(spec, arguments)
+        return self._folded(spec.compile(call), call.arguments)
 
-    def _call(self, spec: FunctionSpec, arguments: list[SqlExpr], node: exp.Expression) -> Call:
-        position = self._position(node)
+    def _call(self, spec: FunctionSpec, arguments: list[SqlExpr]) -> Call:
         typed = [_typed_null(_unquoted_duration(argument, spec, index), spec, index)
                  for index, argument in enumerate(arguments)]
         result = check_call(spec, [argument.type for argument in typed],
-                            [argument.constant for argument in typed], precision=self._precision, position=position)
-        return Call(spec.name, tuple(typed), result, self._precision, self._session, position)
+                            [argument.constant for argument in typed], precision=self._precision)
+        return Call(spec.name, tuple(typed), result, self._precision, self._session)
 
 
 def _time_sum(operator: type[exp.Binary], left: Tree, right: Tree) -> Tree:
@@ -494,6 +504,8 @@ def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision
 
 
 _METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlExpr]] = {
+    **dict.fromkeys(_COMPARISONS, _Compiler._comparison),
+    **dict.fromkeys((*_ARITHMETIC, *_BITS), _Compiler._chain),
     exp.Literal: _Compiler._literal,
     exp.Boolean: lambda _self, node: SqlExpr(exp.Boolean(this=node.this), BOOL, bool(node.this)),
     exp.Null: lambda _self, _node: SqlExpr(exp.Null(), NULL),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from penstock.common.errors import InvalidStatementError, Position
+from penstock.common.errors import InvalidStatementError
 from penstock.planner.duckdb_tree import Tree
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_cast import to_double, to_integer, to_text, to_timestamp
@@ -22,7 +22,6 @@ class Call:
     result: DataType
     precision: Precision
     session: Session
-    position: Position | None = None
 
     def __len__(self) -> int:
         return len(self.arguments)
@@ -54,4 +53,4 @@ class Call:
 
     def refuse(self, text: str, code: int, hint: str | None = None) -> InvalidStatementError:
         """Returns the error that says what is wrong with the call."""
-        return InvalidStatementError(f"{self.name}(): {text}", code=code, hint=hint, position=self.position)
+        return InvalidStatementError(f"{self.name}(): {text}", code=code, hint=hint)

@@ -6,7 +6,7 @@ import re
 
 from sqlglot import exp
 
-from penstock.common.errors import InvalidStatementError, InvalidValueError, Position
+from penstock.common.errors import InvalidStatementError, InvalidValueError
 from penstock.planner.duckdb_tree import Tree, any_of, cast, closed, fragment, integer, null, owned, try_cast
 from penstock.planner.folding import evaluate
 from penstock.planner.plan import SqlExpr
@@ -77,7 +77,7 @@ class Comparer:
         self._precision = precision
         self._time_zone = time_zone
 
-    def pair(self, left: SqlExpr, right: SqlExpr, position: Position | None = None) -> tuple[Tree, Tree]:
+    def pair(self, left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
         """Returns both values in types that compare as the dialect wants.
 
         Raises InvalidStatementError if a literal is compared with a timestamp and is no time.
@@ -87,16 +87,16 @@ class Comparer:
             return _json_pair(left, right)
         if Kind.JSON in (a, b) and Kind.NULL not in (a, b):
             raise InvalidStatementError("a JSON tag cannot be compared as a whole", code=WRONG_OPERAND,
-                                        hint="compare a key's value: tag->'key' = ...", position=position)
+                                        hint="compare a key's value: tag->'key' = ...")
         if Kind.NULL in (a, b):
             return left.node, right.node
         if Kind.VARBINARY in (a, b) or Kind.GEOMETRY in (a, b):
             if not {a, b} <= {Kind.VARBINARY, Kind.GEOMETRY, *STRINGS}:
                 raise InvalidStatementError(f"{left.type.sql()} cannot be compared with {right.type.sql()}",
-                                            code=WRONG_OPERAND, position=position)
+                                            code=WRONG_OPERAND)
             return _bytes(left), _bytes(right)
         if Kind.TIMESTAMP in (a, b):
-            return self._time(left, position).node, self._time(right, position).node
+            return self._time(left).node, self._time(right).node
         if left.type.is_string and right.type.is_string:
             return left.node, right.node
         if Kind.BOOL in (a, b):
@@ -108,7 +108,7 @@ class Comparer:
             return sides[0], sides[1]
         return _numbers(left, right)
 
-    def _time(self, expression: SqlExpr, position: Position | None) -> SqlExpr:
+    def _time(self, expression: SqlExpr) -> SqlExpr:
         if not expression.type.is_string:
             if expression.type.kind is Kind.DOUBLE and type(expression.constant) is int:
                 return timestamp_constant(expression.constant, self._precision)
@@ -117,35 +117,33 @@ class Comparer:
             try:
                 value = parse_timestamp(expression.constant, self._precision, self._time_zone)
             except InvalidValueError as error:
-                raise InvalidStatementError(error.message, code=WRONG_OPERAND, hint=error.hint,
-                                            position=position) from error
+                raise InvalidStatementError(error.message, code=WRONG_OPERAND, hint=error.hint) from error
             return timestamp_constant(value, self._precision)
         read = text_to_timestamp(expression.node, self._precision, self._time_zone)
         return SqlExpr(read, DataType(Kind.TIMESTAMP, precision=self._precision))
 
-    def compare(self, operator: type[exp.Binary], left: SqlExpr, right: SqlExpr,
-                position: Position | None = None) -> Tree:
+    def compare(self, operator: type[exp.Binary], left: SqlExpr, right: SqlExpr) -> Tree:
         """Compiles one of = <> < <= > >=: `operator` is its class."""
-        a, b = self.pair(left, right, position)
+        a, b = self.pair(left, right)
         return operator(this=_operand(a), expression=_operand(b))
 
-    def between(self, value: SqlExpr, low: SqlExpr, high: SqlExpr, position: Position | None = None) -> Tree:
+    def between(self, value: SqlExpr, low: SqlExpr, high: SqlExpr) -> Tree:
         """Compiles BETWEEN, both ends inclusive."""
-        a, first = self.pair(value, low, position)
-        b, last = self.pair(value, high, position)
+        a, first = self.pair(value, low)
+        b, last = self.pair(value, high)
         alike = a == b and low.type.kind is high.type.kind and value.type.kind is not Kind.NULL
         template = ":a BETWEEN :first AND :last" if alike else ":a >= :first AND :b <= :last"
         return fragment(template, a=a, b=b, first=first, last=last)
 
     def in_list(
-        self, value: SqlExpr, items: list[SqlExpr], position: Position | None = None, *, queries: bool = True
+        self, value: SqlExpr, items: list[SqlExpr], *, queries: bool = True
     ) -> Tree:
         """Compiles IN (...). A NULL in the list hides what is not found, so that NOT IN with it finds nothing.
 
         `queries`: the SQL may have queries in it.
         """
         if queries and len(items) >= MANY_VALUES:
-            split = self._in_text(value, items, position)
+            split = self._in_text(value, items)
             if split is not None:
                 return split
         by_left: dict[Tree, list[Tree]] = {}
@@ -157,7 +155,7 @@ class Comparer:
             if value.type.kind is Kind.BOOL and item.type.kind not in (Kind.VARBINARY, Kind.GEOMETRY):
                 a, b = value.node, to_bool(item)
             else:
-                a, b = self.pair(value, item, position)
+                a, b = self.pair(value, item)
             by_left.setdefault(a, []).append(b)
         tests: list[Tree] = [exp.In(this=_operand(a), expressions=[owned(b) for b in bs])
                              for a, bs in by_left.items()]
@@ -165,14 +163,14 @@ class Comparer:
             tests.append(null("BOOLEAN"))
         return any_of(tests)
 
-    def _in_text(self, value: SqlExpr, items: list[SqlExpr], position: Position | None) -> Tree | None:
+    def _in_text(self, value: SqlExpr, items: list[SqlExpr]) -> Tree | None:
         """IN with one text of all values, which DuckDB reads a hundred times as fast as so many values.
 
         None unless the values are integers that meet an integer, times that meet a time, or texts that meet a text.
         """
         kind = value.type.kind
         if kind is Kind.TIMESTAMP:
-            items = [self._time(item, position) for item in items]
+            items = [self._time(item) for item in items]
         wanted = str if value.type.is_string else int
         integers = (Kind.BIGINT, Kind.TIMESTAMP)
         if not value.type.is_string and kind not in INTEGERS:
@@ -205,22 +203,22 @@ def _with_bool(left: SqlExpr, right: SqlExpr) -> tuple[Tree, Tree]:
     return to_bool(left), to_bool(right)
 
 
-def _text_operand(operator: str, value: SqlExpr, position: Position | None) -> Tree:
+def _text_operand(operator: str, value: SqlExpr) -> Tree:
     if isinstance(value, JsonValue):
         return value.typed("text")
     if value.type.kind is Kind.NULL:
         return null("VARCHAR")
     if not value.type.is_string:
         raise InvalidStatementError(f"{operator} needs a string on its left, not {value.type.sql()}",
-                                    code=WRONG_OPERAND, position=position)
+                                    code=WRONG_OPERAND)
     return value.node
 
 
-def like(value: SqlExpr, pattern: SqlExpr, position: Position | None = None) -> Tree:
+def like(value: SqlExpr, pattern: SqlExpr) -> Tree:
     """Compiles LIKE: `%` and `_` are wildcards, a backslash makes the next character ordinary; case counts."""
     wanted = _closed_escapes(pattern.constant) if isinstance(pattern.constant, str) \
-        else _text_operand("LIKE", pattern, position)
-    return fragment(":text LIKE :wanted ESCAPE '\\'", text=_text_operand("LIKE", value, position), wanted=wanted)
+        else _text_operand("LIKE", pattern)
+    return fragment(":text LIKE :wanted ESCAPE '\\'", text=_text_operand("LIKE", value), wanted=wanted)
 
 
 def _closed_escapes(pattern: str) -> str:
@@ -228,21 +226,21 @@ def _closed_escapes(pattern: str) -> str:
     return re.sub(r"\\([%_\\])|\\", lambda match: match.group() if match.group(1) else "\\\\", pattern)
 
 
-def match(value: SqlExpr, pattern: SqlExpr, position: Position | None = None) -> Tree:
+def match(value: SqlExpr, pattern: SqlExpr) -> Tree:
     """Compiles MATCH: an extended regular expression found anywhere in the text."""
-    text = _text_operand("MATCH", value, position)
+    text = _text_operand("MATCH", value)
     if isinstance(pattern.constant, str):
-        check_pattern(pattern.constant, position)
-    return fragment("regexp_matches(:text, :pattern)", text=text, pattern=_text_operand("MATCH", pattern, position))
+        check_pattern(pattern.constant)
+    return fragment("regexp_matches(:text, :pattern)", text=text, pattern=_text_operand("MATCH", pattern))
 
 
-def check_pattern(pattern: str, position: Position | None) -> None:
+def check_pattern(pattern: str) -> None:
     """Raises InvalidStatementError if DuckDB does not take the regular expression."""
     try:
         evaluate(fragment("regexp_matches('', :pattern)", pattern=pattern))
     except InvalidStatementError as error:
         raise InvalidStatementError(f"the regular expression {pattern!r} is wrong: {error.message}",
-                                    code=WRONG_OPERAND, position=position) from error
+                                    code=WRONG_OPERAND) from error
 
 
 def _operand(tree: Tree) -> Tree:

@@ -40,7 +40,7 @@ class BoundFunction:
         # Copies of an expression are still calls in the same statement.
         return self
 
-    def scalar(self, arguments: list[SqlExpr], precision: Precision, position: Position | None) -> SqlExpr:
+    def scalar(self, arguments: list[SqlExpr], precision: Precision, position: Position | None = None) -> SqlExpr:
         """Returns a call of a scalar function. Raises InvalidStatementError for arguments that don't fit."""
         values, types, result = self._checked(arguments, precision, position)
         return SqlExpr(self._sql("scalar", types, result, ", ".join(values)), result)

@@ -84,7 +84,7 @@ def _to_char(given: Call) -> Tree:
 def _to_timestamp(given: Call) -> Tree:
     template, whole = _format_of(given), given.constant(0)
     read = time_format.to_timestamp(given.text(0), template, given.precision, given.session.time_zone)
-    if isinstance(whole, str) and evaluate(read, given.position) is None:
+    if isinstance(whole, str) and evaluate(read) is None:
         raise given.refuse(f"{whole!r} does not fit the format {template}", WRONG_ARGUMENT_VALUE)
     return read
 
