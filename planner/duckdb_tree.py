@@ -249,7 +249,7 @@ def select(
 
 def with_step(name: str, step: Tree, query: exp.Select) -> exp.Select:
     """Returns the SELECT with one more step before its own ones."""
-    cte = exp.CTE(this=_owned(step), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
+    cte = exp.CTE(this=owned(step), alias=exp.TableAlias(this=exp.to_identifier(name, quoted=True)))
     own = query.args.get("with_")
     query.set("with_", exp.With(expressions=[cte, *(own.expressions if own is not None else ())]))
     return query
