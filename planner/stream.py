@@ -196,7 +196,7 @@ class ForcePlan:
 
     `sql` reads `rows` (and `children`) and yields `_op`, `_gid`, keys, result columns, and `_start`: of the window, or
     of the step that ends at an INTERP instant. `keep_sql` yields those of `rows` that a later window may look back at;
-    None: none. With `instants`, `sql` holds FIRST_INSTANT and LAST_INSTANT where a run puts the ends of its grid.
+    None: none. With `instants`, `sql` has the parameter INSTANT: the one instant of a run's grid.
     `alone`: a run computes one window only. `created`: when the stream was made, in units of the precision.
     """
 
@@ -210,7 +210,8 @@ class ForcePlan:
     created: int
 
 
-FIRST_INSTANT, LAST_INSTANT = 4_000_000_000_000_000_001, 4_000_000_000_000_000_002
+INSTANT = "instant"
+"""The parameter of `ForcePlan.sql` for the instant that a run is about."""
 
 
 @dataclass(frozen=True, slots=True)

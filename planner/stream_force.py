@@ -33,7 +33,7 @@ from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.scopes import columns_of, vector_calls
 from penstock.planner.select import plan_query
-from penstock.planner.stream import FIRST_INSTANT, LAST_INSTANT, FillPlan, ForcePlan, SourcePlan, StreamPlan
+from penstock.planner.stream import INSTANT, FillPlan, ForcePlan, SourcePlan, StreamPlan
 from penstock.planner.stream_fill import Filled, is_filled, plan_fill
 from penstock.planner.windows import grid_of
 from penstock.sql.dialect import DurationLiteral
@@ -44,6 +44,8 @@ from penstock.sql.types import UNITS_PER_SECOND, Kind, timestamp
 if TYPE_CHECKING:
     from penstock.planner.stream_planner import _Planner
 
+_ENDS = (4_000_000_000_000_000_001, 4_000_000_000_000_000_002)
+"""What the ends of the grid are planned as, which a run doesn't know before it comes to its instant."""
 _WINDOW_FILLS = ("none", "null", "null_f", "value", "value_f", "prev")
 _INSTANT_FILLS = ("null", "null_f", "value", "value_f", "prev")
 _LOOKING_BACK = ("twa", "elapsed", "interp")
@@ -167,7 +169,7 @@ def _batch_query(
         keys.append(SelectItem(node, f"k{n}", f"k{n}"))
     span = None
     if window is None:
-        span = Range(exp.Literal.number(FIRST_INSTANT), exp.Literal.number(LAST_INSTANT))
+        span = Range(*map(exp.Literal.number, _ENDS))
     return Select(
         items=(*keys, SelectItem(exp.column(time_name), "_at", "_at"), *items), source=query.source, where=query.where,
         partition_by=query.partition_by, window=window, fill=query.fill if window is None else None, range=span,
@@ -212,7 +214,11 @@ def _sql(
     rows = planner.source_rows(None)
     keys = [key.field.name for key in planner.keys]
     count = len(batch.columns) - len(keys) - 1
-    body = with_step(batch.scans[0].name, _base(planner, needs_children), parse_tree(batch.sql))
+    query = parse_tree(batch.sql)
+    for end in list(query.find_all(exp.Literal)) if instants else ():
+        if not end.is_string and end.this.isdigit() and int(end.this) in _ENDS:
+            end.replace(exp.Placeholder(this=INSTANT))
+    body = with_step(batch.scans[0].name, _base(planner, needs_children), query)
     start = fragment("_at - :step", step=window.interval.in_units(planner.precision)) if instants else fragment("_at")
     values = [fragment("0::UTINYINT AS _op"), named(_gid(planner, rows), "_gid")]
     values += [named(cast(duckdb_column(key.field.name), key.field.duckdb()), key.field.name)

@@ -53,7 +53,7 @@ from penstock.planner.lower.stages import (
 from penstock.planner.partials import Partial, RowKey, picked, split
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import call_of, is_star, text_of
-from penstock.planner.scopes import fingerprint, replaced, unwrapped
+from penstock.planner.scopes import fingerprint, replaced, unwrapped, vector_calls, vector_spec
 from penstock.planner.select_list import EXPANDING
 from penstock.planner.stream import (
     Field,
@@ -365,6 +365,17 @@ class _Planner:
                 if spec is not None and not spec.in_stream:
                     raise InvalidStreamError(f"{spec.name} is not allowed in a stream", code=0x265A,
                                              position=self.position(node))
+
+        if query.window is None and self.join is None:
+            self._check_no_aggregates()
+
+    def _check_no_aggregates(self) -> None:
+        """Refuses functions over several rows in a stream without a window, INTERP aside."""
+        for call in (call for item in self.query.items for call in vector_calls(item.expression)):
+            spec = vector_spec(call)
+            if spec is not None and spec.in_stream and spec.name != "interp":
+                raise InvalidStreamError(f"{call.this} needs a window in a stream", position=self.position(call),
+                                         hint="add INTERVAL(10s), for example")
 
     def _trigger(self) -> TriggerPlan:
         defaults = self.defaults
@@ -899,8 +910,8 @@ class RowScope:
 
     def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
         raise InvalidStreamError(
-            f"{name} needs a window in a stream, and cannot be inside of WHERE, PARTITION BY or another aggregate",
-            position=self.planner.position(node), hint="add INTERVAL(...)")
+            f"{name} cannot be inside of WHERE, PARTITION BY or another aggregate in a stream",
+            position=self.planner.position(node), hint="filter the result table when you query it")
 
 
 class ResultScope:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import duckdb
 import numpy as np
@@ -28,16 +28,22 @@ class Computer:
         """Makes `table` the relation `name` until the next call with that name."""
         self._connection.register(name, table)
 
-    def run(self, sql: str, schema: pa.Schema, **tables: pa.Table) -> pa.RecordBatch:
+    def run(
+        self, sql: str, schema: pa.Schema, parameters: Mapping[str, int] | None = None, /, **tables: pa.Table
+    ) -> pa.RecordBatch:
         """Returns the result of `sql` over `tables` and the registered ones, as one batch of exactly `schema`."""
-        return as_batch(self.table(sql, **tables), schema)
+        return as_batch(self.table(sql, parameters, **tables), schema)
 
-    def table(self, sql: str, **tables: pa.Table) -> pa.Table:
-        """Returns the result of `sql` over `tables` and the registered ones, with the types that DuckDB gives it."""
+    def table(self, sql: str, parameters: Mapping[str, int] | None = None, /, **tables: pa.Table) -> pa.Table:
+        """Returns the result of `sql` over `tables` and the registered ones, with the types that DuckDB gives it.
+
+        `parameters`: values of those that the SQL has, by name.
+        """
         for name, table in tables.items():
             self._connection.register(name, table)
         try:
-            return self._connection.sql(sql).to_arrow_table()
+            values = None if parameters is None else dict(parameters)
+            return self._connection.sql(sql, params=values).to_arrow_table()
         except duckdb.Error as error:
             raise classify(error, sql) from error
         finally:

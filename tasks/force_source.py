@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.stream import FIRST_INSTANT, LAST_INSTANT
+from penstock.planner.stream import INSTANT
 from penstock.planner.windows import end_of, grid_of, window_bounds
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import BaseSourceTask
@@ -181,11 +181,9 @@ class ForceSourceTask(BaseSourceTask):
 
     def _results(self, rows: pa.Table, starts: Sequence[int], end: int) -> tuple[pa.RecordBatch, list[int]]:
         """Returns the results of the windows, and the start of each result's window."""
-        sql = self._force.sql
-        if self._force.instants:
-            sql = sql.replace(str(FIRST_INSTANT), str(end)).replace(str(LAST_INSTANT), str(end))
         schema = self._schema.append(pa.field("_start", pa.int64()))
-        found = self._computer.run(sql, schema, rows=rows)
+        instant = {INSTANT: end} if self._force.instants else None
+        found = self._computer.run(self._force.sql, schema, instant, rows=rows)
         place = found.schema.get_field_index("_start")
         wanted = pc.is_in(found.column(place), pa.array(starts, pa.int64()))
         found = found.filter(wanted)

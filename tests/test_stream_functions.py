@@ -202,3 +202,15 @@ def test_pseudo_columns_of_queries_are_refused_with_the_code_of_functions(name: 
         with pytest.raises(InvalidStreamError, match=f"{name} is not allowed in a stream") as caught:
             plan_stream(statement, Catalog(1, 1, columns=COLUMNS), Session("p", "UTC", 0))
         assert caught.value.code == 0x265A
+
+
+@pytest.mark.parametrize("query", [
+    "select avg(voltage) from meters", "select ts, count(*) from meters partition by tbname",
+    "select ts, voltage + max(voltage) from d0",
+])
+def test_an_aggregate_without_a_window_is_refused_with_a_hint(query: str) -> None:
+    """Whatever else is missing: the window is what its author forgot."""
+    statement = parse_one(f"create stream s trigger at_once into o as {query}")
+    assert isinstance(statement, CreateStream)
+    with pytest.raises(InvalidStreamError, match=r"needs a window in a stream .*line 1.*INTERVAL\(10s\)"):
+        plan_stream(statement, Catalog(1, 1), Session("p", "UTC", 0))
