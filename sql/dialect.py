@@ -90,6 +90,19 @@ class Trim(exp.Expression):  # type: ignore[misc]
     arg_types = {"this": True, "characters": False, "mode": True}  # noqa: RUF012
 
 
+class TDengineSelect(exp.Select):  # type: ignore[misc]
+    """A query with clauses of TDengine's own: args by the names that they have in `statements.Select`."""
+
+    arg_types = exp.Select.arg_types | dict.fromkeys(
+        ("tags_only", "partition_by", "window", "fill", "range", "every", "slimit", "into_file"), False)
+
+
+class TDengineJoin(exp.Join):  # type: ignore[misc]
+    """An ASOF or WINDOW join; `window` and `jlimit` are as in `statements.JoinSource`."""
+
+    arg_types = exp.Join.arg_types | {"window": False, "jlimit": False}
+
+
 class TypeName(exp.Expression):  # type: ignore[misc]
     """The type in a CAST; `this` is a `DataType`."""
 

@@ -11,8 +11,9 @@ from sqlglot.generator import Generator
 
 from penstock.common.quantities import size_text
 from penstock.sql import statements as st
-from penstock.sql.dialect import Penstock, quote_identifier, quote_string
+from penstock.sql.dialect import Penstock, TDengineJoin, TDengineSelect, quote_identifier, quote_string
 from penstock.sql.node import Node
+from penstock.sql.statements import Duration
 from penstock.sql.tokenizer import NOT_AN_ALIAS
 from penstock.sql.types import DataType
 
@@ -23,10 +24,14 @@ _QUOTED_WORDS = NOT_AN_ALIAS | {"CONNECTION", "TO"}
 _DURATIONS = re.compile("[0-9]+[a-z]?(,[0-9]+[a-z]?)*")
 
 
+def needs_quotes(name: str) -> bool:
+    """Whether a name can't stand without back-quotes."""
+    return _PLAIN_NAME.fullmatch(name) is None or name.upper() in _QUOTED_WORDS
+
+
 def identifier(name: str) -> str:
     """Returns the name, in back-quotes if it can't stand without."""
-    plain = _PLAIN_NAME.fullmatch(name) is not None and name.upper() not in _QUOTED_WORDS
-    return name if plain else quote_identifier(name)
+    return quote_identifier(name) if needs_quotes(name) else name
 
 
 def _words(*parts: str | None) -> str:
@@ -92,11 +97,36 @@ def _outside_source(to: Generator, source: st.OutsideSource) -> str:
 
 def _join_source(to: Generator, join: st.JoinSource) -> str:
     right = to.sql(join.right)
-    window = None if join.window is None else f"({join.window[0]}, {join.window[1]})"
     return _words(
         to.sql(join.left), join.kind.upper(), join.variant.upper(), "JOIN",
         f"({right})" if isinstance(join.right, st.JoinSource) else right, _clause("ON", to.sql(join.on)),
-        None if window is None else f"WINDOW_OFFSET{window}", _given("JLIMIT", join.jlimit))
+        _join_end(join.window, join.jlimit))
+
+
+def _join_end(window: tuple[Duration, Duration] | None, jlimit: int | None) -> str:
+    return _words("" if window is None else f"WINDOW_OFFSET({window[0]}, {window[1]})", _given("JLIMIT", jlimit))
+
+
+def _tdengine_join(to: Generator, join: TDengineJoin) -> str:
+    args = join.args
+    return " " + _words(
+        args["side"], args["method"], "JOIN", to.sql(args["this"]), _clause("ON", to.sql(args.get("on"))),
+        _join_end(args.get("window"), args.get("jlimit")))
+
+
+def _tdengine_select(to: Generator, select: TDengineSelect) -> str:
+    def clause(name: str) -> str:
+        return str(to.sql(select, name)).strip()
+
+    args = select.args
+    window, fill = clause("window"), clause("fill")
+    return _words(
+        "SELECT", clause("distinct"), "TAGS" if args.get("tags_only") else "", _sqls(to, select.expressions),
+        clause("from_") + "".join(map(to.sql, args.get("joins") or ())), clause("where"),
+        _clause("PARTITION BY", _sqls(to, args.get("partition_by") or ())), clause("range"),
+        f"EVERY({args['every']})" if args.get("every") else "", *((window, fill) if window else (fill,)),
+        clause("group"), clause("having"), clause("order"), _limit("SLIMIT", "SOFFSET", args.get("slimit")),
+        clause("limit"), clause("offset"), _string(">>", args.get("into_file")))
 
 
 def _interval_window(_: Generator, window: st.IntervalWindow) -> str:
@@ -151,7 +181,7 @@ def _end(to: Generator, query: st.Query) -> str:
         _clause("ORDER BY", _sqls(to, query.order_by)),
         _limit("SLIMIT", "SOFFSET", query.slimit) if isinstance(query, st.Select) else "",
         _limit("LIMIT", "OFFSET", query.limit),
-        None if query.into_file is None else f">> {quote_string(query.into_file)}")
+        _string(">>", query.into_file))
 
 
 def _set_operation(to: Generator, query: st.SetOperation) -> str:
@@ -475,7 +505,7 @@ def _show(to: Generator, show: st.Show) -> str:
     return _words(words, _string("LIKE", show.like))
 
 
-_PRINTERS: dict[type[Node], Callable[[Generator, Any], str]] = {
+_PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
     st.Name: _name,
     st.SelectItem: _aliased, st.PartitionItem: _aliased, st.OrderItem: _order_item,
     st.TableSource: _table_source, st.OutsideSource: _outside_source, st.JoinSource: _join_source,
@@ -484,6 +514,7 @@ _PRINTERS: dict[type[Node], Callable[[Generator, Any], str]] = {
     st.SessionWindow: lambda to, window: f"SESSION({to.sql(window.column)}, {window.gap})",
     st.StateWindow: lambda to, window: f"STATE_WINDOW({to.sql(window.expression)}){_true_for(window)}",
     st.EventWindow: _event_window, st.CountWindow: _count_window, st.Fill: _fill, st.Range: _range,
+    TDengineSelect: _tdengine_select, TDengineJoin: _tdengine_join,
     st.Select: _select, st.SetOperation: _set_operation, st.Explain: _explain, st.AnalyzeStream: _analyze_stream,
     st.CreateDatabase: _create_database, st.AlterDatabase: _alter_database,
     st.SplitVgroup: lambda _, statement: f"SPLIT VGROUP {statement.vgroup_id}",

@@ -13,6 +13,7 @@ from sqlglot.tokens import SQLGLOTC_INSTALLED
 from penstock.common.errors import NotSupportedError, SqlSyntaxError
 from penstock.sql.generator import StatementGenerator
 from penstock.sql.parse_statement import StatementParser
+from penstock.sql.sqlglot_queries import as_sqlglot
 from penstock.sql.statements import Statement
 from penstock.sql.tokenizer import Tokenizer, scan
 
@@ -33,11 +34,11 @@ class TDengine(Dialect):  # type: ignore[misc]
 
     def parse(self, sql: str, **options: Any) -> list[Any]:
         with _as_parse_errors():
-            return list(self.parser(**options).parse(scan(sql), sql))
+            return [as_sqlglot(tree) for tree in self.parser(**options).parse(scan(sql), sql)]
 
     def parse_into(self, expression_type: Any, sql: str, **options: Any) -> list[Any]:
         with _as_parse_errors():
-            return list(super().parse_into(expression_type, sql, **options))
+            return [as_sqlglot(tree) for tree in super().parse_into(expression_type, sql, **options)]
 
     def statements(self, text: str) -> list[Statement]:
         """Returns the statements of a text. Raises SqlSyntaxError and NotSupportedError."""
