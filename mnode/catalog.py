@@ -133,7 +133,7 @@ class StreamRecord:
     other_columns: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
     outside_table: dict[str, Any] | None = None
-    plan: dict[str, Any] | None = None
+    plan: str | None = None
 
     @property
     def source_uids(self) -> tuple[int, ...]:
@@ -870,7 +870,7 @@ class Catalog:
     def set_stream_wanted(self, stream_id: int, wanted: WantedState, reason: str = "") -> StreamRecord:
         return self._update_stream(stream_id, wanted=wanted, wanted_reason=reason)
 
-    def set_stream_plan(self, stream_id: int, text: str, plan: dict[str, Any]) -> StreamRecord:
+    def set_stream_plan(self, stream_id: int, text: str, plan: str) -> StreamRecord:
         """Sets the statement, and what it was planned to."""
         return self._update_stream(stream_id, text=text, plan=plan)
 

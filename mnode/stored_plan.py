@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
-from typing import Any
 
 from penstock.common.typed_json import Parts, TypedJson, parts_of_dataclass
 from penstock.mnode.records import require_layout
@@ -36,18 +36,25 @@ def _parts_of(kind: type) -> Parts | None:
 JSON = TypedJson(StoredPlan, _parts_of)
 
 
-def to_json(stored: StoredPlan) -> dict[str, Any]:
-    """Returns the plan with the fingerprint of the layout of its state."""
-    return {"format": _FORMAT, "layout": layout_of(stored.plan), "parts": JSON.encode(stored)}
+def encode(stored: StoredPlan) -> str:
+    """Returns the plan as JSON, with the fingerprint of the layout of its state."""
+    body = {"format": _FORMAT, "layout": layout_of(stored.plan), "parts": JSON.encode(stored)}
+    return json.dumps(body, separators=(",", ":"))
 
 
-def from_json(value: dict[str, Any]) -> StoredPlan:
+def decode(text: str) -> StoredPlan:
     """Returns the plan that was stored.
 
     Raises ValueError if it is one of another version, StateLayoutError if this version lays its state out otherwise.
     """
-    if value.get("format") != _FORMAT:
-        raise ValueError(f"the format of stored plans {value.get('format')} is unknown")
-    stored = JSON.decode(value["parts"])
-    require_layout(value["layout"], layout_of(stored.plan))
+    body = json.loads(text)
+    if body["format"] != _FORMAT:
+        raise ValueError(f"the format of stored plans {body['format']} is unknown")
+    stored = JSON.decode(body["parts"])
+    require_layout(body["layout"], layout_of(stored.plan))
     return stored
+
+
+def stored_layout(text: str) -> str:
+    """Returns the fingerprint of the layout of the state that a stored plan has, also if it is of another version."""
+    return str(json.loads(text)["layout"])

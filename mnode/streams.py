@@ -33,6 +33,7 @@ from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode import catalog_codec as codec
+from penstock.mnode import stored_plan
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
 from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord, Unfinished
@@ -51,7 +52,7 @@ from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage
-from penstock.mnode.stored_plan import StoredPlan, from_json, to_json
+from penstock.mnode.stored_plan import StoredPlan
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
 from penstock.mnode.task_graph import task_graph
 from penstock.mnode.task_states import TaskStates
@@ -280,7 +281,7 @@ class Streams:
                 functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
                 dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
-                plan=to_json(stored),
+                plan=stored_plan.encode(stored),
             ), plan))
         except PenstockError:
             if plan.sink.create:
@@ -340,7 +341,7 @@ class Streams:
         restored = self._catalog.create_stream(replace(
             self._reading(record, plan), id=0, start_cut=cut, attempt=0,
             savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
-            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), plan=to_json(stored)))
+            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), plan=stored_plan.encode(stored)))
         for vgroup_id, version in cut:
             self._storage.vnode(vgroup_id).set_pin(_pin(restored.id), version)
         return restored
@@ -662,7 +663,7 @@ class Streams:
 
     def alter(self, stream: StreamRecord, text: str, planned: StoredPlan) -> StreamRecord:
         """Keeps another statement of a stream, with what it was planned to; what runs is left as it is."""
-        altered = self._catalog.set_stream_plan(stream.id, text, to_json(planned))
+        altered = self._catalog.set_stream_plan(stream.id, text, stored_plan.encode(planned))
         if stream.id in self._stored:
             self._stored[stream.id] = planned
         return altered
@@ -701,7 +702,7 @@ class Streams:
         kept = None
         if stream.plan is not None:
             try:
-                kept = from_json(stream.plan)
+                kept = stored_plan.decode(stream.plan)
             except ValueError as error:
                 _log.warning("stream %s is planned again, since its stored plan can't be read: %s", stream.name, error,
                              extra=about(stream=stream.name))
@@ -710,9 +711,9 @@ class Streams:
         else:
             planned = self.plan_again(stream)
             if stream.plan is not None:
-                require_layout(str(stream.plan.get("layout")), layout_of(planned.plan))
+                require_layout(stored_plan.stored_layout(stream.plan), layout_of(planned.plan))
         if planned != kept:
-            self._catalog.set_stream_plan(stream.id, stream.text, to_json(planned))
+            self._catalog.set_stream_plan(stream.id, stream.text, stored_plan.encode(planned))
         return planned
 
     def _forget_misfits(self, stream: StreamRecord, vgroup_ids: tuple[int, ...]) -> None:

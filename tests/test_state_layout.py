@@ -80,8 +80,9 @@ def test_a_restart_deploys_what_is_stored(tmp_path: Path) -> None:
             assert bed.rows("SELECT sv, sa FROM o") == [(3, 300)]
 
 
-@pytest.mark.parametrize("kept", [lambda plan: None, lambda plan: {**plan, "format": 0}, lambda plan: {
-    **plan, "parts": [{"class": "Lost"}, *plan["parts"]]}], ids=["none", "format", "class"])
+@pytest.mark.parametrize("kept", [
+    lambda plan: None, lambda plan: plan.replace('{"format":', '{"format":9'),
+    lambda plan: plan.replace('"class":"', '"class":"Lost', 1)], ids=["none", "format", "class"])
 def test_what_cannot_be_read_is_planned_again(tmp_path: Path, kept: Callable[[Any], Any]) -> None:
     """A plan of a version that stored none, or another form: state is read if the plan of today lays it out alike."""
     make(tmp_path)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from stream_kit import Catalog
 
 from penstock.common.typed_json import TypedJson
-from penstock.mnode.stored_plan import StoredPlan, from_json, to_json
+from penstock.mnode.stored_plan import StoredPlan, decode, encode
 from penstock.mnode.task_graph import task_graph
 from penstock.planner.stream_planner import plan_stream
 from penstock.sql.parser import parse_one
@@ -120,4 +120,4 @@ def test_plans_of_streams_come_back(name: str) -> None:
     assert isinstance(statement, CreateStream)
     plan = plan_stream(statement, Catalog(3, 4), Session("p", "UTC", 0))
     stored = StoredPlan(plan, task_graph(plan, (2, 3, 4), (9,)), statement.options)
-    assert from_json(json.loads(json.dumps(to_json(stored)))) == stored
+    assert decode(encode(stored)) == stored
