@@ -19,6 +19,7 @@ from penstock.common.config import Config
 from penstock.common.connection import Connection
 from penstock.common.errors import (
     AlreadyExistsError,
+    CorruptionError,
     InternalError,
     InUseError,
     InvalidStatementError,
@@ -680,7 +681,7 @@ class Streams:
         try:
             stored = self._stored[stream.id] = self._plan_of(stream)
             self._failed.pop(stream.id, None)
-            self._forget_misfits(stream, stored.graph.read_vgroup_ids)
+            self._set_misfits_aside(stream, stored.graph.read_vgroup_ids)
             newest = next((one.record for one in self._records.all(stream.id) if one.record is not None), None)
             if newest is not None:
                 newest.check_layout(layout_of(stored.plan))
@@ -716,12 +717,26 @@ class Streams:
             self._catalog.set_stream_plan(stream.id, stream.text, stored_plan.encode(planned))
         return planned
 
-    def _forget_misfits(self, stream: StreamRecord, vgroup_ids: tuple[int, ...]) -> None:
-        """Forgets checkpoints over other vnodes than there are: from before a split, or of one that failed."""
-        misfits = [one.checkpoint_id for one in self._records.all(stream.id)
-                   if one.record is not None and not one.record.is_over(vgroup_ids)]
-        if misfits:
-            self._records.remove(stream.id, misfits)
+    def _set_misfits_aside(self, stream: StreamRecord, vgroup_ids: tuple[int, ...]) -> None:
+        """Sets checkpoints over other vnodes than there are aside: from before a split, or of one that failed.
+
+        Raises CorruptionError if there are no others: then it isn't they that are wrong.
+        """
+        records = [one.record for one in self._records.all(stream.id) if one.record is not None]
+        misfits = [record for record in records if not record.is_over(vgroup_ids)]
+        if not misfits:
+            return
+        ids = ", ".join(str(record.checkpoint_id) for record in misfits)
+        vnodes = ", ".join(map(str, vgroup_ids))
+        if misfits == records:
+            raise CorruptionError(
+                f"no checkpoint of stream {stream.name} is over the vnodes of its tables ({vnodes}); "
+                f"those that there are ({ids}) are kept as they are, and nothing is read",
+                hint="restore the folder catalog that belongs to them, or CREATE OR REPLACE STREAM computes it anew "
+                     "from history")
+        moved = self._records.set_aside(stream.id, [record.checkpoint_id for record in misfits])
+        self.tell(stream.id, f"checkpoints {ids} are over other vnodes than there are now ({vnodes}), and were "
+                             f"moved to {moved[0].parent}")
 
     def plan_again(self, stream: StreamRecord) -> StoredPlan:
         """Returns what the stream's text gave when it was created; raises what CREATE STREAM would."""
