@@ -133,13 +133,16 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
     def at(self, *words: str) -> bool:
         """Whether the next tokens are these keywords or operators."""
         if self.word != words[0]:
-            self._note(words[0])
+            self.note(words[0])
             return False
         return len(words) == 1 or all(self.peek(place) == word for place, word in enumerate(words) if place)
 
     def at_any(self, *words: str) -> bool:
         """Whether the next token is one of these keywords or operators."""
-        return any(self.at(word) for word in words)
+        if self.word in words:
+            return True
+        self.note(*words)
+        return False
 
     def at_type(self, kind: TokenType) -> bool:
         """Whether the next token is of this type."""
@@ -166,12 +169,14 @@ class BaseParser(SqlglotParser):  # type: ignore[misc]
             if not self.take(word):
                 raise self.fail(f"{word if word[0].isalpha() else repr(word)} is expected")
 
-    def _note(self, word: str) -> None:
+    def note(self, *words: str) -> None:
         """Keeps what was tried at this token: it may be what a misspelt word was meant to be."""
+        if self._curr.token_type is not TokenType.VAR:
+            return
         if self._tried_at != self._curr.start:
             self._tried_at = self._curr.start
             self._tried = []
-        self._tried.append(word)
+        self._tried += words
 
     @property
     def at_word(self) -> bool:

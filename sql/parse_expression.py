@@ -50,7 +50,7 @@ _SIZED_TYPES: dict[str, tuple[Kind, int]] = {
 _TYPE_WORDS = (*_SIMPLE_TYPES, *_SIZED_TYPES, "DECIMAL", "NUMERIC")
 # Reserved words that are functions when a parenthesis follows.
 _CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST"})
-_PREDICATES = frozenset({"IS", "CONTAINS", "MATCH", "NMATCH", "NOT", "LIKE", "IN", "BETWEEN"})
+_PREDICATES = ("IS", "CONTAINS", "MATCH", "NMATCH", "NOT", "LIKE", "IN", "BETWEEN")
 _NO_OPERATOR = (0, exp.Expression)
 _PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
 
@@ -148,7 +148,8 @@ class ExpressionParser(BaseParser):
         if comparison is not None:
             self._advance()
             return self.mark(comparison(this=left, expression=self.parse_operand()), start)
-        if self.word not in _PREDICATES and not self.at_type(TokenType.VAR):
+        if self.word not in _PREDICATES:
+            self.note(*_PREDICATES)
             return left
         if self.take("IS"):
             negated = self.take("NOT")
