@@ -7,10 +7,12 @@ from dataclasses import dataclass, field
 
 from sqlglot import exp
 
-from penstock.planner.aggregates import aggregate_sql, companion_sql, rows_by_value
+from penstock.planner.aggregates import ALL_ROWS, aggregate, companion, rows_by_value
 from penstock.planner.binder import Builder, Relation, RelColumn
+from penstock.planner.duckdb_tree import number, render
 from penstock.planner.expressions import compile_expression
 from penstock.planner.functions.table import check_call, require
+from penstock.planner.grouped_call import RowKey
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scopes import (
     NO_TIME_LINE,
@@ -65,12 +67,12 @@ class Aggregation:
         compiled = []
         for argument in arguments:
             if isinstance(argument, exp.Star):
-                compiled.append(SqlExpr("*", BIGINT))
+                compiled.append(ALL_ROWS)
             elif isinstance(argument, exp.Column) and isinstance(argument.this, exp.Star):
                 compiled.append(self._rows_of(argument))
             else:
                 compiled.append(compile_expression(argument, self.scope))
-        if name != "count" and any(argument.sql == "*" for argument in compiled):
+        if name != "count" and ALL_ROWS in compiled:
             raise self.builder.error(f"{name}(*) is not possible here", node)
         return compiled
 
@@ -81,7 +83,7 @@ class Aggregation:
             if time.qualifier == qualifier:
                 return time.use()
         if qualifier in self.rows.qualifiers:
-            return SqlExpr("*", BIGINT)
+            return ALL_ROWS
         raise self.builder.error(f"there is no table {qualifier} in FROM", star, code=0x2603)
 
     def call(self, name: str, arguments: Sequence[exp.Expression], node: exp.Expression) -> SqlExpr:
@@ -94,13 +96,12 @@ class Aggregation:
         if name == "percentile" and (self.rows.table is None or self.rows.table.kind == "super"):
             raise self.builder.error("percentile() is for child and normal tables", node, code=NOT_ALLOWED_FUNCTION,
                                      hint="use apercentile()")
-        ts = time.use().sql if time is not None else "0"
-        if name in ("twa", "elapsed"):
+        if name in ("twa", "elapsed") and time is not None:
             check_call(require(name), [value.type for value in compiled], [value.constant for value in compiled],
                        precision=self.scope.precision, position=self.builder.position(node))
-            return self._covered(name, compiled, ts, node)
-        result = aggregate_sql(name, compiled, ts, node, precision=self.scope.precision, row_key=self.rows.keys,
-                               position=self.builder.position(node))
+            return self._covered(name, compiled, time.use().sql, node)
+        result = aggregate(name, compiled, self._row_key, node, precision=self.scope.precision,
+                           position=self.builder.position(node))
         return SqlExpr(self.add(result.sql), result.type)
 
     def _covered(self, name: str, arguments: Sequence[SqlExpr], ts: str, node: exp.Expression) -> SqlExpr:
@@ -130,6 +131,13 @@ class Aggregation:
         single = f"arg_min({value}, {ts})"
         return SqlExpr(self.add(f"coalesce(sum({areas}) / nullif(sum({lengths}), 0), {single})"), DOUBLE)
 
+    @property
+    def _row_key(self) -> RowKey:
+        """What orders the rows of a group."""
+        time, keys = self.rows.time, [column.use() for column in self.rows.row_key]
+        ts = time.use() if time is not None else SqlExpr(number(0), BIGINT)
+        return RowKey(ts, keys[0] if keys else None, tuple(keys[1:]))
+
     def companion(self, name: str, arguments: Sequence[exp.Expression], node: exp.Expression,
                   column: SqlExpr) -> SqlExpr:
         """Returns a column of the row that the call `name` picks."""
@@ -139,12 +147,11 @@ class Aggregation:
         time = self.rows.time
         if time is None and name in ("first", "last", "last_row"):
             raise self.builder.error(f"{name}() needs a time line", node, code=NO_TIME_LINE)
-        ts = time.use().sql if time is not None else "0"
         if name == "mode":
             value = self.call(name, arguments, node).sql
-            rows = self.add(rows_by_value(selected, column, ts, self.rows.keys))
+            rows = self.add(render(rows_by_value(selected, column, self._row_key)))
             return SqlExpr(f"list_filter({rows}, lambda item: item.v = {value})[1].c", column.type)
-        found = companion_sql(name, selected, column, ts, row_key=self.rows.keys)
+        found = companion(name, selected, column, self._row_key)
         return SqlExpr(self.add(found.sql), found.type)
 
     def constant_of_group(self, column: RelColumn) -> SqlExpr:

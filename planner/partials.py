@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sqlglot import exp
 
 from penstock.planner.duckdb_tree import Tree, call, fragment, replaced_columns
+from penstock.planner.grouped_call import RowKey, Selection
 from penstock.planner.plan import SqlExpr
 from penstock.planner.stream import Accumulator, Field
-from penstock.sql.types import BIGINT, DOUBLE, UBIGINT, DataType, Kind
+from penstock.sql.types import Kind
 
 Names = Callable[[], str]
 """Gives a fresh field name."""
@@ -91,116 +92,41 @@ class Partial:
         return Partial((), replaced_columns(self.final, names))
 
 
-@dataclass(frozen=True, slots=True)
-class RowKey:
-    """What names a row in a group: its primary timestamp, the second part of a composite key, and its table."""
-
-    ts: SqlExpr
-    key: SqlExpr | None = None
-    tuid: SqlExpr = field(default_factory=lambda: SqlExpr(field_column("_tuid"), UBIGINT))
-
-
-def split(name: str, arguments: list[SqlExpr], result: DataType, row: RowKey, fresh: Names) -> Partial | None:
-    """Returns how the aggregate `name` splits, or None if it does not (it then cannot run in a stream).
-
-    `result` is the type of the whole aggregate. NULL rules: tdengine.md 3.2, 7.10.
-    """
-    value = arguments[0] if arguments else None
-    match name:
-        case "count":
-            counted = exp.Star() if value is None else value.node
-            return _simple(Accumulator("add", (Field(fresh(), BIGINT),)), call("count", counted))
-        case "sum" if value is not None:
-            total = exp.Cast(this=call("sum", value.node), to=exp.DataType.build(result.duckdb(), dialect="duckdb"))
-            return _simple(Accumulator("add", (Field(fresh(), result),)), total)
-        case "avg" if value is not None:
-            summed, count = Field(fresh(), DOUBLE), Field(fresh(), BIGINT)
-            return Partial(
-                (Part(Accumulator("add", (summed,)), (call("sum", double(value)),)),
-                 Part(Accumulator("add", (count,)), (call("count", value.node),))),
-                fragment("CASE WHEN :count > 0 THEN :sum / :count END", sum=field_column(summed.name),
-                         count=field_column(count.name)))
-        case "min" | "max" if value is not None:
-            return _simple(Accumulator("pick", (Field(fresh(), value.type),), ((0, name == "min"),)),
-                           call(name, value.node))
-        case "spread" if value is not None:
-            low, high = Field(fresh(), value.type), Field(fresh(), value.type)
-            return Partial(
-                (Part(Accumulator("pick", (low,), ((0, True),)), (call("min", value.node),)),
-                 Part(Accumulator("pick", (high,), ((0, False),)), (call("max", value.node),))),
-                fragment("(:high::DOUBLE - :low::DOUBLE)", high=field_column(high.name), low=field_column(low.name)))
-        case "first" | "last" | "last_row" if value is not None:
-            return picked(name, value, [], row, fresh)
-        case "stddev" | "stddev_pop" | "var_pop" if value is not None:
-            fields = (Field(fresh(), BIGINT), Field(fresh(), DOUBLE), Field(fresh(), DOUBLE))
-            number = double(value)
-            columns = (call("count", value.node), call("avg", number),
-                       fragment("var_pop(:number) * count(:value)", number=number, value=value.node))
-            variance = "(:squares / :count)" if name == "var_pop" else "sqrt(greatest(:squares / :count, 0))"
-            return Partial(
-                (Part(Accumulator("moments", fields), columns),),
-                fragment(f"CASE WHEN :count > 0 THEN {variance} END", count=field_column(fields[0].name),
-                         squares=field_column(fields[2].name)))
-        case "apercentile" if value is not None:
-            percent = arguments[1].constant
-            assert isinstance(percent, int | float)
-            values = Field(fresh(), DOUBLE, many=True)
-            return Partial(
-                (Part(Accumulator("values", (values,)), (
-                    present_only(call("list", double(value)), value.node),)),),
-                fragment("list_aggregate(:numbers, 'quantile_cont', :share)", numbers=field_column(values.name),
-                         share=exp.Literal.number(repr(percent / 100))))
-        case "hyperloglog" if value is not None:
-            distinct = Field(fresh(), value.type, many=True)
-            return Partial(
-                (Part(Accumulator("distinct", (distinct,)), (
-                    present_only(fragment("list(DISTINCT :value)", value=value.node), value.node),)),),
-                fragment("coalesce(list_unique(:seen), 0)::BIGINT", seen=field_column(distinct.name)))
-        case _:
-            return None
+def single(accumulator: Accumulator, column: Tree) -> Partial:
+    """Returns a partial whose one field is the value."""
+    return Partial((Part(accumulator, (column,)),), field_column(accumulator.fields[0].name))
 
 
 def picked(
-    name: str, value: SqlExpr, companions: Sequence[SqlExpr], row: RowKey, fresh: Names, chosen: str | None = None
+    selection: Selection, value: SqlExpr, companions: Sequence[SqlExpr], row: RowKey, fresh: Names
 ) -> Partial:
-    """Returns the split of min, max, first, last or last_row that carries the `companions` of the chosen row along.
+    """Returns a partial that takes one row, for its `value`, and carries the `companions` of that row along.
 
-    The final value is the field `chosen`, or a fresh one. Fields 0 to 2 are the value, the time and the table in the
-    order of the choice; companions follow. Ties go to the earliest row, then to the lowest table id, so that the
-    choice depends on the rows alone; first takes the least key among rows of equal time, last the greatest.
+    Fields 0 to 2 are the value, the time and the table in the order of the choice; companions follow. Ties are as
+    `RowKey.rank` has them, so that the choice depends on the rows alone.
     """
-    ts, tuid = Field(fresh(), row.ts.type), Field(fresh(), row.tuid.type)
+    assert row.table is not None
+    ts, table = Field(fresh(), row.ts.type), Field(fresh(), row.table.type)
     carried = tuple(Field(fresh(), companion.type) for companion in companions)
-    unused = fresh()
-    own = Field(chosen or unused, value.type)
-    ascending = name in ("min", "first")
+    own = Field(fresh(), value.type)
+    ascending = selection.ascending
     others = tuple(companion.node for companion in companions)
     fields: tuple[Field, ...]
     order: tuple[tuple[int, bool], ...]
-    if name in ("min", "max"):
-        fields, columns = (own, ts, tuid, *carried), (value.node, row.ts.node, row.tuid.node, *others)
+    if selection.by_value:
+        fields, columns = (own, ts, table, *carried), (value.node, row.ts.node, row.table.node, *others)
         order = ((0, ascending), (1, True), (2, True))
         at = len(order)
     else:
-        fields, columns = (ts, tuid, own, *carried), (row.ts.node, row.tuid.node, value.node, *others)
+        fields, columns = (ts, table, own, *carried), (row.ts.node, row.table.node, value.node, *others)
         order = ((0, ascending), (1, True))
         at = 1
-    if row.key is not None:
+    for key in row.others:
         # Among values that tie the key decides last, among times before the table.
         order = (*order[:at], (len(fields), ascending), *order[at:])
-        fields, columns = (*fields, Field(fresh(), row.key.type)), (*columns, row.key.node)
-    choice = Choice(None if name == "last_row" else value.node)
+        fields, columns = (*fields, Field(fresh(), key.type)), (*columns, key.node)
+    choice = Choice(value.node if selection.present else None)
     return Partial((Part(Accumulator("pick", fields, order), columns, choice),), field_column(own.name))
-
-
-def double(value: SqlExpr) -> Tree:
-    """Returns a number as DOUBLE."""
-    return value.node if value.type.kind is Kind.DOUBLE else fragment(":value::DOUBLE", value=value.node)
-
-
-def _simple(accumulator: Accumulator, column: Tree) -> Partial:
-    """A partial whose one field is the value."""
-    return Partial((Part(accumulator, (column,)),), field_column(accumulator.fields[0].name))
 
 
 def present_only(aggregate: Tree, value: Tree) -> exp.Filter:

@@ -18,7 +18,7 @@ from penstock.common.errors import (
 )
 from penstock.common.headroom import with_headroom
 from penstock.common.suggestions import did_you_mean
-from penstock.planner.aggregates import aggregate_sql
+from penstock.planner.aggregates import ALL_ROWS, selection_of, split
 from penstock.planner.binder import qualifier_of
 from penstock.planner.bounds import time_bounds, time_constant
 from penstock.planner.dead_letters import plan_dlq, plan_errors
@@ -27,7 +27,6 @@ from penstock.planner.duckdb_tree import (
     cast,
     closed,
     column,
-    everything,
     fragment,
     is_column,
     named,
@@ -37,6 +36,7 @@ from penstock.planner.duckdb_tree import (
 )
 from penstock.planner.expressions import compile_expression
 from penstock.planner.functions.table import lookup
+from penstock.planner.grouped_call import RowKey
 from penstock.planner.lower.stages import (
     TBNAME,
     WINDOW_END,
@@ -50,7 +50,7 @@ from penstock.planner.lower.stages import (
     scalar_source,
     windows_of_groups,
 )
-from penstock.planner.partials import Partial, RowKey, picked, split
+from penstock.planner.partials import Partial, field_column, picked
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import call_of, is_star, text_of
 from penstock.planner.scopes import fingerprint, replaced, unwrapped, vector_calls, vector_spec
@@ -551,37 +551,33 @@ class _Planner:
         if any(map(is_star, arguments)) and (name != "count" or bound is not None):
             raise InvalidStreamError(f"{name}() does not take * here", position=self.position(node),
                                      hint="name the columns")
-        compiled = [SqlExpr(everything(), BIGINT) if isinstance(argument, exp.Star)
-                    else compile_expression(argument, rows) for argument in arguments]
+        compiled = [ALL_ROWS if isinstance(argument, exp.Star) else compile_expression(argument, rows)
+                    for argument in arguments]
         if name == "last_row" and isinstance(self.query.window, IntervalWindow):
             raise InvalidStreamError("last_row cannot be combined with INTERVAL", code=0x265A,
                                      position=self.position(node), hint="use last")
         known = next((call for call in self.calls if (call.name, call.arguments) == (name, tuple(compiled))), None)
+        if known is not None:
+            return SqlExpr(column(known.output), known.type)
         if bound is not None:
+            partial = bound.partial(compiled, self.row_key(), self.precision, self.position(node), self.fresh)
             result = bound.result(self.precision)
-            if known is None:
-                partial = bound.partial(compiled, self.row_key(), self.precision, self.position(node), self.fresh)
-                known = self._call(name, compiled, partial, node)
-            return SqlExpr(column(known.output), result)
-        whole = aggregate_sql(name, compiled, self.row_key().ts.sql, node, precision=self.precision)
-        if known is None:
-            own = split(name, compiled, whole.type, self.row_key(), self.fresh)
-            if own is None:
+        else:
+            found = split(name, compiled, self.row_key(), self.fresh, precision=self.precision,
+                          position=self.position(node))
+            if found is None:
                 raise NotSupportedError(f"{name} is not supported in streams yet", position=self.position(node))
-            same = next((call.partial for call in self.calls if own.holds_what(call.partial)), None)
-            known = self._call(name, compiled, own if same is None else own.over(same), node)
-        return SqlExpr(column(known.output), whole.type)
-
-    def _call(
-        self, name: str, arguments: list[SqlExpr], partial: Partial, node: exp.Expression
-    ) -> AggregateCall:
-        call = AggregateCall(name, tuple(arguments), partial, f"#call{len(self.calls)}", text_of(node))
+            partial, result = found
+            same = next((call.partial for call in self.calls if partial.holds_what(call.partial)), None)
+            partial = partial if same is None else partial.over(same)
+        call = AggregateCall(name, tuple(compiled), partial, f"#call{len(self.calls)}", result, text_of(node))
         self.calls.append(call)
-        return call
+        return SqlExpr(column(call.output), result)
 
     def row_key(self) -> RowKey:
         key = self.table.key_column
-        return RowKey(self.use(self.table.time_column.name), None if key is None else self.use(key.name))
+        return RowKey(self.use(self.table.time_column.name), SqlExpr(field_column("_tuid"), UBIGINT),
+                      () if key is None else (self.use(key.name),))
 
     def source_rows(self, condition: Tree | None, *, by_arrival: bool = False) -> SourceRows:
         """Returns the rows that are read, once all expressions over them are compiled."""
@@ -970,7 +966,7 @@ class ResultScope:
                 hint="add it to PARTITION BY, or put it into an aggregate")
         call = planner.calls[0]
         values = [value for value, _ in self.companions]
-        chosen = picked(call.name, call.arguments[0], values, planner.row_key(), planner.fresh)
+        chosen = picked(selection_of(call.name), call.arguments[0], values, planner.row_key(), planner.fresh)
         carried = tuple(Companion(f"#companion{n}", text_of(node)) for n, (_, node) in enumerate(self.companions))
         planner.calls[0] = replace(call, partial=chosen, companions=carried)
 

@@ -6,17 +6,19 @@ What the functions do is not known here; they aren't loaded.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, Position
-from penstock.planner.duckdb_tree import parse_tree, render
+from penstock.planner.duckdb_tree import Tree, call, null
+from penstock.planner.duckdb_tree import cast as duckdb_cast
 from penstock.planner.functions.spec import NUMBERS, TEXTS, Argument, FunctionSpec, always, check_call
 from penstock.planner.functions.table import lookup
-from penstock.planner.partials import Names, Part, Partial, RowKey
+from penstock.planner.grouped_call import RowKey, in_order
+from penstock.planner.partials import Names, Part, Partial, field_column
 from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_cast import cast, null_of
+from penstock.planner.scalar_cast import cast
 from penstock.planner.scalar_sql import quote_name
 from penstock.planner.stream import Accumulator, Field
 from penstock.planner.user_calls import Step, UserCall
@@ -40,37 +42,37 @@ class BoundFunction:
         # Copies of an expression are still calls in the same statement.
         return self
 
-    def scalar(self, arguments: list[SqlExpr], precision: Precision, position: Position | None = None) -> SqlExpr:
+    def scalar(self, arguments: Sequence[SqlExpr], precision: Precision, position: Position | None = None) -> SqlExpr:
         """Returns a call of a scalar function. Raises InvalidStatementError for arguments that don't fit."""
         values, types, result = self._checked(arguments, precision, position)
-        return SqlExpr(self._sql("scalar", types, result, ", ".join(values)), result)
+        return SqlExpr(self._call("scalar", types, result, values), result)
 
     def aggregate(
-        self, arguments: list[SqlExpr], order: str, precision: Precision, position: Position | None
+        self, arguments: Sequence[SqlExpr], row: RowKey, precision: Precision, position: Position | None
     ) -> SqlExpr:
-        """Returns an aggregate over grouped rows, which the function sees by `order` (SQL)."""
+        """Returns an aggregate over grouped rows, which the function sees along the time line."""
         values, types, result = self._checked(arguments, precision, position)
-        return SqlExpr(self._sql("aggregate", types, result, _rows(values, order)), result)
+        return SqlExpr(self._call("aggregate", types, result, [_rows(values, row)]), result)
 
     def partial(
-        self, arguments: list[SqlExpr], row: RowKey, precision: Precision, position: Position | None, fresh: Names
+        self, arguments: Sequence[SqlExpr], row: RowKey, precision: Precision, position: Position | None, fresh: Names
     ) -> Partial:
         """Returns the aggregate split over source and agg tasks: states are made, merged and finished."""
         values, types, result = self._checked(arguments, precision, position)
         state = Field(fresh(), _STATE)
-        made = self._sql("partial", types, result, _rows(values, f"{row.ts.sql}, {row.tuid.sql}"))
-        part = Part(Accumulator("udaf", (state,), function=self.function), (parse_tree(made),))
-        return Partial((part,), parse_tree(self._sql("finish", types, result, state.name)))
+        made = self._call("partial", types, result, [_rows(values, row)])
+        finished = self._call("finish", types, result, [field_column(state.name)])
+        return Partial((Part(Accumulator("udaf", (state,), function=self.function), (made,)),), finished)
 
     def result(self, precision: Precision) -> DataType:
         """Returns the type of the function's result in a database of this precision."""
         return _with_precision(self.function.result, precision)
 
     def _checked(
-        self, arguments: list[SqlExpr], precision: Precision, position: Position | None
-    ) -> tuple[list[str], tuple[DataType, ...], DataType]:
-        """Returns the SQL of the arguments, converted to what is declared, their types and the result's."""
-        if any(argument.sql == "*" for argument in arguments):
+        self, arguments: Sequence[SqlExpr], precision: Precision, position: Position | None
+    ) -> tuple[list[Tree], tuple[DataType, ...], DataType]:
+        """Returns the arguments, converted to what is declared, their types and the result's."""
+        if any(isinstance(argument.node, exp.Star) for argument in arguments):
             raise InvalidStatementError(f"{self.function.name}() does not take *", position=position)
         result = check_call(self.spec, [argument.type for argument in arguments],
                             [argument.constant for argument in arguments], precision=precision, position=position)
@@ -85,22 +87,22 @@ class BoundFunction:
 
     def _converted(
         self, argument: SqlExpr, target: DataType, precision: Precision, position: Position | None
-    ) -> str:
+    ) -> Tree:
         if argument.type.kind is Kind.NULL:
-            return render(null_of(target))
+            return null(target.duckdb())
         if argument.type.kind is not target.kind or target.kind is Kind.DECIMAL:
-            return cast(argument, target, precision, self._session.time_zone, position).sql
-        return f"CAST({argument.sql} AS {target.duckdb()})"
+            return cast(argument, target, precision, self._session.time_zone, position).node
+        return duckdb_cast(argument.node, target.duckdb())
 
-    def _sql(self, step: Step, types: tuple[DataType, ...], result: DataType, arguments: str) -> str:
-        call = UserCall(step, self.function, types, result)
-        if call not in self._calls:
-            self._calls.append(call)
-        sql = f"{quote_name(call.name)}({arguments})"
+    def _call(self, step: Step, types: tuple[DataType, ...], result: DataType, arguments: Sequence[Tree]) -> Tree:
+        used = UserCall(step, self.function, types, result)
+        if used not in self._calls:
+            self._calls.append(used)
+        made = call(quote_name(used.name), *arguments)
         if step == "partial" or not result.is_string:
-            return sql
+            return made
         # What is longer than declared is cut, as CAST does it.
-        return cast(SqlExpr(sql, DataType(result.kind)), result, result.precision, self._session.time_zone).sql
+        return cast(SqlExpr(made, DataType(result.kind)), result, result.precision, self._session.time_zone).node
 
 
 def bind_user_functions(statement: object, catalog: CatalogView, session: Session) -> list[UserCall]:
@@ -140,10 +142,10 @@ def _calls_in(value: object) -> Iterator[exp.Anonymous]:
             yield from _calls_in(getattr(value, field.name))
 
 
-def _rows(values: list[str], order: str) -> str:
-    """An aggregate: the list of a group's rows, as structs of the arguments."""
-    members = ", ".join(f"a{n} := {value}" for n, value in enumerate(values))
-    return f"list(struct_pack({members}) ORDER BY {order})"
+def _rows(values: Sequence[Tree], row: RowKey) -> Tree:
+    """An aggregate: the list of a group's rows, as structs of the arguments, along the time line."""
+    members = [exp.PropertyEQ(this=exp.to_identifier(f"a{n}"), expression=value) for n, value in enumerate(values)]
+    return in_order(call("struct_pack", *members), row)
 
 
 def _with_precision(type_: DataType, precision: Precision) -> DataType:

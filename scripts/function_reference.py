@@ -11,10 +11,11 @@ from function_examples import EXAMPLES, SETUP
 
 import penstock
 from penstock.mnode.engine import Engine
-from penstock.planner.aggregates import aggregate_sql
+from penstock.planner.aggregates import aggregate, split
 from penstock.planner.duckdb_tree import render
 from penstock.planner.functions.spec import (
     ANY,
+    NUMBERS,
     describe_kinds,
     joined_text,
     joined_with_separator,
@@ -22,15 +23,15 @@ from penstock.planner.functions.spec import (
     sum_type,
     text_of_first,
 )
-from penstock.planner.functions.table import FUNCTIONS, Argument, FunctionSpec, check_call
-from penstock.planner.partials import RowKey, split
+from penstock.planner.functions.table import FUNCTIONS, Argument, FunctionSpec
+from penstock.planner.grouped_call import RowKey
 from penstock.planner.plan import SqlExpr
 from penstock.planner.select import plan_query
 from penstock.shell.format import Style, text_columns
 from penstock.sql.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.statements import Duration, Select
-from penstock.sql.types import BIGINT, VARCHAR, DataType, Kind, timestamp
+from penstock.sql.types import BIGINT, UBIGINT, VARCHAR, DataType, Kind, timestamp
 
 _CATEGORIES = {
     "aggregate": "Aggregates", "pseudo": "Pseudo columns", "scalar": "Functions of one row",
@@ -110,7 +111,8 @@ def _samples(spec: FunctionSpec) -> list[tuple[DataType, object]]:
         elif argument.choices:
             constant = argument.choices[0]
         elif argument.literal:
-            constant = argument.low if argument.low is not None else "[0, 1]"
+            number = 1 if argument.low is None else argument.low
+            constant = number if argument.accepts == NUMBERS else "[0, 1]"
         kinds = (Kind.INT, Kind.BIGINT, Kind.TIMESTAMP, Kind.VARCHAR)
         kind = next((kind for kind in kinds if kind in argument.accepts), Kind.VARCHAR)
         type_ = {Kind.TIMESTAMP: timestamp(), Kind.BIGINT: BIGINT, Kind.VARCHAR: VARCHAR}.get(kind, DataType(kind))
@@ -135,11 +137,11 @@ def _in_streams(spec: FunctionSpec) -> str:
     arguments = [SqlExpr(spec.arguments[index].name, type_, constant)
                  for index, (type_, constant) in enumerate(samples)]
     numbers = count()
-    result = check_call(spec, [type_ for type_, _ in samples], [constant for _, constant in samples])
-    row = RowKey(SqlExpr("ts", timestamp()))
-    partial = split(spec.name, arguments, result, row, lambda: f"p{next(numbers)}")
-    if partial is None:
+    row = RowKey(SqlExpr("ts", timestamp()), SqlExpr("_tuid", UBIGINT))
+    found = split(spec.name, arguments, row, lambda: f"p{next(numbers)}")
+    if found is None:
         return allowed
+    partial, _ = found
     made = ", ".join(render(tree) for part in partial.parts for tree in ([part.struct] if part.struct is not None
                                                                          else part.columns))
     combined = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
@@ -155,7 +157,8 @@ def _duckdb(spec: FunctionSpec, engine: Engine) -> str:
         samples = _samples(spec)
         arguments = [SqlExpr(spec.arguments[index].name, type_, constant)
                      for index, (type_, constant) in enumerate(samples)]
-        return _shown(aggregate_sql(spec.name, arguments, "ts").sql)
+        row = RowKey(SqlExpr("ts", timestamp()), SqlExpr("_tuid", UBIGINT))
+        return _shown(aggregate(spec.name, arguments, row).sql)
     query = parse_one(f"SELECT {EXAMPLES[spec.name]}")
     assert isinstance(query, Select)
     sql = plan_query(query, engine.catalog, Session("docs", "UTC", 0)).sql

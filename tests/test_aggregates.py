@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.common.errors import InternalError, InvalidStatementError
-from penstock.planner.aggregates import aggregate_sql, companion_sql, points_sql, time_weighted_average
+from penstock.planner.aggregates import ALL_ROWS, aggregate, companion
+from penstock.planner.grouped_call import RowKey
 from penstock.planner.plan import SqlExpr
 from penstock.sql.statements import Duration
 from penstock.sql.types import BIGINT, DOUBLE, INT, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
@@ -20,7 +21,8 @@ from penstock.sql.types import BIGINT, DOUBLE, INT, UBIGINT, VARCHAR, DataType, 
 FLOAT = DataType(Kind.FLOAT)
 N, F, S, U, B, T = (SqlExpr(name, kind) for name, kind in (
     ("i", INT), ("f", FLOAT), ("s", VARCHAR), ("u", UBIGINT), ("b", BIGINT), ("ts", timestamp())))
-STAR = SqlExpr("*", BIGINT)
+TABLE = SqlExpr("_tuid", UBIGINT)
+ROW = RowKey(T, TABLE)
 ROWS = [
     # group, ts, table, i, f, s, u, b
     (1, 1000, 1, 5, 1.5, "a", 1, 2**62),
@@ -59,7 +61,7 @@ def per_group(connection: duckdb.DuckDBPyConnection, expression: SqlExpr) -> lis
 
 
 @pytest.mark.parametrize(("name", "args", "want"), [
-    ("count", [], [4, 1]), ("count", [STAR], [4, 1]), ("count", [N], [3, 0]), ("sum", [N], [20, None]),
+    ("count", [ALL_ROWS], [4, 1]), ("count", [N], [3, 0]), ("sum", [N], [20, None]),
     ("sum", [F], [8.0, None]), ("sum", [U], [5, None]), ("sum", [B], [-(2**63) + 1, None]),
     ("avg", [N], [20 / 3, None]),
     ("avg", [F], [8 / 3, None]), ("min", [N], [5, None]), ("max", [F], [4.0, None]), ("max", [S], ["c", None]),
@@ -72,8 +74,7 @@ def per_group(connection: duckdb.DuckDBPyConnection, expression: SqlExpr) -> lis
     ("apercentile", [N, constant(50), constant("t-digest")], [7.0, None]), ("hyperloglog", [S], [3, 0]),
     ("leastsquares", [N, constant(1), constant(1)], ["{slop:1.000000, intercept:4.666667}", None]),
     ("leastsquares", [N, constant(0), constant(2)], ["{slop:0.500000, intercept:5.666667}", None]),
-    ("elapsed", [T], [2000.0, 0.0]), ("elapsed", [T, constant(Duration(1, "s"))], [2.0, 0.0]),
-    ("twa", [F], [2.625, None]), ("irate", [F], [1.5, None]),
+    ("irate", [F], [1.5, None]),
     ("histogram", [N, constant("user_input"), constant("[1, 5, 7]"), constant(0)],
      [['{"lower_bin":1, "upper_bin":5, "count":1}', '{"lower_bin":5, "upper_bin":7, "count":1}'],
       ['{"lower_bin":1, "upper_bin":5, "count":0}', '{"lower_bin":5, "upper_bin":7, "count":0}']]),
@@ -82,7 +83,7 @@ def test_aggregate_gives_known_value(
     connection: duckdb.DuckDBPyConnection, name: str, args: list[SqlExpr], want: list[Any],
 ) -> None:
     """Aggregates ignore NULLs and have the promised type; groups of NULLs give NULL, counts 0."""
-    got = per_group(connection, aggregate_sql(name, args, "ts"))
+    got = per_group(connection, aggregate(name, args, ROW))
     for value, expected in zip(got, want, strict=True):
         if isinstance(expected, float):
             assert math.isclose(value, expected, rel_tol=1e-9)
@@ -92,21 +93,21 @@ def test_aggregate_gives_known_value(
 
 def test_empty_input_gives_no_value_and_counts_zero(connection: duckdb.DuckDBPyConnection) -> None:
     """Without rows the one result row has NULLs, and 0 where something is counted."""
-    for name, args in (("count", []), ("count", [N]), ("hyperloglog", [N])):
-        assert connection.execute(f"SELECT {aggregate_sql(name, args, 'ts').sql} FROM t WHERE false").fetchone() == (0,)
-    for name in ("sum", "avg", "min", "max", "first", "last", "last_row", "mode", "twa", "irate", "stddev", "spread"):
-        sql = aggregate_sql(name, [N], "ts").sql
+    for name, args in (("count", [ALL_ROWS]), ("count", [N]), ("hyperloglog", [N])):
+        assert connection.execute(f"SELECT {aggregate(name, args, ROW).sql} FROM t WHERE false").fetchone() == (0,)
+    for name in ("sum", "avg", "min", "max", "first", "last", "last_row", "mode", "irate", "stddev", "spread"):
+        sql = aggregate(name, [N], ROW).sql
         assert connection.execute(f"SELECT {sql} FROM t WHERE false").fetchone() == (None,), name
 
 
 def test_companions_come_from_the_selected_row(connection: duckdb.DuckDBPyConnection) -> None:
     """A plain column next to a selecting function is that row's, also if it is NULL."""
     table = SqlExpr("_tuid", UBIGINT)
-    for name, companion, want in (
+    for name, column, want in (
         ("min", S, ["a", None]), ("max", S, [None, None]), ("first", S, ["a", None]), ("last", S, [None, None]),
         ("last_row", N, [8, None]), ("max", T, [3000, None]), ("min", table, [1, None]), ("last_row", table, [1, 1]),
     ):
-        assert per_group(connection, companion_sql(name, N, companion, "ts")) == want, name
+        assert per_group(connection, companion(name, N, column, ROW)) == want, name
 
 
 VALUES = st.one_of(st.none(), st.integers(-3, 3))
@@ -136,8 +137,8 @@ def test_ties_go_to_the_earliest_row_then_to_the_lowest_table(
     con.execute("CREATE TABLE r (ts BIGINT, _tuid UBIGINT, i INTEGER)")
     con.executemany("INSERT INTO r VALUES (?, ?, ?)", shuffled)
     for name, row in expected.items():
-        place = [companion_sql(name, N, SqlExpr(column, BIGINT), "ts").sql for column in ("ts", "_tuid", "i")]
-        got = con.execute(f"SELECT {aggregate_sql(name, [N], 'ts').sql}, {', '.join(place)} FROM r").fetchone()
+        place = [companion(name, N, SqlExpr(column, BIGINT), ROW).sql for column in ("ts", "_tuid", "i")]
+        got = con.execute(f"SELECT {aggregate(name, [N], ROW).sql}, {', '.join(place)} FROM r").fetchone()
         assert got == ((None,) * 4 if row is None else (row[2], *row))
 
 
@@ -146,13 +147,12 @@ def test_composite_keys_order_rows_of_one_time() -> None:
     con = duckdb.connect()
     con.execute("CREATE TABLE r AS SELECT * FROM (VALUES (1, 1, 'b', 10), (1, 1, 'a', 20), (1, 1, 'c', 30)) "
                 "v(ts, _tuid, k, i)")
-    key = ("_tuid", "k")
+    key = RowKey(T, TABLE, (SqlExpr("k", VARCHAR),))
     for name, want in (("first", 20), ("last", 30), ("last_row", 30)):
-        assert con.execute(f"SELECT {aggregate_sql(name, [N], 'ts', row_key=key).sql} FROM r").fetchone() == (want,)
-        companion = companion_sql(name, N, N, "ts", row_key=key).sql
-        assert con.execute(f"SELECT {companion} FROM r").fetchone() == (want,)
-    bare = aggregate_sql("last", [N], "ts", row_key=()).sql
-    beside = companion_sql("max", N, N, "ts", row_key=()).sql
+        assert con.execute(f"SELECT {aggregate(name, [N], key).sql} FROM r").fetchone() == (want,)
+        assert con.execute(f"SELECT {companion(name, N, N, key).sql} FROM r").fetchone() == (want,)
+    bare = aggregate("last", [N], RowKey(T)).sql
+    beside = companion("max", N, N, RowKey(T)).sql
     assert con.execute(f"SELECT {bare} IS NOT NULL, {beside} FROM r").fetchone() == (True, 30)
 
 
@@ -161,40 +161,28 @@ def test_rates_count_a_fall_as_a_restart() -> None:
     con = duckdb.connect()
     con.execute("CREATE TABLE r (ts BIGINT, _tuid UBIGINT, i DOUBLE)")
     con.execute("INSERT INTO r VALUES (0, 1, 2.116), (360000, 1, 2.028)")
-    sql = aggregate_sql("irate", [SqlExpr("i", DOUBLE)], "ts").sql
+    sql = aggregate("irate", [SqlExpr("i", DOUBLE)], ROW).sql
     assert con.execute(f"SELECT {sql} FROM r").fetchone()[0] == pytest.approx(2.028 / 360)  # type: ignore[index]
     assert con.execute(f"SELECT {sql} FROM r WHERE ts = 0").fetchone() == (0.0,)
 
 
 @pytest.mark.parametrize(("precision", "unit"), [("ms", 1), ("us", 1_000), ("ns", 1_000_000)])
-def test_units_follow_the_precision(precision: Precision, unit: int) -> None:
-    """Rates and elapsed times are right in every precision."""
+def test_rates_follow_the_precision(precision: Precision, unit: int) -> None:
+    """Rates are per second in every precision."""
     con = duckdb.connect()
     con.execute("CREATE TABLE r AS SELECT i * ? AS ts, 1::UBIGINT AS _tuid, i / 10 AS v FROM range(0, 5000, 500) x(i)",
                 [unit])
-    value, time = SqlExpr("v", DOUBLE), SqlExpr("ts", timestamp(precision))
-    elapsed = aggregate_sql("elapsed", [time, constant(Duration(1, "s"))], "ts", precision=precision).sql
-    rate = aggregate_sql("irate", [value], "ts", precision=precision).sql
-    assert con.execute(f"SELECT {elapsed}, {rate} FROM r").fetchone() == (4.5, 100.0)
-
-
-def test_time_weighted_average_takes_border_points() -> None:
-    """Windows add interpolated points at their borders to the list."""
-    con = duckdb.connect()
-    con.execute("CREATE TABLE r AS SELECT * FROM (VALUES (0, 1, 2.064), (360000, 1, 2.116)) v(ts, _tuid, x)")
-    points = points_sql(SqlExpr("x", DOUBLE), "ts")
-    border = "[{'t': 600000::BIGINT, 'v': (2.116 + (2.028 - 2.116) * 240000 / 360000)::DOUBLE}]"
-    sql = time_weighted_average(f"list_concat({points}, {border})")
-    assert con.execute(f"SELECT {sql} FROM r").fetchone()[0] == pytest.approx(2.088666666)  # type: ignore[index]
+    rate = aggregate("irate", [SqlExpr("v", DOUBLE)], RowKey(SqlExpr("ts", timestamp(precision))), precision=precision)
+    assert con.execute(f"SELECT {rate.sql} FROM r").fetchone() == (100.0,)
 
 
 def test_histogram_bins(connection: duckdb.DuckDBPyConnection) -> None:
     """Linear and logarithmic bins, with or without the open ones, and normalized counts."""
     linear = constant('{"start": 0, "width": 5, "count": 2, "infinity": true}')
-    got = per_group(connection, aggregate_sql("histogram", [N, constant("linear_bin"), linear, constant(1)], "ts"))[0]
+    got = per_group(connection, aggregate("histogram", [N, constant("linear_bin"), linear, constant(1)], ROW))[0]
     assert [text.partition('"count":')[2] for text in got] == ["0.000000}", "0.333333}", "0.666667}", "0.000000}"]
     log = constant('{"start": 1, "factor": 2, "count": 3, "infinity": false}')
-    got = per_group(connection, aggregate_sql("histogram", [N, constant("log_bin"), log, constant(0)], "ts"))[0]
+    got = per_group(connection, aggregate("histogram", [N, constant("log_bin"), log, constant(0)], ROW))[0]
     assert got == ['{"lower_bin":1, "upper_bin":2, "count":0}', '{"lower_bin":2, "upper_bin":4, "count":0}',
                    '{"lower_bin":4, "upper_bin":8, "count":3}']
 
@@ -208,12 +196,12 @@ def test_histogram_bins(connection: duckdb.DuckDBPyConnection) -> None:
 def test_bins_that_make_no_sense_are_refused(bin_type: str, bins: str) -> None:
     """A description of bins is checked while planning."""
     with pytest.raises(InvalidStatementError, match="describes no bins"):
-        aggregate_sql("histogram", [N, constant(bin_type), constant(bins), constant(0)], "ts")
+        aggregate("histogram", [N, constant(bin_type), constant(bins), constant(0)], ROW)
 
 
 def test_one_point_has_no_line(connection: duckdb.DuckDBPyConnection) -> None:
     """LEASTSQUARES over one value prints nan, as TDengine does."""
-    sql = aggregate_sql("leastsquares", [N, constant(1), constant(1)], "ts").sql
+    sql = aggregate("leastsquares", [N, constant(1), constant(1)], ROW).sql
     row = connection.execute(f"SELECT {sql} FROM t WHERE i = 5").fetchone()
     assert row == ("{slop:nan, intercept:nan}",)
 
@@ -221,13 +209,11 @@ def test_one_point_has_no_line(connection: duckdb.DuckDBPyConnection) -> None:
 def test_null_literal_is_aggregated(connection: duckdb.DuckDBPyConnection) -> None:
     """max(NULL) is NULL, count(NULL) is 0."""
     null = SqlExpr("NULL", DataType(Kind.NULL))
-    assert connection.execute(f"SELECT {aggregate_sql('max', [null], 'ts').sql} FROM t").fetchone() == (None,)
-    assert connection.execute(f"SELECT {aggregate_sql('count', [null], 'ts').sql} FROM t").fetchone() == (0,)
+    assert connection.execute(f"SELECT {aggregate('max', [null], ROW).sql} FROM t").fetchone() == (None,)
+    assert connection.execute(f"SELECT {aggregate('count', [null], ROW).sql} FROM t").fetchone() == (0,)
 
 
 def test_functions_over_rows_are_no_aggregates() -> None:
     """DIFF, TOP and the like belong to the query planner."""
     with pytest.raises(InternalError):
-        aggregate_sql("diff", [N], "ts")
-    with pytest.raises(InvalidStatementError):
-        aggregate_sql("elapsed", [T, constant(Duration(1, "n"))], "ts")
+        aggregate("diff", [N], ROW)

@@ -1,335 +1,299 @@
-"""The aggregate, selection and time-series functions and the pseudo columns."""
+"""Aggregates: functions that give one value per group of rows.
+
+NULLs are ignored as the dialect wants; what has no value is NULL. What splits can run in streams.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
+from sqlglot import exp
+
+from penstock.planner.duckdb_tree import Tree, call, cast, fragment, let, text
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     NUMBERS,
     TEXTS,
+    WRONG_ARGUMENT_VALUE,
     Argument,
-    Category,
     FunctionSpec,
-    ResultRule,
     always,
-    same_as_first,
     sum_type,
 )
-from penstock.sql.types import BIGINT, BOOL, DOUBLE, VARCHAR, DataType, Kind, timestamp
+from penstock.planner.grouped_call import GroupedCall, in_order
+from penstock.planner.partials import Names, Part, Partial, field_column, present_only, single
+from penstock.planner.scalar_cast import wrap_integer
+from penstock.planner.stream import Accumulator, Field
+from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, UNITS_PER_SECOND, DataType, Kind
 
 NUMBER = Argument("number", NUMBERS)
 VALUE = Argument("value")
-STAR_OR_VALUE = Argument("value", star=True)
-ORDERED = Argument("value", NUMBERS | TEXTS | {Kind.TIMESTAMP})
-_TIME = Argument("time", frozenset((Kind.TIMESTAMP, Kind.BIGINT)))
+_PERCENT = Argument("percent", NUMBERS, literal=True, low=0, high=100)
+_DOUBLE_MAX = 1.7976931348623157e308
 
 
-def _rows(low: int, high: int) -> Argument:
-    return Argument("rows", INTEGER_KINDS, literal=True, low=low, high=high)
+def real(value: float) -> Tree:
+    """Returns a number as it stands in SQL."""
+    literal = exp.Literal(this=repr(abs(value)), is_string=False)
+    return exp.Paren(this=exp.Neg(this=literal)) if value < 0 else literal
 
 
-def _spec(
-    name: str,
-    category: Category,
-    arguments: tuple[Argument, ...],
-    result: ResultRule,
-    summary: str,
-    *,
-    in_stream: bool = True,
-    only_force: bool = False,
-    multi_row: bool = False,
-) -> FunctionSpec:
-    return FunctionSpec(name, category, arguments, result, summary, in_stream, only_force, multi_row)
+# --- counts and sums --------------------------------------------------------------------------------------------
+
+
+def _count(given: GroupedCall) -> Tree:
+    return call("count", given.value)
+
+
+def _split_count(given: GroupedCall, fresh: Names) -> Partial:
+    return single(Accumulator("add", (Field(fresh(), BIGINT),)), _count(given))
+
+
+def _sum(given: GroupedCall) -> Tree:
+    kind = given.arguments[0].type.kind
+    if kind in (Kind.BIGINT, Kind.UBIGINT):
+        # 64-bit sums wrap around as a machine's do; the narrower ones cannot get that far.
+        return wrap_integer(call("sum", given.value), given.result.kind)
+    if kind in INTEGERS:
+        return cast(call("sum", given.value), given.result.duckdb())
+    return call("sum", given.value if kind is Kind.DECIMAL else given.double)
+
+
+def _split_sum(given: GroupedCall, fresh: Names) -> Partial:
+    return single(Accumulator("add", (Field(fresh(), given.result),)), call("sum", given.value))
+
+
+# --- moments ----------------------------------------------------------------------------------------------------
+
+
+def _of_doubles(function: str) -> Callable[[GroupedCall], Tree]:
+    return lambda given: call(function, given.double)
+
+
+def _split_avg(given: GroupedCall, fresh: Names) -> Partial:
+    total, count = Field(fresh(), DOUBLE), Field(fresh(), BIGINT)
+    return Partial(
+        (Part(Accumulator("add", (total,)), (call("sum", given.double),)),
+         Part(Accumulator("add", (count,)), (call("count", given.value),))),
+        fragment("CASE WHEN :count > 0 THEN :total / :count END", total=field_column(total.name),
+                 count=field_column(count.name)))
+
+
+def _split_moments(final: str) -> Callable[[GroupedCall, Names], Partial]:
+    def split(given: GroupedCall, fresh: Names) -> Partial:
+        fields = count, _, squares = Field(fresh(), BIGINT), Field(fresh(), DOUBLE), Field(fresh(), DOUBLE)
+        columns = (call("count", given.value), call("avg", given.double),
+                   fragment("var_pop(:double) * count(:value)", double=given.double, value=given.value))
+        return Partial((Part(Accumulator("moments", fields), columns),), fragment(
+            f"CASE WHEN :count > 0 THEN {final} END", count=field_column(count.name),
+            squares=field_column(squares.name)))
+
+    return split
+
+
+def _deviation(name: str, summary: str) -> FunctionSpec:
+    return FunctionSpec(name, "aggregate", (NUMBER,), always(DOUBLE), summary, example=f"{name}(v) FROM m",
+                        aggregate=_of_doubles("stddev_pop"),
+                        split=_split_moments("sqrt(greatest(:squares / :count, 0))"))
+
+
+def _spread(given: GroupedCall) -> Tree:
+    return fragment("(max(:value)::DOUBLE - min(:value)::DOUBLE)", value=given.value)
+
+
+def _split_spread(given: GroupedCall, fresh: Names) -> Partial:
+    low, high = (Field(fresh(), given.arguments[0].type) for _ in range(2))
+    return Partial(
+        (Part(Accumulator("pick", (low,), ((0, True),)), (call("min", given.value),)),
+         Part(Accumulator("pick", (high,), ((0, False),)), (call("max", given.value),))),
+        fragment("(:high::DOUBLE - :low::DOUBLE)", high=field_column(high.name), low=field_column(low.name)))
+
+
+# --- percentiles and different values ---------------------------------------------------------------------------
+
+
+def _quantile(given: GroupedCall, index: int) -> Tree:
+    return call("quantile_cont", given.double, real(given.number(index) / 100))
+
+
+def _split_quantile(given: GroupedCall, fresh: Names) -> Partial:
+    values = Field(fresh(), DOUBLE, many=True)
+    return Partial(
+        (Part(Accumulator("values", (values,)), (present_only(call("list", given.double), given.value),)),),
+        call("list_aggregate", field_column(values.name), text("quantile_cont"), real(given.number(1) / 100)))
 
 
 def _percentile_type(types: Sequence[DataType]) -> DataType:
     return DOUBLE if len(types) == 2 else DataType(Kind.VARCHAR, 512)
 
 
-_PERCENT = Argument("percent", NUMBERS, literal=True, low=0, high=100)
+def _percentile(given: GroupedCall) -> Tree:
+    found = [_quantile(given, index) for index in range(1, len(given.arguments))]
+    return found[0] if len(found) == 1 else call("printf", text(f"[{', '.join(['%.6f'] * len(found))}]"), *found)
 
-AGGREGATES = (
-    _spec(
-        "count",
-        "aggregate",
-        (STAR_OR_VALUE,),
-        always(BIGINT),
+
+def _hyperloglog(given: GroupedCall) -> Tree:
+    return fragment("count(DISTINCT :value)", value=given.value)
+
+
+def _split_hyperloglog(given: GroupedCall, fresh: Names) -> Partial:
+    values = Field(fresh(), given.arguments[0].type, many=True)
+    different = present_only(fragment("list(DISTINCT :value)", value=given.value), given.value)
+    return Partial((Part(Accumulator("distinct", (values,)), (different,)),), fragment(
+        "coalesce(list_unique(:seen), 0)::BIGINT", seen=field_column(values.name)))
+
+
+# --- histograms -------------------------------------------------------------------------------------------------
+
+
+def histogram_bins(bin_type: str, description: str) -> list[tuple[float, float]]:
+    """Returns the bins (lower, upper] that a histogram's description spells. Raises ValueError."""
+    spelled = json.loads(description)
+    if bin_type == "user_input":
+        if not isinstance(spelled, list) or len(spelled) < 2 or not all(_is_number(edge) for edge in spelled):
+            raise ValueError("write an array of at least two numbers, such as '[1, 5, 10]'")
+        edges = [float(edge) for edge in spelled]
+        if any(low >= high for low, high in pairwise(edges)):
+            raise ValueError("the numbers must rise")
+        return list(pairwise(edges))
+    key = "width" if bin_type == "linear_bin" else "factor"
+    if not isinstance(spelled, dict) or not {"start", key, "count", "infinity"} <= set(spelled):
+        raise ValueError(f'write {{"start": 0, "{key}": 5, "count": 5, "infinity": true}}')
+    start, step, count = spelled["start"], spelled[key], spelled["count"]
+    if not _is_number(start) or not _is_number(step) or not isinstance(count, int) or not 1 <= count <= 1000:
+        raise ValueError("start and width must be numbers, count an integer from 1 to 1000")
+    if step == 0 or (bin_type == "log_bin" and (step <= 0 or step == 1 or start == 0)):
+        raise ValueError(f"{key} {step} makes no bins")
+    edges = [start + step * n if bin_type == "linear_bin" else start * step**n for n in range(count + 1)]
+    edges = sorted(float(edge) for edge in edges)
+    if not all(math.isfinite(edge) for edge in edges):
+        raise ValueError("the bins are out of range")
+    if spelled["infinity"]:
+        edges = [-_DOUBLE_MAX, *edges, _DOUBLE_MAX]
+    return list(pairwise(edges))
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _histogram(given: GroupedCall) -> Tree:
+    """A list of texts, to unnest."""
+    description = given.text(2)
+    try:
+        bins = histogram_bins(given.text(1).lower(), description)
+    except (ValueError, OverflowError) as error:
+        raise given.refuse(f"{description!r} describes no bins: {error}", WRONG_ARGUMENT_VALUE) from error
+    normalized = given.constant(3) == 1
+
+    def counted(low: float, high: float) -> Tree:
+        return fragment("count(*) FILTER (WHERE :number > :low AND :number <= :high)", number=given.double,
+                        low=real(low), high=real(high))
+
+    inside = counted(bins[0][0], bins[-1][1])
+    rows = []
+    for low, high in bins:
+        count = counted(low, high)
+        shown = cast(count, "VARCHAR") if not normalized else fragment(
+            "printf('%f', coalesce(:count::DOUBLE / nullif(:inside, 0), 0))", count=count, inside=inside)
+        rows.append(call("concat", text(f'{{"lower_bin":{low:g}, "upper_bin":{high:g}, "count":'), shown, text("}")))
+    return exp.Array(expressions=rows)
+
+
+# --- lines and rates --------------------------------------------------------------------------------------------
+
+
+def _leastsquares(given: GroupedCall) -> Tree:
+    start, step = given.number(1), given.number(2)
+
+    def line(y: Tree) -> Tree:
+        # Sums over positions 0..n-1 have closed forms; the axis start + position * step is applied to the result.
+        n = fragment("len(:y)::DOUBLE", y=y)
+        sum_x, sum_xx = fragment("(:n * (:n - 1) / 2)", n=n), fragment("(:n * (:n - 1) * (2 * :n - 1) / 6)", n=n)
+        sum_xy = fragment("list_sum(list_transform(:y, lambda item, i: item * (i - 1)))", y=y)
+        slope = fragment(
+            "((:n * :sum_xy - :sum_x * list_sum(:y)) / (:n * :sum_xx - :sum_x * :sum_x)) / :step",
+            n=n, sum_x=sum_x, sum_xx=sum_xx, sum_xy=sum_xy, y=y, step=real(step))
+        mean_x = fragment("(:start + :step * (:n - 1) / 2)", start=real(start), step=real(step), n=n)
+        return let(slope, lambda slope: fragment(
+            "printf('{slop:%.6f, intercept:%.6f}', :slope, list_sum(:y) / :n - :slope * :mean_x)", slope=slope, y=y,
+            n=n, mean_x=mean_x))
+
+    # One point, or points that do not advance, have no line: TDengine prints that as nan.
+    at_least = 2 if step != 0 else 1 << 62
+    return let(present_only(in_order(given.double, given.row), given.value), lambda y: fragment(
+        "CASE WHEN len(:y) >= :at_least THEN :line WHEN len(:y) > 0 THEN '{slop:nan, intercept:nan}' END",
+        y=y, at_least=at_least, line=line(y)))
+
+
+def _irate(given: GroupedCall) -> Tree:
+    last_two = present_only(fragment("arg_max({'t': :ts, 'v': :double}, :ts, 2)", ts=given.row.ts.node,
+                                     double=given.double), given.value)
+    return let(last_two, lambda p: fragment(
+        "CASE WHEN len(:p) = 0 THEN NULL WHEN len(:p) = 1 OR :p[1].t = :p[2].t THEN 0e0 "
+        "ELSE (CASE WHEN :p[1].v >= :p[2].v THEN :p[1].v - :p[2].v ELSE :p[1].v END) "
+        "* :per_second::DOUBLE / (:p[1].t - :p[2].t) END", p=p, per_second=UNITS_PER_SECOND[given.precision]))
+
+
+FUNCTIONS = (
+    FunctionSpec(
+        "count", "aggregate", (Argument("value", star=True),), always(BIGINT),
         "`count(*)`: the number of rows; `count(value)`: of those in which the value is not NULL.",
-    ),
-    _spec("sum", "aggregate", (NUMBER,), sum_type, "The sum; BIGINT for integers, DOUBLE for others."),
-    _spec("avg", "aggregate", (NUMBER,), always(DOUBLE), "The mean."),
-    _spec(
-        "spread",
-        "aggregate",
-        (Argument("value", NUMBERS | {Kind.TIMESTAMP}),),
-        always(DOUBLE),
-        "The greatest value minus the least.",
-    ),
-    _spec("stddev", "aggregate", (NUMBER,), always(DOUBLE), "The population standard deviation."),
-    _spec("stddev_pop", "aggregate", (NUMBER,), always(DOUBLE), "The same as stddev."),
-    _spec("var_pop", "aggregate", (NUMBER,), always(DOUBLE), "The population variance."),
-    _spec(
-        "apercentile",
-        "aggregate",
-        (
-            NUMBER,
-            _PERCENT,
-            Argument("algorithm", TEXTS, literal=True, choices=("default", "t-digest"), optional=True),
-        ),
-        always(DOUBLE),
-        "A percentile (0 to 100); the algorithm's name is accepted, the answer is exact.",
-    ),
-    _spec(
-        "percentile",
-        "aggregate",
-        (NUMBER, Argument("percent", NUMBERS, literal=True, low=0, high=100, repeats=10)),
-        _percentile_type,
-        "The exact percentile; several percents give a JSON array as text.",
-        in_stream=False,
-    ),
-    _spec(
-        "hyperloglog",
-        "aggregate",
-        (VALUE,),
-        always(BIGINT),
-        "The number of different values that are not NULL.",
-    ),
-    _spec(
-        "histogram",
-        "aggregate",
-        (
-            NUMBER,
-            Argument("bin_type", TEXTS, literal=True, choices=("user_input", "linear_bin", "log_bin")),
-            Argument("bins", TEXTS, literal=True),
-            Argument("normalized", INTEGER_KINDS, literal=True, choices=(0, 1)),
-        ),
-        always(DataType(Kind.VARCHAR, 512)),
-        "One row per bin: its bounds and how many values fall into it, as JSON.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "leastsquares",
-        "aggregate",
-        (
-            NUMBER,
-            Argument("start", NUMBERS, literal=True, optional=True),
-            Argument("step", NUMBERS, literal=True, optional=True),
-        ),
+        example="count(*), count(v) FROM m", counts=True, aggregate=_count, split=_split_count),
+    FunctionSpec(
+        "sum", "aggregate", (NUMBER,), sum_type, "The sum; BIGINT for integers, DOUBLE for others.",
+        example="sum(v) FROM m", aggregate=_sum, split=_split_sum),
+    FunctionSpec(
+        "avg", "aggregate", (NUMBER,), always(DOUBLE), "The mean.", example="avg(v) FROM m",
+        aggregate=_of_doubles("avg"), split=_split_avg),
+    FunctionSpec(
+        "spread", "aggregate", (Argument("value", NUMBERS | {Kind.TIMESTAMP}),), always(DOUBLE),
+        "The greatest value minus the least.", example="spread(v) FROM m", aggregate=_spread, split=_split_spread),
+    _deviation("stddev", "The population standard deviation."),
+    _deviation("stddev_pop", "The same as stddev."),
+    FunctionSpec(
+        "var_pop", "aggregate", (NUMBER,), always(DOUBLE), "The population variance.", example="var_pop(v) FROM m",
+        aggregate=_of_doubles("var_pop"), split=_split_moments("(:squares / :count)")),
+    FunctionSpec(
+        "apercentile", "aggregate",
+        (NUMBER, _PERCENT, Argument("algorithm", TEXTS, literal=True, choices=("default", "t-digest"), optional=True)),
+        always(DOUBLE), "A percentile (0 to 100); the algorithm's name is accepted, the answer is exact.",
+        example="apercentile(v, 50) FROM m", aggregate=lambda given: _quantile(given, 1), split=_split_quantile),
+    FunctionSpec(
+        "percentile", "aggregate",
+        (NUMBER, Argument("percent", NUMBERS, literal=True, low=0, high=100, repeats=10)), _percentile_type,
+        "The exact percentile; several percents give a JSON array as text.", in_stream=False,
+        example="percentile(v, 0, 50, 100) FROM m", aggregate=_percentile),
+    FunctionSpec(
+        "hyperloglog", "aggregate", (VALUE,), always(BIGINT), "The number of different values that are not NULL.",
+        example="hyperloglog(s) FROM m", counts=True, aggregate=_hyperloglog, split=_split_hyperloglog),
+    FunctionSpec(
+        "histogram", "aggregate",
+        (NUMBER, Argument("bin_type", TEXTS, literal=True, choices=("user_input", "linear_bin", "log_bin")),
+         Argument("bins", TEXTS, literal=True),
+         Argument("normalized", INTEGER_KINDS, literal=True, choices=(0, 1))),
+        always(DataType(Kind.VARCHAR, 512)), "One row per bin: its bounds and how many values fall into it, as JSON.",
+        in_stream=False, multi_row=True, example="histogram(v, 'user_input', '[0, 2, 8]', 0) FROM m",
+        aggregate=_histogram),
+    FunctionSpec(
+        "leastsquares", "aggregate",
+        (NUMBER, Argument("start", NUMBERS, literal=True), Argument("step", NUMBERS, literal=True)),
         always(DataType(Kind.VARCHAR, 64)),
-        "Slope and intercept of the straight line through the values, taken at start, start + step, ... (1 and 1 "
-        "if left out).",
-        in_stream=False,
-    ),
-    _spec(
-        "elapsed",
-        "aggregate",
+        "Slope and intercept of the straight line through the values, taken at start, start + step, ...",
+        in_stream=False, example="leastsquares(v, 1, 1) FROM m", aggregate=_leastsquares),
+    FunctionSpec(
+        "elapsed", "aggregate",
         (Argument("time", frozenset((Kind.TIMESTAMP,))), Argument("unit", duration=True, optional=True)),
-        always(DOUBLE),
-        "The time from the first to the last row, in units of `unit`.",
-        only_force=True,
-    ),
-    _spec("twa", "aggregate", (NUMBER,), always(DOUBLE), "The time-weighted average.", only_force=True),
-    _spec(
-        "irate",
-        "aggregate",
-        (NUMBER,),
-        always(DOUBLE),
-        "The rate per second between the last two values; a fall counts as a restart from zero.",
-        in_stream=False,
-    ),
-)
-
-SELECTIONS = (
-    _spec("min", "selection", (ORDERED,), same_as_first, "The least value."),
-    _spec("max", "selection", (ORDERED,), same_as_first, "The greatest value."),
-    _spec(
-        "first",
-        "selection",
-        (STAR_OR_VALUE,),
-        same_as_first,
-        "The oldest value that is not NULL; `first(*)`: of every column.",
-    ),
-    _spec(
-        "last",
-        "selection",
-        (STAR_OR_VALUE,),
-        same_as_first,
-        "The newest value that is not NULL; `last(*)`: of every column.",
-    ),
-    _spec(
-        "last_row",
-        "selection",
-        (STAR_OR_VALUE,),
-        same_as_first,
-        "The value in the newest row, NULL or not; in streams not with INTERVAL.",
-    ),
-    _spec(
-        "mode",
-        "selection",
-        (VALUE,),
-        same_as_first,
-        "The most frequent value, the least of them if several are.",
-        in_stream=False,
-    ),
-    _spec(
-        "top",
-        "selection",
-        (NUMBER, _rows(1, 100)),
-        same_as_first,
-        "The greatest values, one per row.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "bottom",
-        "selection",
-        (NUMBER, _rows(1, 100)),
-        same_as_first,
-        "The least values, one per row.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "sample",
-        "selection",
-        (VALUE, _rows(1, 1000)),
-        same_as_first,
-        "Rows taken at random.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "tail",
-        "selection",
-        (
-            VALUE,
-            _rows(1, 100),
-            Argument("offset", INTEGER_KINDS, literal=True, low=0, high=100, optional=True),
-        ),
-        same_as_first,
-        "The newest rows, after leaving out `offset` of them.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "unique",
-        "selection",
-        (VALUE,),
-        same_as_first,
-        "Each different value, from the oldest row that has it.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "cols",
-        "selection",
-        (Argument("selection"), Argument("expression", repeats=1000)),
-        same_as_first,
-        "Expressions over the row that a selection function picked.",
-        in_stream=False,
-    ),
-    _spec(
-        "interp",
-        "selection",
-        (
-            Argument("value", NUMBERS),
-            Argument("ignore_null", INTEGER_KINDS, literal=True, choices=(0, 1), optional=True),
-        ),
-        same_as_first,
-        "The value at points of a time grid, interpolated.",
-        only_force=True,
-        multi_row=True,
-    ),
-)
-
-_OPERATOR = Argument("operator", TEXTS, literal=True, choices=("lt", "gt", "le", "ge", "ne", "eq"))
-
-TIME_SERIES = (
-    _spec(
-        "diff",
-        "timeseries",
-        (
-            Argument("value", NUMBERS | {Kind.TIMESTAMP}),
-            Argument("ignore", INTEGER_KINDS, literal=True, low=0, high=3, optional=True),
-        ),
-        lambda types: DOUBLE if types[0].kind in (Kind.FLOAT, Kind.DOUBLE) else BIGINT,
-        "Each value minus the one before; ignore 1 makes negative results NULL, 2 drops rows without result.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "derivative",
-        "timeseries",
-        (
-            NUMBER,
-            Argument("interval", duration=True),
-            Argument("ignore_negative", INTEGER_KINDS, literal=True, choices=(0, 1)),
-        ),
-        always(DOUBLE),
-        "The change per interval from each value to the next.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec("csum", "timeseries", (NUMBER,), sum_type, "The running sum.", in_stream=False, multi_row=True),
-    _spec(
-        "mavg",
-        "timeseries",
-        (NUMBER, _rows(1, 1000)),
-        always(DOUBLE),
-        "The moving average over so many rows.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "statecount",
-        "timeseries",
-        (NUMBER, _OPERATOR, Argument("limit", NUMBERS, literal=True)),
-        always(BIGINT),
-        "How many rows in a row fulfil the comparison; -1 where it fails.",
-        in_stream=False,
-        multi_row=True,
-    ),
-    _spec(
-        "stateduration",
-        "timeseries",
-        (
-            NUMBER,
-            _OPERATOR,
-            Argument("limit", NUMBERS, literal=True),
-            Argument("unit", duration=True, optional=True),
-        ),
-        always(BIGINT),
-        "For how long the comparison has been fulfilled; -1 where it fails.",
-        in_stream=False,
-        multi_row=True,
-    ),
-)
-
-
-def _pseudo(
-    name: str, result: DataType, summary: str, *, in_stream: bool = True, only_force: bool = False
-) -> FunctionSpec:
-    return FunctionSpec(name, "pseudo", (), always(result), summary, in_stream, only_force)
-
-
-PSEUDO_COLUMNS = (
-    _pseudo("_wstart", timestamp(), "Where the window starts."),
-    _pseudo("_wend", timestamp(), "Where the window ends."),
-    _pseudo("_wduration", BIGINT, "The window's length in units of the database's precision."),
-    _pseudo("_qstart", timestamp(), "The lower bound of the query's time range.", in_stream=False),
-    _pseudo("_qend", timestamp(), "The upper bound of the query's time range.", in_stream=False),
-    _pseudo("_qduration", BIGINT, "The length of the query's time range.", in_stream=False),
-    _pseudo("_rowts", timestamp(), "The row's primary timestamp."),
-    _pseudo("_c0", timestamp(), "The same as _rowts."),
-    _pseudo("_irowts", timestamp(), "The time of an INTERP row.", only_force=True),
-    _pseudo("_isfilled", BOOL, "Whether an INTERP row was interpolated.", only_force=True),
-    _pseudo(
-        "_irowts_origin",
-        timestamp(),
-        "The time of the row that an INTERP value was taken from.",
-        in_stream=False,
-    ),
-    _pseudo("tbname", DataType(VARCHAR.kind, 192), "The name of the row's table."),
+        always(DOUBLE), "The time from the first to the last row, in units of `unit`.", only_force_window_close=True,
+        example="elapsed(ts, 1s) FROM m", needs_time=True),
+    FunctionSpec(
+        "twa", "aggregate", (NUMBER,), always(DOUBLE), "The time-weighted average.", only_force_window_close=True,
+        example="twa(v) FROM m", needs_time=True),
+    FunctionSpec(
+        "irate", "aggregate", (NUMBER,), always(DOUBLE),
+        "The rate per second between the last two values; a fall counts as a restart from zero.", in_stream=False,
+        example="irate(v) FROM m", needs_time=True, aggregate=_irate),
 )

@@ -8,6 +8,8 @@ from typing import Literal
 
 from penstock.common.errors import InvalidStatementError, Position
 from penstock.planner.duckdb_tree import Tree, fragment
+from penstock.planner.grouped_call import GroupedCall, Selection
+from penstock.planner.partials import Names, Partial
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_call import Call
 from penstock.sql.statements import Duration
@@ -15,6 +17,8 @@ from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, Data
 
 Category = Literal["scalar", "aggregate", "selection", "timeseries", "pseudo"]
 ResultRule = Callable[[Sequence[DataType]], DataType]
+AggregateBuilder = Callable[[GroupedCall], Tree]
+Splitter = Callable[[GroupedCall, Names], Partial]
 ScalarBuilder = Callable[[Call], Tree | SqlExpr]
 
 WRONG_ARGUMENT_COUNT = 0x2801
@@ -38,7 +42,7 @@ class Argument:
     `accepts`: kinds of values; NULL is always accepted unless `literal`. `literal`: must be a constant.
     `low`, `high`: inclusive bounds of a literal number. `choices`: the literals allowed, lower-case if texts.
     `optional`: may be left out. `repeats`: how often the last argument may be given.
-    `duration`: a duration literal such as `1s`. `star`: `*` may stand here.
+    `duration`: a duration literal such as `1s`. `star`: `*` may stand here. `varies`: it can't be a constant.
     """
 
     name: str
@@ -51,6 +55,7 @@ class Argument:
     repeats: int = 1
     duration: bool = False
     star: bool = False
+    varies: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +65,9 @@ class FunctionSpec:
     `in_stream`: a stream's query may call it; `only_force_window_close`: but only under that trigger.
     `multi_row`: one call can give several rows. `summary` is one sentence for the function reference, `example` what
     stands behind SELECT in its example over the table of scripts/function_examples.py.
+    `counts`: it has a value where there are no rows, too. `needs_time`: rows must have a time line.
+    `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `selects`: which row it
+    takes its value from, if it is a function next to which columns of that row can stand.
     `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar: a function of the call, or
     a template whose holes are named as the arguments, which are numbers as DOUBLE, texts as VARCHAR.
     """
@@ -73,6 +81,11 @@ class FunctionSpec:
     only_force_window_close: bool = False
     multi_row: bool = False
     example: str = ""
+    counts: bool = False
+    needs_time: bool = False
+    aggregate: AggregateBuilder | None = None
+    split: Splitter | None = None
+    selects: Selection | None = None
     scalar: ScalarBuilder | str | None = None
 
     @property
@@ -177,6 +190,8 @@ def _check_argument(
         return
     if isinstance(constant, Duration):
         raise wrong(WRONG_ARGUMENT_TYPE, f"{describe_kinds(rule.accepts)}, not the duration {constant}")
+    if rule.varies and (constant is not None or given.kind is Kind.NULL):
+        raise wrong(WRONG_ARGUMENT_TYPE, "made of columns, not a constant")
     if rule.literal and constant is None:
         raise wrong(WRONG_ARGUMENT_TYPE, "a constant")
     if given.kind is not Kind.NULL and given.kind not in rule.accepts:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from difflib import get_close_matches
 
 from penstock.common.errors import NotFoundError, Position
-from penstock.planner.functions import conversion, math, string, system, time
-from penstock.planner.functions.aggregates import AGGREGATES, PSEUDO_COLUMNS, SELECTIONS, TIME_SERIES
+from penstock.planner.functions import aggregates, conversion, math, pseudo, selections, series, string, system, time
 from penstock.planner.functions.spec import (
     UNKNOWN_FUNCTION,
     Argument,
@@ -29,7 +28,7 @@ __all__ = [
 FUNCTIONS: dict[str, FunctionSpec] = {
     spec.name: spec for spec in (
         *math.FUNCTIONS, *string.FUNCTIONS, *conversion.FUNCTIONS, *time.FUNCTIONS, *system.FUNCTIONS,
-        *AGGREGATES, *SELECTIONS, *TIME_SERIES, *PSEUDO_COLUMNS)
+        *aggregates.FUNCTIONS, *selections.FUNCTIONS, *series.FUNCTIONS, *pseudo.FUNCTIONS)
 }
 
 

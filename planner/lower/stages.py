@@ -26,9 +26,10 @@ from penstock.planner.duckdb_tree import (
     select,
 )
 from penstock.planner.group_ids import group_id, group_value
+from penstock.planner.grouped_call import RowKey
 from penstock.planner.kernel_planner import expression_kernel, expression_kernels, panes_of, source_kernel
 from penstock.planner.kernel_spec import FinalKernel, SourceKernel
-from penstock.planner.partials import Partial, RowKey
+from penstock.planner.partials import Partial
 from penstock.planner.plan import SqlExpr
 from penstock.planner.stream import ARRIVAL_COLUMN, AggPlan, Field, SourceColumn, SourcePlan
 from penstock.planner.stream_lookup import Lookup
@@ -36,7 +37,7 @@ from penstock.planner.stream_row_windows import LAST_ROW, WindowMarks, rows_sql
 from penstock.planner.windows import expand_windows_sql, interval_end_sql, interval_start_sql
 from penstock.sql.schema import Table
 from penstock.sql.statements import IntervalWindow, PartitionItem
-from penstock.sql.types import Kind, Precision
+from penstock.sql.types import DataType, Kind, Precision
 
 TBNAME = "tbname"
 WINDOW_START, WINDOW_END = "_wstart", "_wend"
@@ -76,7 +77,7 @@ class Companion:
 
 @dataclass(frozen=True, slots=True)
 class AggregateCall:
-    """An aggregate over a group's rows in a window: the column `output` of what is computed of groups.
+    """An aggregate over a group's rows in a window: the column `output`, of `type`, of what is computed of groups.
 
     `written` is how the statement spells the call. The picked row's `companions` follow its value, time and table among
     the fields of its accumulator.
@@ -86,6 +87,7 @@ class AggregateCall:
     arguments: tuple[SqlExpr, ...]
     partial: Partial
     output: str
+    type: DataType
     written: str
     companions: tuple[Companion, ...] = ()
 
