@@ -10,7 +10,7 @@ from sqlglot import exp
 from penstock.planner.binder import COLUMN_MARK, Builder, Tree
 from penstock.planner.limits import Output
 from penstock.planner.plan import PlanNode
-from penstock.sql.dialect import Penstock
+from penstock.sql.dialect import expression_sql
 from penstock.sql.statements import (
     CountWindow,
     EventWindow,
@@ -95,7 +95,7 @@ def call_of(name: str, arguments: list[exp.Expression], origin: exp.Expression) 
 
 def text_of(node: exp.Expression) -> str:
     """Returns the expression as the dialect spells it."""
-    return str(node.sql(dialect=Penstock, copy=False))
+    return expression_sql(node)
 
 
 def window_text(window: Window) -> str:

@@ -15,7 +15,7 @@ from sqlglot import exp
 from sqlglot.tokens import TokenType
 
 from penstock.common.errors import InvalidValueError, NotSupportedError, SqlSyntaxError
-from penstock.sql.dialect import DurationLiteral, Penstock, TimestampLiteral
+from penstock.sql.dialect import DurationLiteral, TimestampLiteral, expression_sql
 from penstock.sql.literals import MAX_ERROR_TEXT, parse_integer, parse_timestamp, start_of_day
 from penstock.sql.parse_expression import ExpressionParser
 from penstock.sql.statements import Duration
@@ -117,7 +117,7 @@ class Constants:
                 return Instant(self._units(start_of_day(self.now_ms, self.time_zone)))
         if isinstance(expression, exp.Add | exp.Sub) and isinstance(expression.expression, DurationLiteral):
             return self._shift(expression)
-        text = shorten(expression.sql(dialect=Penstock))
+        text = shorten(expression_sql(expression))
         raise InvalidValueError(f"{text} is not a constant", hint="literals, NOW, TODAY and times ± durations are")
 
     def _units(self, milliseconds: int) -> int:
@@ -129,7 +129,7 @@ class Constants:
         while isinstance(base, exp.Add | exp.Sub) and isinstance(base.expression, DurationLiteral):
             duration: Duration = base.expression.duration
             if duration.is_calendar:
-                text = shorten(base.sql(dialect=Penstock))
+                text = shorten(expression_sql(base))
                 raise InvalidValueError(f"{text}: {duration} has no fixed length", hint="use units up to w")
             units += (-1 if isinstance(base, exp.Sub) else 1) * duration.in_units(self.precision)
             base = base.this

@@ -33,7 +33,7 @@ Calls
 
 Every node has `meta["offset"]` and `meta["end"]`: the half-open range of characters of the text that it was parsed
 from. `source_range` returns it, `penstock.sql.literals.position` makes a line and a column of it.
-Print with `expression.sql(dialect=Penstock)`.
+Print with `expression_sql`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,6 @@ from collections.abc import Callable
 from typing import Any, Literal
 
 from sqlglot import exp
-from sqlglot.dialects.dialect import Dialect
 from sqlglot.generator import Generator
 
 from penstock.sql.statements import Duration
@@ -174,26 +173,28 @@ def _call(generator: Generator, node: exp.Anonymous) -> str:
     return f"{node.this}({', '.join(generator.sql(argument) for argument in node.expressions)})"
 
 
-class Penstock(Dialect):  # type: ignore[misc]
-    """For `expression.sql(dialect=Penstock)`; texts are parsed by `penstock.sql.parser`, not by sqlglot."""
+class ExpressionGenerator(Generator):  # type: ignore[misc]
+    """Prints expressions in a form that the parser reads back as the same tree."""
 
-    class Generator(Generator):  # type: ignore[misc]
-        """Prints expressions in a form that the parser reads back as the same tree."""
+    TRANSFORMS = {  # noqa: RUF012 - sqlglot's own convention
+        **Generator.TRANSFORMS,
+        DurationLiteral: lambda _, node: str(node.duration),
+        TimestampLiteral: lambda _, node: f"TIMESTAMP {quote_string(node.args['this'])}",
+        Match: _binary("MATCH"),
+        JsonGet: _binary("->"),
+        JsonContains: _binary("CONTAINS"),
+        Trim: _trim,
+        TypeName: lambda _, node: node.args["this"].sql(),
+        exp.Literal: lambda _, node: quote_string(node.this) if node.is_string else node.this,
+        exp.Identifier: lambda _, node: quote_identifier(node.this) if node.quoted else node.this,
+        exp.Anonymous: _call,
+        exp.Neg: _neg,
+        exp.Not: _not,
+        **dict.fromkeys(_CHAINED, _chain),
+        exp.Cast: lambda generator, node: f"CAST({generator.sql(node, 'this')} AS {generator.sql(node, 'to')})",
+    }
 
-        TRANSFORMS = {  # noqa: RUF012 - sqlglot's own convention
-            **Generator.TRANSFORMS,
-            DurationLiteral: lambda _, node: str(node.duration),
-            TimestampLiteral: lambda _, node: f"TIMESTAMP {quote_string(node.args['this'])}",
-            Match: _binary("MATCH"),
-            JsonGet: _binary("->"),
-            JsonContains: _binary("CONTAINS"),
-            Trim: _trim,
-            TypeName: lambda _, node: node.args["this"].sql(),
-            exp.Literal: lambda _, node: quote_string(node.this) if node.is_string else node.this,
-            exp.Identifier: lambda _, node: quote_identifier(node.this) if node.quoted else node.this,
-            exp.Anonymous: _call,
-            exp.Neg: _neg,
-            exp.Not: _not,
-            **dict.fromkeys(_CHAINED, _chain),
-            exp.Cast: lambda generator, node: f"CAST({generator.sql(node, 'this')} AS {generator.sql(node, 'to')})",
-        }
+
+def expression_sql(expression: exp.Expression) -> str:
+    """Returns the expression as text of the dialect."""
+    return str(ExpressionGenerator().generate(expression, copy=False))

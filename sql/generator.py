@@ -11,7 +11,7 @@ from sqlglot.generator import Generator
 
 from penstock.common.quantities import size_text
 from penstock.sql import statements as st
-from penstock.sql.dialect import Penstock, TDengineJoin, TDengineSelect, quote_identifier, quote_string
+from penstock.sql.dialect import ExpressionGenerator, TDengineJoin, TDengineSelect, quote_identifier, quote_string
 from penstock.sql.node import Node
 from penstock.sql.statements import Duration
 from penstock.sql.tokenizer import NOT_AN_ALIAS
@@ -194,7 +194,8 @@ def _set_operation(to: Generator, query: st.SetOperation) -> str:
 
 
 def _explain(to: Generator, explain: st.Explain) -> str:
-    return _words("EXPLAIN", "ANALYZE" if explain.analyze else "", to.sql(explain.statement))
+    part = None if explain.part is None else f"({explain.part.upper()})"
+    return _words("EXPLAIN", "ANALYZE" if explain.analyze else "", part, to.sql(explain.statement))
 
 
 def _analyze_stream(_: Generator, statement: st.AnalyzeStream) -> str:
@@ -558,12 +559,12 @@ _PRINTERS: dict[type[exp.Expression], Callable[[Generator, Any], str]] = {
 }
 
 
-class StatementGenerator(Penstock.Generator):
+class StatementGenerator(ExpressionGenerator):
     """Prints every statement of the dialect."""
 
-    TRANSFORMS = {**Penstock.Generator.TRANSFORMS, **_PRINTERS}  # noqa: RUF012 - sqlglot's own convention
+    TRANSFORMS = {**ExpressionGenerator.TRANSFORMS, **_PRINTERS}  # noqa: RUF012 - sqlglot's own convention
 
 
 def print_sql(node: exp.Expression) -> str:
     """Returns a statement or a part of one as text."""
-    return str(StatementGenerator(dialect=Penstock).generate(node))
+    return str(StatementGenerator().generate(node, copy=False))

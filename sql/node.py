@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         meta: dict[str, Any]
         parent: exp.Expression | None
         _hash: int | None
+        _meta: dict[str, Any] | None
 
         def sql(self, dialect: object = None, **options: object) -> str: ...
         def copy(self) -> Self: ...
@@ -68,6 +69,8 @@ class Node(_Expression):
     arg_types: ClassVar[dict[str, bool]] = {}
     _hash_raw_args: ClassVar[bool] = True
     parts: ClassVar[Mapping[str, Part]] = {}
+    _defaults: ClassVar[Mapping[str, Any]] = {}
+    __match_args__: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls, **options: object) -> None:
         parts = dict(cls.parts)
@@ -78,31 +81,33 @@ class Node(_Expression):
             parts[name] = given._replace(name=name) if isinstance(given, Part) else Part(name, given)
             setattr(cls, name, _reader(parts[name]))
         cls.parts = parts
-        type.__setattr__(cls, "__match_args__", tuple(parts))
+        cls.__match_args__ = tuple(parts)  # type: ignore[misc]
+        cls._defaults = {part.name: part.default for part in parts.values()}
         cls.arg_types = {part.name: part.default is MISSING for part in parts.values() if not part.in_meta}
         super().__init_subclass__(**options)
 
     def __init__(self, *values: object, **named: object) -> None:
         super().__init__()
         if values:
-            names = tuple(self.parts)
-            if len(values) > len(names):
-                raise TypeError(f"{type(self).__name__} has {len(names)} parts, not {len(values)}")
-            self._keep(dict(zip(names, values)))  # noqa: B905 - the rest are named, or left out
+            if len(values) > len(self.__match_args__):
+                raise TypeError(f"{type(self).__name__} has {len(self.__match_args__)} parts, not {len(values)}")
+            named.update(zip(self.__match_args__, values))  # noqa: B905 - the rest are named, or left out
         if named:
             self._keep(named)
 
     def _keep(self, values: Mapping[str, object]) -> None:
         """Sets parts, and leaves out those that are as by default."""
-        args, parts = self.args, self.parts
+        defaults = self._defaults
         for name, value in values.items():
-            part = parts.get(name)
-            if part is None:
+            if name not in defaults:
                 raise TypeError(f"{type(self).__name__} has no {name!r}")
-            default = part.default
+            default = defaults[name]
             if value is default or (type(value) is type(default) and value == default):
-                (self.meta if part.in_meta else args).pop(name, None)
-            elif part.in_meta:
+                if name in self.args:
+                    self.set(name, None)
+                elif self._meta is not None:
+                    self._meta.pop(name, None)
+            elif self.parts[name].in_meta:
                 self.meta[name] = value
             else:
                 self._put(name, value)

@@ -18,7 +18,7 @@ from sqlglot.tokens import Token, TokenType
 
 from penstock.common.errors import InvalidValueError
 from penstock.sql.constants import Constants, Stored, shorten
-from penstock.sql.dialect import Penstock
+from penstock.sql.dialect import expression_sql
 from penstock.sql.literals import parse_timestamp, unescape
 from penstock.sql.schema import Column, TagValue
 from penstock.sql.tokenizer import scan
@@ -62,7 +62,7 @@ def read_value(
 ) -> TagValue:
     """Returns the value of a constant expression as a tag stores it. Raises InvalidValueError."""
     constants = Constants(precision, time_zone, now_ms)
-    raw = expression.sql(dialect=Penstock)
+    raw = expression_sql(expression)
     try:
         return cast(TagValue, constants.store(constants.evaluate(expression), column.type, raw))
     except InvalidValueError as error:

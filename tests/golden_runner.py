@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlglot import exp
 
 from penstock.common.errors import PenstockError
-from penstock.sql.dialect import Penstock
+from penstock.sql.dialect import expression_sql
 from penstock.sql.node import Node
 from penstock.sql.statements import Duration, Name, PartitionItem, SelectItem
 from penstock.sql.types import DataType
@@ -93,7 +93,7 @@ def render(value: object, indent: int = 0) -> str:
             return repr(value)
         return "".join(f"\n{pad}- {render(item, indent + 1)}" for item in value)
     if isinstance(value, exp.Expression) and not isinstance(value, Node):
-        return str(value.sql(dialect=Penstock))
+        return expression_sql(value)
     if not isinstance(value, Node) and (not dataclasses.is_dataclass(value) or isinstance(value, type)):
         return repr(value)
     lines = [type(value).__name__]
