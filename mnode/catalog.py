@@ -90,20 +90,30 @@ class Savepoint:
 
 
 @dataclass(frozen=True, slots=True)
+class TableRead:
+    """A table that a stream reads: a super or a normal table, of which `child_uid` may be the only child that counts.
+
+    `columns`: the physical names of those that it uses.
+    """
+
+    uid: int
+    child_uid: int | None = None
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRecord:
     """A stream as it was created, and what its owner wants of it.
 
     `text` is the statement; `database` and `time_zone` are the session's at that time, for when it is altered and
     planned again. `start_cut` holds (vgroup id, WAL version) pairs: what came later belongs to the stream.
     `created_target` tells that the result table was made by this stream. `attempt` is the newest one started.
-    `child_uid` is set if the source is one child table of `source_uid`.
-    `source_columns` are the physical names of the source's columns that the stream reads, `functions` the names of the
+    `reading`: the table that it reads, and a second one that it joins, or looks up in. `functions` the names of the
     users' functions that it calls. `defaults`: what the options about time meant that the statement left out, by the
     names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
     `connections`: the names of the connections that it uses.
     Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
-    if not by its owner. `other_uid`, `other_child_uid` and `other_columns` are of the right side of a join, or of the
-    table that it looks up in; `outside_table` is that table as it was, if it is of a server outside.
+    if not by its owner. `outside_table` is the table that it looks up in as it was, if it is of a server outside.
     `plan`: what it computes, as `mnode.stored_plan` has it; None for streams of versions that didn't keep it.
     """
 
@@ -112,13 +122,11 @@ class StreamRecord:
     text: str
     database: str | None
     time_zone: str
-    source_uid: int
+    reading: tuple[TableRead, ...]
     target_uid: int
     created_ms: int
     start_cut: tuple[tuple[int, int], ...]
     created_target: bool
-    child_uid: int | None = None
-    source_columns: tuple[str, ...] = ()
     attempt: int = 0
     wanted: WantedState = "running"
     functions: tuple[str, ...] = ()
@@ -128,9 +136,6 @@ class StreamRecord:
     last_checkpoint_id: int = 0
     replaces: int | None = None
     wanted_reason: str = ""
-    other_uid: int | None = None
-    other_child_uid: int | None = None
-    other_columns: tuple[str, ...] = ()
     connections: tuple[str, ...] = ()
     outside_table: dict[str, Any] | None = None
     plan: str | None = None
@@ -138,17 +143,21 @@ class StreamRecord:
     @property
     def source_uids(self) -> tuple[int, ...]:
         """The tables that the stream reads: one, or two that it joins."""
-        return (self.source_uid,) if self.other_uid is None else (self.source_uid, self.other_uid)
+        return tuple(read.uid for read in self.reading)
+
+    @property
+    def source_uid(self) -> int:
+        """The table that the stream reads, or that of a join's left side."""
+        return self.reading[0].uid
 
     def reads(self, table: Table) -> bool:
         """Whether it reads rows of this table, and couldn't go on without it."""
-        sides = ((self.source_uid, self.child_uid), (self.other_uid, self.other_child_uid))
-        return any(uid == table.storage_uid and (table.kind != "child" or child == table.uid) for uid, child in sides)
+        return any(read.uid == table.storage_uid and (table.kind != "child" or read.child_uid == table.uid)
+                   for read in self.reading)
 
     def reads_column(self, table: Table, physical: str) -> bool:
         """Whether it reads this column of a table."""
-        sides = ((self.source_uid, self.source_columns), (self.other_uid, self.other_columns))
-        return any(uid == table.uid and physical in columns for uid, columns in sides)
+        return any(read.uid == table.uid and physical in read.columns for read in self.reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -1220,11 +1229,17 @@ class Catalog:
                 self._connections[kept.connection.name] = kept
 
 
+#: What versions before called the parts of the tables that a stream reads.
+_OLDER_READING = (("source_uid", "child_uid", "source_columns"), ("other_uid", "other_child_uid", "other_columns"))
+
+
 def _stream(value: dict[str, Any]) -> StreamRecord:
     """Returns a stream from its entry, also from one of an older version."""
     value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
-    value["source_columns"] = tuple(value["source_columns"])
-    value["other_columns"] = tuple(value.get("other_columns", ()))
+    sides = [[value.pop(name, None) for name in names] for names in _OLDER_READING]
+    reading = value.pop("reading", None) or [
+        {"uid": uid, "child_uid": child, "columns": columns or ()} for uid, child, columns in sides if uid is not None]
+    value["reading"] = tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in reading)
     value["functions"] = tuple(value.get("functions", ()))
     value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
     value["connections"] = tuple(value.get("connections", ()))

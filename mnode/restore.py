@@ -216,7 +216,7 @@ class Restore:
             return
         record = StreamRecord(
             0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
-            dumped.time_zone, 0, NO_TARGET, dumped.created_ms, (), dumped.created_target, wanted=dumped.wanted,
+            dumped.time_zone, (), NO_TARGET, dumped.created_ms, (), dumped.created_target, wanted=dumped.wanted,
             wanted_reason=dumped.wanted_reason, defaults=dumped.defaults)
         statement = _statement(text)
         if dumped.wanted == "running" and (statement.target.outside is not None or statement.notify is not None):

@@ -7,39 +7,28 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from penstock.mnode.monitor import TaskReport
-from penstock.sql.statements import Guarantee
-from penstock.tasks.graph import TaskGraph
+from penstock.mnode.stored_plan import StoredPlan
 from penstock.tasks.messages import SetRates
 
 
 @dataclass(frozen=True, slots=True)
 class StreamInfo:
-    """One stream in one line. `watermark` is in units of the source's precision; `trigger` as in CREATE STREAM.
+    """One stream in one line. `stored`: its plan, None if it has none; `rates` None: those of all.
 
-    `guarantee` is that of the stream's own processing; `checkpoint_interval_s`, `rates` None: those of all.
-    `state_limit`: bytes of state beyond which it is paused, 0 for no limit.
-    `backup` says what is copied elsewhere. `verdict`: what holds it up, in one line. `placement`: why its worker group
-    isn't one for all streams, if it isn't. `target`: where results go outside, empty for a table. `delivery`: what is
-    guaranteed of each result there. `alike`: how many attempts in a row
-    have failed for the same cause.
+    `state_limit`: bytes of state beyond which it is paused, 0 for no limit. `backup` says what is copied elsewhere.
+    `verdict`: what holds it up, in one line. `alike`: how many attempts in a row have failed for the same cause.
     """
 
     state: str
     reason: str = ""
     since_ms: int | None = None
     restarts: int = 0
-    watermark: int = 0
-    trigger: str = "window_close"
-    guarantee: Guarantee = "exactly_once"
-    checkpoint_interval_s: float | None = None
+    stored: StoredPlan | None = None
     rates: SetRates | None = None
     state_limit: int = 0
     backup: str = "none"
     verdict: str = ""
     worker_group: str = ""
-    placement: str = ""
-    target: str = ""
-    delivery: str = ""
     alike: int = 0
 
 
@@ -134,12 +123,11 @@ class EventInfo:
 
 @dataclass(frozen=True, slots=True)
 class StreamsSnapshot:
-    """How all streams are, at one moment, by stream id. `graphs`: those of planned ones."""
+    """How all streams are, at one moment, by stream id."""
 
     infos: Mapping[int, StreamInfo] = field(default_factory=dict)
     tasks: Mapping[int, Sequence[TaskReport]] = field(default_factory=dict)
     checkpoints: Mapping[int, Sequence[CheckpointInfo]] = field(default_factory=dict)
     events: Sequence[EventInfo] = ()
     workers: Sequence[WorkerInfo] = ()
-    graphs: Mapping[int, TaskGraph] = field(default_factory=dict)
     memory: Sequence[MemoryInfo] = ()

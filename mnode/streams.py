@@ -37,7 +37,7 @@ from penstock.mnode import catalog_codec as codec
 from penstock.mnode import stored_plan
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
-from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord, Unfinished
+from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord, TableRead, Unfinished
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.connections import Connections
 from penstock.mnode.controller import RunningStream
@@ -61,7 +61,6 @@ from penstock.mnode.verdict import Names, judged
 from penstock.planner.dead_letters import dlq_columns, dlq_tags
 from penstock.planner.instants import instant
 from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_outside import delivery
 from penstock.planner.stream_planner import StreamDefaults, plan_stream
 from penstock.planner.stream_time import TimeDefaults
 from penstock.planner.windows import count_between
@@ -77,7 +76,6 @@ from penstock.sql.statements import (
     StreamOptions,
 )
 from penstock.sql.stream_options import altered
-from penstock.tasks.explain import placement
 from penstock.tasks.graph import TaskGraph
 from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
@@ -267,23 +265,20 @@ class Streams:
                 replaces=NO_TABLE if replaced is None else replaced.target_uid).uid
         try:
             stored = replace(wanted, plan=self._aimed(plan, target_uid))
-            record = self._catalog.create_stream(self._reading(StreamRecord(
+            record = self._catalog.create_stream(self._planned(StreamRecord(
                 id=0,
                 name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
                 replaces=None if replaced is None else replaced.id,
                 text=statement.source_text,
                 database=session.database,
                 time_zone=session.time_zone,
-                source_uid=0,
+                reading=(),
                 target_uid=target_uid,
                 created_ms=session.now_ms,
                 start_cut=self._storage.durable_cut(wanted.graph.read_vgroup_ids),
                 created_target=plan.sink.create,
-                functions=plan.function_names,
                 defaults=asdict(stream_defaults(self._config).time),
-                dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
-                plan=stored_plan.encode(stored),
-            ), plan))
+            ), stored))
         except PenstockError:
             if plan.sink.create:
                 ddl.discard_table(target_uid)
@@ -298,27 +293,25 @@ class Streams:
             raise
         return Result()
 
-    def _reading(self, record: StreamRecord, plan: StreamPlan) -> StreamRecord:
-        """Returns the record with what the stream reads: one table, or two."""
-        source = self._source_table(plan.source_database, plan.source_table)
-        record = replace(
-            record, source_uid=source.storage_uid, child_uid=source.uid if source.kind == "child" else None,
-            source_columns=tuple(column.physical for column in plan.source.columns),
-            connections=plan.connections)
-        looked_up = plan.source.lookup
+    def _planned(self, record: StreamRecord, stored: StoredPlan) -> StreamRecord:
+        """Returns the record of a stream with its plan, and what that reads and uses."""
+        plan, looked_up = stored.plan, stored.plan.source.lookup
+        sides = [(plan.source_database, plan.source_table, plan.source)] if plan.join is None else [
+            (side.database, side.table, side.source) for side in plan.join.sides]
+        reading = []
+        for database, name, source in sides:
+            table = self._source_table(database, name)
+            reading.append(TableRead(table.storage_uid, table.uid if table.kind == "child" else None,
+                                     tuple(column.physical for column in source.columns)))
+        known = None
         if looked_up is not None and looked_up.connection is None:
-            return replace(record, other_uid=looked_up.table_uid,
-                           other_columns=tuple(column.physical for column in looked_up.columns))
-        if looked_up is not None and looked_up.connection is not None:
-            known = outside_table(looked_up.connection, looked_up.table, looked_up.described)
-            return replace(record, outside_table=codec.table_to_json(known, ()))
-        if plan.join is None:
-            return record
-        right = plan.join.right
-        other = self._source_table(right.database, right.table)
+            reading.append(TableRead(looked_up.table_uid, None, tuple(column.physical for column in looked_up.columns)))
+        elif looked_up is not None and looked_up.connection is not None:
+            known = codec.table_to_json(outside_table(looked_up.connection, looked_up.table, looked_up.described), ())
         return replace(
-            record, other_uid=other.storage_uid, other_child_uid=other.uid if other.kind == "child" else None,
-            other_columns=tuple(column.physical for column in right.source.columns))
+            record, reading=tuple(reading), outside_table=known, connections=plan.connections,
+            functions=plan.function_names, dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
+            plan=stored_plan.encode(stored))
 
     def _source_table(self, database: str, name: str) -> Table:
         table = self._catalog.table(database, name)
@@ -340,9 +333,8 @@ class Streams:
         self._refuse_long_history(plan, require_database(plan.source_database, self._catalog))
         cut = self._storage.durable_cut(stored.graph.read_vgroup_ids)
         restored = self._catalog.create_stream(replace(
-            self._reading(record, plan), id=0, start_cut=cut, attempt=0,
-            savepoints=(), last_checkpoint_id=0, replaces=None, functions=plan.function_names,
-            dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), plan=stored_plan.encode(stored)))
+            self._planned(record, stored), id=0, start_cut=cut, attempt=0,
+            savepoints=(), last_checkpoint_id=0, replaces=None))
         for vgroup_id, version in cut:
             self._storage.vnode(vgroup_id).set_pin(_pin(restored.id), version)
         return restored
@@ -858,9 +850,7 @@ class Streams:
             checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
-        graphs = {stream_id: stored.graph for stream_id, stored in self._stored.items()}
-        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), graphs,
-                               self._controller.memory())
+        return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), self._controller.memory())
 
     def _judged(self, stream: StreamRecord, info: StreamInfo, reports: Sequence[TaskReport] = ()) -> StreamInfo:
         return judged(info, reports, self._names(stream))
@@ -890,15 +880,8 @@ class Streams:
         stored = self._stored.get(stream.id)
         info = StreamInfo("STARTING", "", stream.created_ms)
         if stored is not None:
-            plan, options = stored.plan, stored.options
-            interval = options.checkpoint_interval
-            info = replace(info, target=plan.sink.text if plan.sink.outside is not None else "",
-                           delivery=(delivery(plan) or "exactly once (upserts)").partition(":")[0],
-                           watermark=plan.watermark, trigger=plan.trigger, guarantee=plan.guarantee,
-                           checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-                           rates=self._settings(options).rates, state_limit=self.state_limit(options),
-                           backup=self._backup_text(stream.id),
-                           placement=placement(plan, stored.graph.nodes.snode_ids) or "")
+            info = replace(info, stored=stored, rates=self._settings(stored.options).rates,
+                           state_limit=self.state_limit(stored.options), backup=self._backup_text(stream.id))
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
             return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
@@ -1016,9 +999,9 @@ class Streams:
     ) -> tuple[bytes, ...]:
         """Returns the child tables per source task."""
         left = self._children_of(stream.source_uid, graph.vgroup_ids)
-        if stream.other_uid is None or not graph.right_vgroup_ids:
+        if not graph.right_vgroup_ids:
             return left
-        return left + self._children_of(stream.other_uid, graph.right_vgroup_ids)
+        return left + self._children_of(stream.reading[1].uid, graph.right_vgroup_ids)
 
     def _children_of(
         self, source_uid: int, vgroup_ids: Iterable[int], homes: Mapping[int, int] | None = None

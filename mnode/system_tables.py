@@ -35,10 +35,12 @@ from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsS
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
 from penstock.mnode.visibility import sight
+from penstock.planner.stream_outside import delivery
 from penstock.sql.dialect import quote_string
 from penstock.sql.rights import Privilege, Rights
 from penstock.sql.schema import ChildTable, Database, Session, Table, TagValue
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
+from penstock.tasks.explain import placement
 from penstock.tasks.graph import TaskGraph
 from penstock.tasks.messages import TaskId, TaskStatus
 from penstock.tasks.nodes import Nodes
@@ -392,22 +394,28 @@ class SystemTables:
             all_marks = marks or [status.watermark for status in sources if status.watermark is not None]
             history = [status.history for status in sources if status.history is not None]
             filling = any(not progress.done for progress in history)
-            interval_s = info.checkpoint_interval_s or self._config.checkpoint_interval
+            plan = None if info.stored is None else info.stored.plan
+            outside = plan.sink.text if plan is not None and plan.sink.outside is not None else None
+            interval = None if info.stored is None else info.stored.options.checkpoint_interval
+            interval_s = self._config.checkpoint_interval if interval is None else interval.in_units("ms") / 1000
             rates = info.rates or task_settings(self._config).rates
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
                 stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
                 stream.text[:1024],
                 _tdengine_status(info.state), source.database if source else None,
-                target.database if target else None, target.name if target else info.target or None, info.watermark,
-                info.trigger.replace("_", " "), _rate(rates.sink_bytes_per_second / BYTES_PER_MEGABYTE, "MB/s"),
+                target.database if target else None,
+                target.name if target else outside, plan.watermark if plan else 0,
+                (plan.trigger if plan else "window_close").replace("_", " "),
+                _rate(rates.sink_bytes_per_second / BYTES_PER_MEGABYTE, "MB/s"),
                 f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
                 info.reason or None, info.since_ms, stream.attempt, info.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
                 sum(report.status.late_rows for report in reports), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
-                history_text(history, precision), info.guarantee.replace("_", " "), info.delivery or None,
+                history_text(history, precision), (plan.guarantee if plan else "exactly_once").replace("_", " "),
+                None if plan is None else (delivery(plan) or "exactly once (upserts)").partition(":")[0],
                 info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
                 _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
                 state_bytes(report.status for report in reports), info.state_limit or None,
@@ -421,14 +429,16 @@ class SystemTables:
         for stream in self._catalog.streams():
             precision = self._precision(self._catalog.table_by_uid(stream.source_uid))
             starts = dict(stream.start_cut)
-            graph = now.graphs.get(stream.id, TaskGraph(Nodes(()), ()))
+            info = now.infos.get(stream.id)
+            stored = None if info is None else info.stored
+            graph = TaskGraph(Nodes(()), ()) if stored is None else stored.graph
+            apart = None if stored is None else placement(stored.plan, graph.nodes.snode_ids)
             downstream = {edges.task: edges.downstream for edges in graph.edges(stream.id)}
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             for report in now.tasks.get(stream.id, ()):
-                info = now.infos[stream.id]
                 yield (*_task_row(stream, report, graph.nodes, starts, precision, checkpoint,
                                   downstream.get(report.status.task, ())),
-                       info.worker_group or None, info.placement or None, *_notified(report.status))
+                       (info.worker_group or None) if info else None, apart, *_notified(report.status))
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()

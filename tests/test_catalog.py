@@ -10,7 +10,7 @@ import pytest
 
 from penstock.common.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError
 from penstock.mnode import catalog_codec as codec
-from penstock.mnode.catalog import FIRST_UID, Catalog, StreamRecord, physical_name, stable_vgroup
+from penstock.mnode.catalog import FIRST_UID, Catalog, StreamRecord, TableRead, physical_name, stable_vgroup
 from penstock.sql.schema import Column, DatabaseOptions, Table
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
 
@@ -33,9 +33,9 @@ def meters(catalog: Catalog, vgroups: int = 3) -> Table:
 
 def stream(name: str = "s", **changes: object) -> StreamRecord:
     fields: dict[str, object] = {
-        "id": 0, "name": name, "text": "CREATE STREAM ...", "database": "d", "time_zone": "UTC", "source_uid": 1000,
+        "id": 0, "name": name, "text": "CREATE STREAM ...", "database": "d", "time_zone": "UTC",
+        "reading": (TableRead(1000, None, ("ts", "v")),),
         "target_uid": 1001, "created_ms": NOW, "start_cut": ((2, 5), (3, 0)), "created_target": True,
-        "source_columns": ("ts", "v"),
     }
     return StreamRecord(**(fields | changes))  # type: ignore[arg-type]
 

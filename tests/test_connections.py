@@ -29,7 +29,7 @@ from penstock.common.errors import (
     SqlSyntaxError,
 )
 from penstock.mnode import connections as connections_module
-from penstock.mnode.catalog import Catalog, StreamRecord
+from penstock.mnode.catalog import Catalog, StreamRecord, TableRead
 from penstock.mnode.connections import Connections
 from penstock.sql.dialect import quote_string
 from penstock.sql.parser import parse_one
@@ -104,7 +104,8 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def stream(name: str, *connections: str) -> StreamRecord:
-    return StreamRecord(0, name, "CREATE STREAM ...", "d", "UTC", 1, 2, NOW, (), False, connections=connections)
+    return StreamRecord(0, name, "CREATE STREAM ...", "d", "UTC", (TableRead(1),), 2, NOW, (), False,
+                        connections=connections)
 
 
 # --- options -------------------------------------------------------------------------------------------------------

@@ -561,13 +561,13 @@ class Run:
             return False
         with self.world.inside(host.process):
             reports = host.controller.stream_states()
-            graphs = host.engine.streams.snapshot().graphs
+            infos = host.engine.streams.snapshot().infos
         if len(reports) < len(self.created) or any(report.state != "RUNNING" for report in reports.values()):
             return False
         hosted = {(worker.index, stream_id): each for worker in self.cluster.living_workers() if worker.host is host
                   for stream_id, each in worker.hosted.items() if not each.over}
         for stream_id, report in reports.items():
-            for index in range(graphs[stream_id].nodes.workers):
+            for index in range(infos[stream_id].stored.graph.nodes.workers):
                 each = hosted.get((index, stream_id))
                 if each is None or each.deployment.attempt != report.attempt or not each.started:
                     return False
