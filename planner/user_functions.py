@@ -6,7 +6,7 @@ What the functions do is not known here; they aren't loaded.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from sqlglot import exp
 
@@ -23,6 +23,7 @@ from penstock.planner.scalar_sql import quote_name
 from penstock.planner.stream import Accumulator, Field
 from penstock.planner.user_calls import Step, UserCall
 from penstock.sql.schema import CatalogView, Session, UserFunction
+from penstock.sql.statements import Statement
 from penstock.sql.types import DOUBLE, DataType, Kind, Precision
 
 _META = "user_function"
@@ -105,13 +106,13 @@ class BoundFunction:
         return cast(SqlExpr(made, DataType(result.kind)), result, result.precision, self._session.time_zone).node
 
 
-def bind_user_functions(statement: object, catalog: CatalogView, session: Session) -> list[UserCall]:
+def bind_user_functions(statement: Statement, catalog: CatalogView, session: Session) -> list[UserCall]:
     """Binds the calls of users' functions in a statement. Returns the list that planning it fills with its calls.
 
     Functions of the dialect come first: no user's function can take their place.
     """
     calls: list[UserCall] = []
-    for node in _calls_in(statement):
+    for node in statement.find_all(exp.Anonymous):
         name = str(node.this).lower()
         function = None if lookup(name) is not None else catalog.function(name)
         if function is not None:
@@ -129,17 +130,6 @@ def function_of(node: exp.Anonymous) -> FunctionSpec | None:
     """Returns the function that a node calls, a user's or the dialect's, or None if there is none of its name."""
     bound = bound_function(node)
     return bound.spec if bound is not None else lookup(str(node.this))
-
-
-def _calls_in(value: object) -> Iterator[exp.Anonymous]:
-    if isinstance(value, exp.Expression):
-        yield from value.find_all(exp.Anonymous)
-    elif isinstance(value, tuple | list):
-        for item in value:
-            yield from _calls_in(item)
-    elif dataclasses.is_dataclass(value):
-        for field in dataclasses.fields(value):
-            yield from _calls_in(getattr(value, field.name))
 
 
 def _rows(values: Sequence[Tree], row: RowKey) -> Tree:
