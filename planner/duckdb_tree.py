@@ -140,7 +140,7 @@ def try_cast(tree: Tree, type_name: str) -> exp.TryCast:
 
 def integer(value: int, type_name: str = "BIGINT") -> exp.Cast:
     """Returns an integer of a SQL type."""
-    literal = exp.Literal.number(abs(value))
+    literal = exp.Literal(this=str(abs(value)), is_string=False)
     return exp.Cast(this=exp.Neg(this=literal) if value < 0 else literal, to=_type(type_name))
 
 
@@ -177,15 +177,9 @@ def _condition(tree: Tree) -> Tree:
 
 
 @cache
-def _known_type(type_name: str) -> exp.DataType:
-    return parse_tree(f"CAST(NULL AS {type_name})").args["to"]
-
-
 def _type(type_name: str) -> exp.DataType:
-    known = _known_type(type_name)
-    if known.expressions:
-        return known.copy()
-    return exp.DataType(this=known.this, nested=False)
+    """One node per type, in all trees: half of long statements would be types."""
+    return parse_tree(f"CAST(NULL AS {type_name})").args["to"]
 
 
 def call(name: str, *arguments: Tree) -> exp.Anonymous:
@@ -201,7 +195,7 @@ def column(name: str, table: str | None = None) -> exp.Column:
 
 def number(value: int) -> Tree:
     """Returns an integer as it stands in SQL, with the type that DuckDB gives it."""
-    literal = exp.Literal.number(abs(value))
+    literal = exp.Literal(this=str(abs(value)), is_string=False)
     return exp.Paren(this=exp.Neg(this=literal)) if value < 0 else literal
 
 
@@ -323,7 +317,7 @@ def _printed(tree: Tree, generator: Any) -> str:
     stack: Parts = [tree]
     while stack:
         part = stack.pop()
-        if isinstance(part, str):
+        if type(part) is str:
             texts.append(part)
             continue
         parts_of = _PARTS.get(type(part))
@@ -372,7 +366,12 @@ def _call(node: Tree) -> Parts:
 def _cast(word: str) -> Callable[[Tree], Parts | None]:
     def parts(node: Tree) -> Parts | None:
         args = node.args
-        return None if args.get("format") or args.get("action") else [word, node.this, " AS ", args["to"], ")"]
+        if args.get("format") or args.get("action"):
+            return None
+        to = args["to"]
+        if to.args.get("expressions") or to.args.get("nested"):
+            return [word, args["this"], " AS ", to, ")"]
+        return [word, args["this"], f" AS {_type_name(to.this)})"]
     return parts
 
 
