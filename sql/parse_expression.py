@@ -98,7 +98,7 @@ class ExpressionParser(BaseParser):
             node, depth = pending.pop()
             if depth > MAX_DEPTH:
                 raise self.fail(f"an expression has at most {MAX_DEPTH} operations in each other", start,
-                                  hint="compute a part in a sub-query, or in a stream of its own")
+                                hint="compute a part in a sub-query, or in a stream of its own")
             pending += [(child, depth + 1) for child in node.iter_expressions()]
 
     def parse_data_type(self) -> DataType:
@@ -200,7 +200,7 @@ class ExpressionParser(BaseParser):
             self._advance()
             left = self.mark(node(this=left, expression=self._parse_bitwise(level + 1)), start)
         raise self.fail(f"an expression has at most {MAX_CHAIN} operators in a row",
-                          hint="compute a part in a sub-query, or in a stream of its own")
+                        hint="compute a part in a sub-query, or in a stream of its own")
 
     def _parse_unary(self) -> exp.Expression:
         starts: list[int] = []

@@ -261,7 +261,7 @@ class QueryParser(ExpressionParser):
         self.joins += 1
         if self.joins > MAX_JOINS:
             raise self.fail(f"a query joins at most {MAX_JOINS + 1} tables, those of its sub-queries included",
-                              hint="split it")
+                            hint="split it")
 
     def _parse_join_words(self) -> tuple[JoinKind, JoinVariant] | None:
         if self.take("JOIN"):
@@ -272,7 +272,7 @@ class QueryParser(ExpressionParser):
             if word not in ("LEFT", "RIGHT"):
                 variant = self.word
                 raise self.fail(f"{variant} joins have a driving side",
-                                  hint=f"write LEFT {variant} JOIN or RIGHT {variant} JOIN")
+                                hint=f"write LEFT {variant} JOIN or RIGHT {variant} JOIN")
             variant = self.advance().text.lower()
         elif word is None:
             return None

@@ -77,18 +77,17 @@ class StatementParser(QueryParser):
     EXPRESSION_PARSERS: dict[type[exp.Expression], Callable[[StatementParser], exp.Expression]] = {  # noqa: RUF012
         exp.Expression: QueryParser.parse_expression, exp.Condition: QueryParser.parse_expression,
         exp.Column: QueryParser._parse_column,
+        exp.Query: QueryParser.parse_query, exp.Select: QueryParser.parse_query,
     }
 
+    @with_headroom
     def _parse(
         self, parse_method: Callable[[StatementParser], Any], raw_tokens: Iterable[Token], sql: str | None = None
     ) -> list[Any]:
         """Parses one thing after another, separated by semicolons; what is empty between them is skipped."""
-        return self._parse_all(parse_method, raw_tokens, sql or "")
-
-    @with_headroom
-    def _parse_all(self, parse_one: Callable[[StatementParser], Any], tokens: Iterable[Token], text: str) -> list[Any]:
+        text = sql or ""
         _check_text(text)
-        self.begin(text, tokens)
+        self.begin(text, raw_tokens)
         found: list[Any] = []
         while True:
             while self.take(";"):
@@ -96,7 +95,7 @@ class StatementParser(QueryParser):
             if self.at_end:
                 return found
             self.joins = 0
-            found.append(parse_one(self))
+            found.append(parse_method(self))
             if not self.at_end:
                 hint = _CLAUSE_ORDER if self.word in _CLAUSES else None
                 raise self.fail("the end of the statement is expected", hint=hint)

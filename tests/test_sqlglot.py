@@ -141,6 +141,8 @@ def test_expressions_parse_by_themselves() -> None:
     assert isinstance(condition, exp.And)
     assert sqlglot.parse_one("t.`B`", dialect="tdengine", into=exp.Column) == exp.column(
         exp.to_identifier("B", quoted=True), table=exp.to_identifier("t", quoted=False))
+    query = sqlglot.parse_one("select a from t", dialect="tdengine", into=exp.Query)
+    assert query == sqlglot.parse_one("select a from t", dialect="tdengine")
     with pytest.raises(sqlglot.ParseError, match="the end of the statement is expected"):
         sqlglot.condition("a > 1 b", dialect="tdengine")
 
