@@ -9,6 +9,7 @@ from sqlglot import exp
 from sqlglot.tokens import TokenType
 
 from penstock.common.errors import NotSupportedError
+from penstock.sql.base_parser import MAX_NESTING
 from penstock.sql.parse_expression import ExpressionParser
 from penstock.sql.statements import (
     CountWindow,
@@ -52,10 +53,10 @@ class QueryParser(ExpressionParser):
             return True
         if not self.at("("):
             return False
-        distance = 1
-        while self.peek(distance) == "(":
-            distance += 1
-        return self.peek(distance) == "SELECT"
+        for distance in range(1, MAX_NESTING + 1):
+            if self.peek(distance) != "(":
+                return self.peek(distance) == "SELECT"
+        return True  # or whatever it is: it is too deep
 
     def parse_query(self) -> Query:
         """Parses a query up to and including `>> file`. Raises SqlSyntaxError."""

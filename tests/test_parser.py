@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
-from sqlglot.tokens import TokenType
+from sqlglot.tokens import Token, TokenType
 from tests.golden_runner import read_blocks, render, run_golden
 
 from penstock.common.errors import NotSupportedError, PenstockError, SqlSyntaxError
 from penstock.sql.dialect import PSEUDO_COLUMNS, cast_type, expression_sql, source_range
+from penstock.sql.parse_statement import StatementParser
 from penstock.sql.parser import parse, parse_one
 from penstock.sql.statements import CreateStream, Insert, Select, SetOperation
 from penstock.sql.tokenizer import scan, skip_rows
@@ -171,6 +173,22 @@ def test_long_conditions_do_not_exhaust_the_stack() -> None:
 def test_deep_or_long_texts_are_refused_or_parsed(text: str) -> None:
     """However deep a text is nested, the parser answers with statements or a short syntax error."""
     assert len(answer(text)) < 400
+
+
+@pytest.mark.parametrize("text", ["(" * 5000, "select a b c " + "x " * 5000, "insert into t " + "(" * 5000])
+def test_what_is_wrong_early_is_told_without_reading_on(text: str) -> None:
+    """Tokens are made on demand, so a long text costs nothing behind its first error."""
+    made = 0
+
+    def counted() -> Iterator[Token]:
+        nonlocal made
+        for token in scan(text):
+            made += 1
+            yield token
+
+    with pytest.raises(SqlSyntaxError):
+        StatementParser().parse(counted(), text)
+    assert made < 100
 
 
 def test_rows_are_not_tokenised() -> None:
