@@ -296,13 +296,30 @@ def owned(tree: Tree) -> Tree:
 
 
 def _copied(tree: Tree) -> Tree:
+    """A copy without what sqlglot notes of where a node was read and which type it has, which takes it most time."""
     kind = type(tree)
     if kind is exp.Identifier:
         return exp.Identifier(this=tree.this, quoted=tree.args.get("quoted"))
     if kind is exp.Column and not tree.args.get("db"):
         table = tree.args.get("table")
         return exp.Column(this=_copied(tree.this), table=table and _copied(table))
-    return tree.copy()
+    root = kind()
+    stack = [(tree, root)]
+    while stack:
+        node, made = stack.pop()
+        for key, value in node.args.items():
+            if isinstance(value, exp.Expression):
+                child = type(value)()
+                made.set(key, child)
+                stack.append((value, child))
+            elif isinstance(value, list):
+                children = [type(item)() if isinstance(item, exp.Expression) else item for item in value]
+                made.set(key, children)
+                stack += [(item, child) for item, child in zip(value, children, strict=True)
+                          if isinstance(item, exp.Expression)]
+            else:
+                made.args[key] = value
+    return root
 
 
 # --- printing ---------------------------------------------------------------------------------------------------
@@ -429,7 +446,64 @@ def _lambda(node: Tree) -> Parts | None:
     return [*_listed("LAMBDA ", node.expressions, ": "), node.this] if node.args.get("colon") else None
 
 
+def _given(node: Tree, *known: str) -> dict[str, Any] | None:
+    """What a node has, or None if that is more than what is known."""
+    given = {key: value for key, value in node.args.items() if value}
+    return given if given.keys() <= set(known) else None
+
+
+def _aliased(node: Tree, parts: Parts) -> Parts | None:
+    """What is followed by the name of a relation, if it has one."""
+    alias = node.args.get("alias")
+    if not alias:
+        return parts
+    return [*parts, " AS ", alias.this] if _given(alias, "this") is not None else None
+
+
+def _table(node: Tree) -> Parts | None:
+    return None if _given(node, "this", "alias") is None else _aliased(node, [node.this])
+
+
+def _subquery(node: Tree) -> Parts | None:
+    return None if _given(node, "this", "alias") is None else _aliased(node, ["(", node.this, ")"])
+
+
+def _select(node: Tree) -> Parts | None:
+    given = _given(node, "with_", "expressions", "from_", "where", "group", "having", "qualify")
+    if given is None:
+        return None
+    parts: Parts = []
+    steps = given.get("with_")
+    if steps is not None:
+        for step in steps.expressions:
+            if _given(step, "this", "alias") is None or _given(step.args["alias"], "this") is None:
+                return None
+            parts += (", " if parts else "WITH ", step.args["alias"].this, " AS (", step.this, ")")
+        if _given(steps, "expressions") is None:
+            return None
+        parts.append(" ")
+    parts += _listed("SELECT ", given.get("expressions", ()), "")
+    for key, word in (("from_", " FROM "), ("where", " WHERE ")):
+        if key in given:
+            parts += (word, given[key].this)
+    if "group" in given:
+        if _given(given["group"], "expressions") is None:
+            return None
+        parts += _listed(" GROUP BY ", given["group"].expressions, "")
+    for key, word in (("having", " HAVING "), ("qualify", " QUALIFY ")):
+        if key in given:
+            parts += (word, given[key].this)
+    return parts
+
+
 _PARTS: dict[type[Tree], Callable[[Any], Parts | None]] = {
+    exp.Select: _select,
+    exp.Subquery: _subquery,
+    exp.Table: _table,
+    exp.Alias: lambda node: [node.this, " AS ", node.args["alias"]],
+    exp.Star: lambda node: None if _given(node) is None else ["*"],
+    exp.Filter: lambda node: [node.this, " FILTER(WHERE ", node.expression.this, ")"],
+    exp.PropertyEQ: _operator(" := "),
     exp.Identifier: _identifier,
     exp.Column: _column,
     exp.Literal: _literal,
