@@ -27,7 +27,7 @@ from penstock.planner.duckdb_tree import (
     select,
 )
 from penstock.planner.duckdb_tree import column as duckdb_column
-from penstock.planner.expressions import compile_expression
+from penstock.planner.expressions import compile_expression, condition_tree
 from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.join_conditions import Equality, Side, sides_of
 from penstock.planner.join_reading import Join
@@ -47,7 +47,6 @@ from penstock.planner.scopes import (
 from penstock.planner.select import plan_query
 from penstock.planner.stream import Field, JoinMeeting, JoinPlan, JoinSide, SourceColumn, SourcePlan
 from penstock.planner.stream_joins import StreamJoin, read_stream_join
-from penstock.planner.stream_row_windows import condition_tree
 from penstock.planner.windows import is_local, months_of
 from penstock.sql.schema import Column
 from penstock.sql.statements import IntervalWindow, JoinSource, PartitionItem, SelectItem

@@ -34,7 +34,7 @@ from penstock.planner.duckdb_tree import (
     select,
     try_cast,
 )
-from penstock.planner.expressions import compile_expression
+from penstock.planner.expressions import compile_expression, condition_tree
 from penstock.planner.functions.table import lookup
 from penstock.planner.grouped_call import RowKey
 from penstock.planner.lower.stages import (
@@ -81,7 +81,6 @@ from penstock.planner.stream_row_windows import (
     StreamFacts,
     WindowMarks,
     bookkeeping,
-    condition_tree,
     describe,
     plan_row_window,
 )

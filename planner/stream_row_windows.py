@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
-from penstock.planner.duckdb_tree import Tree, any_of, call, column, everything, fragment, named, parse_tree, select
-from penstock.planner.expressions import Scope, compile_condition, compile_expression
+from penstock.planner.duckdb_tree import Tree, any_of, call, column, everything, fragment, named, select
+from penstock.planner.expressions import Scope, compile_expression, condition_tree
 from penstock.planner.partials import Part, Partial, field_column
 from penstock.planner.scopes import unwrapped
 from penstock.planner.stream import Accumulator, Field, RowWindow
@@ -142,12 +142,6 @@ def _count(window: CountWindow, facts: StreamFacts, scope: Scope) -> WindowMarks
         return planned
     counts = any_of(present)
     return replace(planned, marks=((counts, "#counts"),), condition=column("#counts"))
-
-
-def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
-    """Returns a condition as a tree. Raises what `compile_condition` raises."""
-    condition = compile_condition(node, scope)
-    return parse_tree(condition) if isinstance(condition, str) else condition
 
 
 def _true_for(duration: Duration | None, precision: Precision) -> int:
