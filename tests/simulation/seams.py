@@ -22,7 +22,8 @@ from penstock.mnode import catalog, queries
 from penstock.tasks import compute, state_store
 
 _ANSWERS_KEPT = 20_000
-_Question = tuple[str, tuple[tuple[str, bytes], ...]]
+_Values = tuple[tuple[str, int], ...]
+_Question = tuple[str, _Values, tuple[tuple[str, bytes], ...]]
 
 
 class RememberingConnection:
@@ -50,18 +51,18 @@ class RememberingConnection:
     def unregister(self, name: str) -> None:
         del self._tables[name], self._contents[name]
 
-    def sql(self, text: str) -> _Answer:
-        return _Answer(self, text)
+    def sql(self, text: str, params: dict[str, int] | None = None) -> _Answer:
+        return _Answer(self, text, tuple(sorted((params or {}).items())))
 
-    def answer(self, text: str) -> pa.Table:
+    def answer(self, text: str, values: _Values) -> pa.Table:
         """Returns the rows that DuckDB gives; raises what it raises."""
-        question = text, tuple(sorted(self._contents.items()))
+        question = text, values, tuple(sorted(self._contents.items()))
         found = self._answers.get(question)
         if found is None:
             with shared_duckdb().cursor() as connection:
                 for name, table in self._tables.items():
                     connection.register(name, table)
-                found = connection.sql(text).to_arrow_table()
+                found = connection.sql(text, params=dict(values) or None).to_arrow_table()
             if len(self._answers) >= _ANSWERS_KEPT:
                 self._answers.clear()
             self._answers[question] = found
@@ -75,9 +76,10 @@ class RememberingConnection:
 class _Answer:
     connection: RememberingConnection
     text: str
+    values: _Values
 
     def to_arrow_table(self) -> pa.Table:
-        return self.connection.answer(self.text)
+        return self.connection.answer(self.text, self.values)
 
 
 @cache
