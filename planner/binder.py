@@ -1,11 +1,11 @@
-"""Names to columns: the relations that a query reads, the CTEs its SQL is made of, and errors with a position.
+"""Names to columns: the relations that a query reads, the operators their rows come from, and errors with a position.
 
 It knows tables and columns; which clauses a query has is `planner.select`'s business.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
@@ -13,9 +13,11 @@ import pyarrow as pa
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
-from penstock.planner.logical.operators import Scan
-from penstock.planner.plan import PlanNode, SqlExpr
-from penstock.planner.scalar_sql import quote_name
+from penstock.planner.duckdb_tree import call
+from penstock.planner.duckdb_tree import column as column_tree
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import TABLE_UID, Children, Operator, Project, Scan, Side
+from penstock.planner.plan import SqlExpr
 from penstock.sql.cuts import Cut, parse_cut
 from penstock.sql.dialect import source_range
 from penstock.sql.literals import position
@@ -29,74 +31,86 @@ UNKNOWN_TABLE = 0x2603
 AMBIGUOUS_COLUMN = 0x2604
 NO_DATABASE = 0x2616
 
-# Names a column of `Relation.star` by its number: what `*` stands for may have equal names.
-COLUMN_MARK = "\x00star"
-MAX_STEPS = 900
+#: What a reference in place of `*` knows: the number of its column in `Relation.star`, which may have equal names.
+STAR = "star"
+#: The column that tells rows of equal time apart where no table does.
+NUMBER = "#n"
 TBNAME = DataType(Kind.VARCHAR, 192)
-Tree = Callable[[], PlanNode]
+Plan = Callable[[], Operator]
+"""The operator that rows come from, once all expressions of the statement are bound: then their columns are known."""
 
 
 @dataclass(eq=False, slots=True)
 class RelColumn:
     """A column that expressions may name.
 
-    `sql` names it in the relation's CTE. `origins` are the columns below that it is made of: using it uses them.
-    `role` is "tag" for tags, "tbname" for the table's name, else "column". `constant`: one value per table, which
-    a query over a single table may show next to aggregates.
+    `column` names it among the relation's columns, of the `side` of a join in conditions of that. `origins` are the
+    columns below that it is made of: using it uses them. `role` is "tag" for tags, "tbname" for the table's name, else
+    "column".
     """
 
     name: str
     type: DataType
-    sql: str
+    column: str
     qualifier: str | None = None
     role: str = "column"
     origins: tuple[RelColumn, ...] = ()
     used: bool = False
+    side: Side | None = None
 
-    def use(self) -> SqlExpr:
-        """Marks the column as read and returns it as an expression."""
+    def mark(self) -> None:
+        """Marks the column as read."""
         if not self.used:
             self.used = True
             for origin in self.origins:
-                origin.use()
-        return SqlExpr(self.sql, self.type)
+                origin.mark()
+
+    def use(self) -> SqlExpr:
+        """Marks the column as read and returns it as an expression."""
+        self.mark()
+        return SqlExpr(column_tree(self.column, self.side), self.type)
 
 
 @dataclass(frozen=True, slots=True)
 class Relation:
-    """Rows that a query reads: the CTE `name` with `columns`.
+    """Rows that a query reads, with `columns`.
 
-    `time` is the primary time line, or None. `row_key` names columns that order rows of equal time. `table` is set
-    if the rows are those of one base table. `star` lists what `*` stands for. `times` are all primary timestamps in
-    a row, each with the scan that may leave out what a condition on it excludes. `driver` is set for window joins:
-    the column that numbers the rows of the driving table, over each of which aggregates are computed.
+    `plan` is what they come from. `time` is the primary time line, or None. `row_key` names columns that order rows of
+    equal time. `table` is set if the rows are those of one base table. `star` lists what `*` stands for. `times` are
+    all primary timestamps in a row, each with the scan that may leave out what a condition on it excludes. `driver` is
+    set for window joins: the columns of the driving table, over each row of which aggregates are computed; ROW numbers
+    these.
     """
 
-    name: str
     columns: tuple[RelColumn, ...]
     star: tuple[RelColumn, ...]
     time: RelColumn | None
     precision: Precision
-    tree: Tree
+    plan: Plan
     table: Table | None = None
     row_key: tuple[RelColumn, ...] = ()
     qualifiers: tuple[str, ...] = ()
     times: tuple[tuple[RelColumn, ScanSlot | None], ...] = ()
-    driver: str | None = None
+    driver: tuple[RelColumn, ...] | None = None
 
-    def over(self, name: str, tree: Tree | None = None) -> Relation:
-        """Returns the same columns in another CTE, which must pass them all through."""
-        return replace(self, name=name, tree=tree or self.tree)
+    def over(self, plan: Callable[[Operator], Operator]) -> Relation:
+        """Returns the rows of an operator over these, which must pass all columns through."""
+        below = self.plan
+        return replace(self, plan=lambda: plan(below()))
+
+    def extended(self, columns: Sequence[Computed]) -> Relation:
+        """Returns the rows with more columns."""
+        return self.over(lambda below: Project(below, tuple(columns), extends=True)) if columns else self
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """SQL of what tells rows of equal time apart."""
-        return tuple(column.use().sql for column in self.row_key)
+        """The names of the columns that tell rows of equal time apart."""
+        return tuple(used(column) for column in self.row_key)
 
     @property
     def order(self) -> tuple[str, ...]:
-        """SQL of what orders the rows along the time line."""
-        return (self.time.use().sql, *self.keys) if self.time is not None else ()
+        """The names of the columns that order the rows along the time line."""
+        return (used(self.time), *self.keys) if self.time is not None else ()
 
 
 @dataclass(eq=False, slots=True)
@@ -110,16 +124,17 @@ class ScanSlot:
     last_ts: int | None = None
     tuids: tuple[int, ...] | None = None
     cuts: tuple[Cut, Cut] | None = None
+    precision: Precision = "ms"
 
     def scan(self) -> Scan:
         """Returns the scan, with the columns that are used by now."""
         used = tuple(column.name for column in self.columns if column.used)
-        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts)
+        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision)
 
 
 @dataclass(slots=True)
 class Builder:
-    """Collects the CTEs, scans and constant tables of one statement.
+    """Collects the scans and constant tables of one statement.
 
     `text` is the statement's, `base` where it begins in the text that expressions were parsed from. `ordered`: rows
     have an order where the statement doesn't ask for one.
@@ -132,31 +147,12 @@ class Builder:
     ordered: bool = True
     scans: list[ScanSlot] = field(default_factory=list)
     tables: list[tuple[str, pa.Table]] = field(default_factory=list)
-    _steps: list[tuple[str, Callable[[], str]]] = field(default_factory=list)
     _names: int = 0
 
     def fresh(self, prefix: str) -> str:
-        """Returns a CTE name that no other step of the statement has."""
+        """Returns a name that no other relation of the statement has."""
         self._names += 1
         return f"{prefix}_{self._names}"
-
-    def step(self, prefix: str, sql: str | Callable[[], str]) -> str:
-        """Adds a CTE and returns its name; a callable is asked for its text when all used columns are known."""
-        name = self.fresh(prefix)
-        self._steps.append((name, sql if callable(sql) else lambda: sql))
-        return name
-
-    def render(self, last: str) -> str:
-        """Returns the SQL of the whole statement, whose rows are those of the query `last`.
-
-        Raises InvalidStatementError where it has more steps than DuckDB can bind in each other.
-        """
-        if len(self._steps) > MAX_STEPS:
-            raise InvalidStatementError(
-                f"the query has {len(self._steps)} steps, at most {MAX_STEPS} are possible: each SELECT and each table "
-                "counts", hint="unite or join fewer queries at once")
-        steps = ",\n".join(f"{name} AS ({sql()})" for name, sql in self._steps)
-        return f"WITH {steps}\n{last}" if steps else last
 
     def position(self, node: exp.Expression) -> Position | None:
         """Returns where an expression stands in the statement, if it was parsed from it."""
@@ -230,14 +226,14 @@ def scan_table(
     if database is not None:
         precision = database.precision
     qualifier = alias or table.name
-    columns = [RelColumn(c.name, _with_precision(c.type, precision), quote_name(c.name), qualifier)
+    columns = [RelColumn(c.name, _with_precision(c.type, precision), c.name, qualifier)
                for c in table.columns]
-    tags = [RelColumn(c.name, _with_precision(c.type, precision), quote_name(c.name), qualifier, "tag")
+    tags = [RelColumn(c.name, _with_precision(c.type, precision), c.name, qualifier, "tag")
             for c in table.tags]
     members = (*columns, *tags)
     if stored and table.column("tbname") is None:
         members = (*members, RelColumn("tbname", TBNAME, "tbname", qualifier, "tbname"))
-    slot = ScanSlot(builder.fresh("scan"), table, members)
+    slot = ScanSlot(builder.fresh("scan"), table, members, precision=precision)
     if cuts is not None:
         if table.kind == "system":
             raise InvalidStatementError(f"{table.name} is a system table: it has no cuts")
@@ -245,30 +241,17 @@ def scan_table(
     builder.scans.append(slot)
     key: tuple[RelColumn, ...] = ()
     if stored:
-        key = (RelColumn("_tuid", UBIGINT, "_tuid"), *([columns[1]] if table.key_column is not None else []))
+        key = (RelColumn(TABLE_UID, UBIGINT, TABLE_UID), *([columns[1]] if table.key_column is not None else []))
     time = columns[0] if stored else None
     return Relation(
-        name=slot.name, columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
-        time=time, precision=precision, tree=lambda: _scan_node(slot), table=table, row_key=key,
+        columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
+        time=time, precision=precision, plan=slot.scan, table=table, row_key=key,
         qualifiers=(qualifier,), times=((time, slot),) if time is not None else (),
     )
 
 
 def _with_precision(type_: DataType, precision: Precision) -> DataType:
     return replace(type_, precision=precision) if type_.kind is Kind.TIMESTAMP else type_
-
-
-def _scan_node(slot: ScanSlot) -> PlanNode:
-    scan = slot.scan()
-    properties = [("table", f"{scan.table.database}.{scan.table.name}"), ("kind", scan.table.kind),
-                  ("columns", " ".join(scan.columns) or "none")]
-    if scan.tuids is not None:
-        properties.append(("tables", str(len(scan.tuids))))
-    if scan.first_ts is not None or scan.last_ts is not None:
-        first = "" if scan.first_ts is None else str(scan.first_ts)
-        last = "" if scan.last_ts is None else str(scan.last_ts)
-        properties.append(("time", f"[{first}..{last}]"))
-    return PlanNode("Scan", tuple(properties))
 
 
 def children_table(table: Table, catalog: CatalogView) -> pa.Table:
@@ -296,14 +279,25 @@ def children_relation(relation: Relation, builder: Builder) -> Relation:
     builder.scans = [slot for slot in builder.scans if id(slot) not in unused]
     members = tuple(column for column in relation.columns if column.role != "column")
     tags = tuple(column for column in members if column.role == "tag")
-    node = PlanNode("Tables", (("of", f"{table.database}.{table.name}"),))
-    return replace(relation, name=name, columns=members, star=tags, time=None, tree=lambda: node, times=(),
-                   row_key=())
+    return replace(relation, columns=members, star=tags, time=None, times=(), row_key=(),
+                   plan=lambda: Children(name, table, relation.precision))
 
 
-def row_number_column() -> RelColumn:
-    """Returns the column that tells rows of equal time apart where no table does; a step adds it if it is used."""
-    return RelColumn("#n", BIGINT, '"#n"')
+def numbered(relation: Relation) -> Relation:
+    """Returns the rows with their numbers as `row_key`, which are there if they are used."""
+    number = RelColumn(NUMBER, BIGINT, NUMBER)
+
+    def plan(below: Operator) -> Operator:
+        value = SqlExpr(exp.Window(this=call("row_number"), over="OVER"), BIGINT)
+        return Project(below, (Computed(NUMBER, value),), extends=True) if number.used else below
+
+    return replace(relation.over(plan), row_key=(number,))
+
+
+def used(column: RelColumn) -> str:
+    """Marks the column as read, and returns its name among the relation's columns."""
+    column.mark()
+    return column.column
 
 
 def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.Expression,
@@ -312,8 +306,9 @@ def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.
     if qualifier is not None and qualifier not in relation.qualifiers:
         raise NotFoundError(f"there is no table {qualifier} in FROM", code=UNKNOWN_TABLE,
                             position=builder.position(node), hint=did_you_mean(qualifier, relation.qualifiers))
-    if name.startswith(COLUMN_MARK):
-        return relation.star[int(name[len(COLUMN_MARK):])]
+    if STAR in node.meta:
+        number: int = node.meta[STAR]
+        return relation.star[number]
     matches = [column for column in relation.columns
                if column.name == name and (qualifier is None or column.qualifier == qualifier)]
     if len(matches) == 1:

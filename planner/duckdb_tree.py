@@ -15,6 +15,8 @@ from sqlglot import exp
 from sqlglot import parser as sqlglot_parser
 from sqlglot.dialects.duckdb import DuckDB
 
+from penstock.planner.duckdb_select_parts import SELECT_PARTS, Parts, listed
+
 Tree: TypeAlias = exp.Expression
 _LOOSE = (exp.Binary, exp.Unary, exp.Between, exp.In, exp.Lambda, exp.Case, exp.Filter)
 """What must stand in parentheses next to an operator. Operators aren't compared: more parentheses do no harm."""
@@ -76,7 +78,17 @@ def fragment(template: str, **holes: Tree | int | str) -> Tree:
     there as a number, a str as a text literal. A tree that already has a parent is copied. A word of SQL, such as
     `on`, can't name a hole. Raises KeyError for a hole without a value.
     """
-    return _filled(_parsed(template), {name: _value(value) for name, value in holes.items()}, set())
+    return filled(_parsed(template), **holes)
+
+
+def hole(name: str) -> Tree:
+    """Returns a hole, to make a template for `filled` of trees."""
+    return exp.Placeholder(this=name)
+
+
+def filled(template: Tree, **holes: Tree | int | str) -> Tree:
+    """Returns a copy of a tree with its holes filled, as `fragment` fills those of text."""
+    return _filled(template, {name: _value(value) for name, value in holes.items()}, set())
 
 
 def parse_tree(sql: str) -> Tree:
@@ -220,12 +232,21 @@ def named(tree: Tree, name: str) -> exp.Alias:
 def select(
     columns: Sequence[Tree], source: str | Tree | None = None, *, where: Tree | None = None,
     group_by: Sequence[Tree] = (), having: Tree | None = None, qualify: Tree | None = None,
-    order_by: Sequence[Tree] = (), steps: Sequence[tuple[str, Tree]] = (),
+    order_by: Sequence[Tree] = (), steps: Sequence[tuple[str, Tree]] = (), joins: Sequence[exp.Join] = (),
+    limit: int | None = None, offset: int = 0, distinct: bool = False,
 ) -> exp.Select:
     """Returns a SELECT. `source`: the name of a relation, or a SELECT; `steps`: what WITH names, in its order."""
     tree = exp.Select(expressions=[owned(one) for one in columns])
     if source is not None:
         tree.set("from_", exp.From(this=_relation(source)))
+    if joins:
+        tree.set("joins", list(joins))
+    if distinct:
+        tree.set("distinct", exp.Distinct())
+    if limit is not None:
+        tree.set("limit", exp.Limit(expression=number(limit)))
+    if offset:
+        tree.set("offset", exp.Offset(expression=number(offset)))
     for key, kind, condition in (("where", exp.Where, where), ("having", exp.Having, having),
                                  ("qualify", exp.Qualify, qualify)):
         if condition is not None:
@@ -326,7 +347,6 @@ def _copied(tree: Tree) -> Tree:
 # sqlglot's generator calls itself half a dozen times per level, so that fifty nested calls would exhaust the stack. The
 # classes that expressions are made of are printed here in one loop, all others by the generator.
 
-Parts: TypeAlias = "list[str | Tree]"
 
 
 def _printed(tree: Tree, generator: Any) -> str:
@@ -345,16 +365,6 @@ def _printed(tree: Tree, generator: Any) -> str:
         else:
             stack += parts[::-1]
     return "".join(texts)
-
-
-def _listed(begin: str, trees: Sequence[Tree], end: str) -> Parts:
-    parts: Parts = [begin]
-    for tree in trees:
-        parts += (tree, ", ")
-    if trees:
-        parts.pop()
-    parts.append(end)
-    return parts
 
 
 def _quoted(name: str, mark: str) -> str:
@@ -377,7 +387,7 @@ def _literal(node: Tree) -> Parts:
 
 
 def _call(node: Tree) -> Parts:
-    return [node.this, *_listed("(", node.expressions, ")")]
+    return [node.this, *listed("(", node.expressions, ")")]
 
 
 def _cast(word: str) -> Callable[[Tree], Parts | None]:
@@ -418,7 +428,7 @@ def _neg(node: Tree) -> Parts | None:
 
 
 def _in(node: Tree) -> Parts | None:
-    return [node.this, *_listed(" IN (", node.expressions, ")")] if node.args.get("expressions") else None
+    return [node.this, *listed(" IN (", node.expressions, ")")] if node.args.get("expressions") else None
 
 
 def _between(node: Tree) -> Parts | None:
@@ -443,66 +453,11 @@ def _struct(node: Tree) -> Parts | None:
 
 
 def _lambda(node: Tree) -> Parts | None:
-    return [*_listed("LAMBDA ", node.expressions, ": "), node.this] if node.args.get("colon") else None
-
-
-def _given(node: Tree, *known: str) -> dict[str, Any] | None:
-    """What a node has, or None if that is more than what is known."""
-    given = {key: value for key, value in node.args.items() if value}
-    return given if given.keys() <= set(known) else None
-
-
-def _aliased(node: Tree, parts: Parts) -> Parts | None:
-    """What is followed by the name of a relation, if it has one."""
-    alias = node.args.get("alias")
-    if not alias:
-        return parts
-    return [*parts, " AS ", alias.this] if _given(alias, "this") is not None else None
-
-
-def _table(node: Tree) -> Parts | None:
-    return None if _given(node, "this", "alias") is None else _aliased(node, [node.this])
-
-
-def _subquery(node: Tree) -> Parts | None:
-    return None if _given(node, "this", "alias") is None else _aliased(node, ["(", node.this, ")"])
-
-
-def _select(node: Tree) -> Parts | None:
-    given = _given(node, "with_", "expressions", "from_", "where", "group", "having", "qualify")
-    if given is None:
-        return None
-    parts: Parts = []
-    steps = given.get("with_")
-    if steps is not None:
-        for step in steps.expressions:
-            if _given(step, "this", "alias") is None or _given(step.args["alias"], "this") is None:
-                return None
-            parts += (", " if parts else "WITH ", step.args["alias"].this, " AS (", step.this, ")")
-        if _given(steps, "expressions") is None:
-            return None
-        parts.append(" ")
-    parts += _listed("SELECT ", given.get("expressions", ()), "")
-    for key, word in (("from_", " FROM "), ("where", " WHERE ")):
-        if key in given:
-            parts += (word, given[key].this)
-    if "group" in given:
-        if _given(given["group"], "expressions") is None:
-            return None
-        parts += _listed(" GROUP BY ", given["group"].expressions, "")
-    for key, word in (("having", " HAVING "), ("qualify", " QUALIFY ")):
-        if key in given:
-            parts += (word, given[key].this)
-    return parts
+    return [*listed("LAMBDA ", node.expressions, ": "), node.this] if node.args.get("colon") else None
 
 
 _PARTS: dict[type[Tree], Callable[[Any], Parts | None]] = {
-    exp.Select: _select,
-    exp.Subquery: _subquery,
-    exp.Table: _table,
-    exp.Alias: lambda node: [node.this, " AS ", node.args["alias"]],
-    exp.Star: lambda node: None if _given(node) is None else ["*"],
-    exp.Filter: lambda node: [node.this, " FILTER(WHERE ", node.expression.this, ")"],
+    **SELECT_PARTS,
     exp.PropertyEQ: _operator(" := "),
     exp.Identifier: _identifier,
     exp.Column: _column,
@@ -521,7 +476,7 @@ _PARTS: dict[type[Tree], Callable[[Any], Parts | None]] = {
     exp.Between: _between,
     exp.Bracket: _bracket,
     exp.Dot: _operator("."),
-    exp.Array: lambda node: _listed("[", node.expressions, "]"),
+    exp.Array: lambda node: listed("[", node.expressions, "]"),
     exp.Struct: _struct,
     exp.Lambda: _lambda,
     **{kind: _operator(f" {word} ") for kind, word in {

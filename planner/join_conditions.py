@@ -7,21 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from sqlglot import exp
 
 from penstock.planner.binder import Relation, RelColumn
+from penstock.planner.logical.operators import Comparison, Side
 from penstock.planner.scopes import RowScope, unwrapped
 from penstock.sql.dialect import DurationLiteral
 from penstock.sql.types import Precision
 
-Side = Literal["l", "r"]
-Operator = Literal[">", ">=", "<", "<=", "="]
-_COMPARISONS: dict[type[exp.Expression], Operator] = {
+_COMPARISONS: dict[type[exp.Expression], Comparison] = {
     exp.GT: ">", exp.GTE: ">=", exp.LT: "<", exp.LTE: "<=", exp.EQ: "=",
 }
-MIRRORED: dict[Operator, Operator] = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
+MIRRORED: dict[Comparison, Comparison] = {">": "<", ">=": "<=", "<": ">", "<=": ">=", "=": "="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,20 +36,20 @@ class Sides:
 
     def of(self, column: RelColumn) -> Side:
         """Returns the side that a column of `inside` belongs to."""
-        return "l" if column.sql.startswith("l.") else "r"
+        return "l" if column.side == "l" else "r"
 
 
 def join_sides(left: Relation, right: Relation) -> Sides:
     """Returns both relations with the columns that conditions over them, and the joined rows, have."""
     inner: list[RelColumn] = []
     outer: list[RelColumn] = []
-    for alias, relation in (("l", left), ("r", right)):
+    sides: tuple[tuple[Side, Relation], ...] = (("l", left), ("r", right))
+    for side, relation in sides:
         for column in relation.columns:
-            number = len(outer)
-            inner.append(replace(column, sql=f"{alias}.{column.sql}", origins=(column,), used=False))
-            outer.append(replace(column, sql=f'"#{alias}{number}"', origins=(column,), used=False))
+            inner.append(replace(column, side=side, origins=(column,), used=False))
+            outer.append(replace(column, column=f"#{side}{len(outer)}", origins=(column,), used=False))
     inside = Relation(
-        name="", columns=tuple(inner), star=tuple(inner), time=None, precision=left.precision, tree=left.tree,
+        columns=tuple(inner), star=tuple(inner), time=None, precision=left.precision, plan=left.plan,
         qualifiers=(*left.qualifiers, *right.qualifiers))
     return Sides(left, right, inside, tuple(outer))
 
@@ -64,7 +62,7 @@ class TimeComparison:
     `shift` is None if one of them is truncated.
     """
 
-    operator: Operator
+    operator: Comparison
     left: exp.Expression
     right: exp.Expression
     columns: tuple[RelColumn, RelColumn]
@@ -179,7 +177,7 @@ def _time_comparisons(node: exp.Expression, sides: Sides, scope: RowScope) -> li
     return [found] if found is not None else []
 
 
-def _comparison(operator: Operator, first: exp.Expression, second: exp.Expression, sides: Sides,
+def _comparison(operator: Comparison, first: exp.Expression, second: exp.Expression, sides: Sides,
                 scope: RowScope) -> TimeComparison | None:
     one, two = _time(first, sides, scope), _time(second, sides, scope)
     if one is None or two is None or one.side == two.side:

@@ -9,16 +9,16 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError
 from penstock.planner.binder import Builder, Relation, RelColumn
-from penstock.planner.expressions import compile_condition
 from penstock.planner.join_conditions import (
     Conditions,
-    Side,
     Sides,
     TimeRange,
     join_sides,
     read_conditions,
 )
-from penstock.planner.scopes import RowScope, conjuncts
+from penstock.planner.logical.operators import Side
+from penstock.planner.plan import SqlExpr
+from penstock.planner.scopes import RowScope, condition_of, conjuncts
 from penstock.sql.literals import position
 from penstock.sql.statements import Duration, JoinSource
 from penstock.sql.types import Kind
@@ -29,10 +29,10 @@ HOW_TO_JOIN = "write ON a.ts = b.ts, or ON a.ts BETWEEN b.ts - 5s AND b.ts + 5s"
 
 
 @dataclass(frozen=True, slots=True)
-class Join:
+class JoinReading:
     """A join of two relations, in which names mean what `scope` says.
 
-    `on` is the SQL of ON. `conditions` are those of ON and of `elsewhere`: what WHERE says of both sides of an inner
+    `on` is ON, bound. `conditions` are those of ON and of `elsewhere`: what WHERE says of both sides of an inner
     join. `range`: how far apart in time rows may be, None if nothing bounds it or times are truncated. `looked_up`: the
     side whose rows are found by equal values, without regard to time.
     """
@@ -41,7 +41,7 @@ class Join:
     sides: Sides
     scope: RowScope
     builder: Builder
-    on: str | None
+    on: SqlExpr | None
     conditions: Conditions
     elsewhere: tuple[exp.Expression, ...] = ()
     range: TimeRange | None = None
@@ -62,7 +62,7 @@ class Join:
 
 
 def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Expression | None,
-              builder: Builder) -> Join:
+              builder: Builder) -> JoinReading:
     """Returns what a join is. `where` is the WHERE clause of the query: it may hold conditions of an inner join.
 
     Raises InvalidStatementError for joins in which the times of both sides don't bound each other and neither side may
@@ -79,8 +79,8 @@ def read_join(source: JoinSource, left: Relation, right: Relation, where: exp.Ex
         raise _error(source, "an outer join needs ON", HOW_TO_JOIN, builder)
     sides = join_sides(left, right)
     scope = RowScope(sides.inside, builder, "ON")
-    on = compile_condition(source.on, scope) if source.on is not None else None
-    join = Join(source, sides, scope, builder, on, read_conditions(conjuncts(source.on), sides, scope))
+    on = condition_of(source.on, scope) if source.on is not None else None
+    join = JoinReading(source, sides, scope, builder, on, read_conditions(conjuncts(source.on), sides, scope))
     if source.variant == "window":
         return replace(join, range=_window_range(join))
     if source.variant == "asof":
@@ -106,7 +106,7 @@ def _has_times(relation: Relation) -> bool:
     return any(column.type.kind is Kind.TIMESTAMP for column in relation.columns)
 
 
-def _about_both(nodes: Iterable[exp.Expression], join: Join) -> Iterator[exp.Expression]:
+def _about_both(nodes: Iterable[exp.Expression], join: JoinReading) -> Iterator[exp.Expression]:
     """Yields the conditions in WHERE on the times of both sides, and equalities between them."""
     for node in nodes:
         try:
@@ -117,7 +117,7 @@ def _about_both(nodes: Iterable[exp.Expression], join: Join) -> Iterator[exp.Exp
             yield node
 
 
-def _looked_up(join: Join) -> Side | None:
+def _looked_up(join: JoinReading) -> Side | None:
     """Returns the side that is looked up in without regard to time, None if the times of both bound each other.
 
     Raises InvalidStatementError if neither is so.
@@ -147,7 +147,7 @@ def _is_timeless(relation: Relation) -> bool:
     return relation.time is None or (relation.table is not None and relation.table.kind == "normal")
 
 
-def _time_lines(join: Join) -> tuple[RelColumn, RelColumn]:
+def _time_lines(join: JoinReading) -> tuple[RelColumn, RelColumn]:
     left, right = join.sides.left.time, join.sides.right.time
     if left is None or right is None:
         raise join.error(f"both sides of {'an ASOF' if join.source.variant == 'asof' else 'a WINDOW'} join need a "
@@ -155,7 +155,7 @@ def _time_lines(join: Join) -> tuple[RelColumn, RelColumn]:
     return left, right
 
 
-def _asof_range(join: Join) -> TimeRange:
+def _asof_range(join: JoinReading) -> TimeRange:
     left, right = _time_lines(join)
     if len(join.conditions.times) > 1:
         raise join.error("an ASOF join compares the primary timestamps only once",
@@ -165,7 +165,7 @@ def _asof_range(join: Join) -> TimeRange:
     return TimeRange(left, right, None, 0) if join.driver == "l" else TimeRange(left, right, 0, None)
 
 
-def _window_range(join: Join) -> TimeRange:
+def _window_range(join: JoinReading) -> TimeRange:
     left, right = _time_lines(join)
     assert join.source.window is not None
     if join.conditions.times:
@@ -177,7 +177,7 @@ def _window_range(join: Join) -> TimeRange:
     return TimeRange(left, right, start, end) if join.driver == "l" else TimeRange(left, right, -end, -start)
 
 
-def _offset(offset: Duration, join: Join) -> int:
+def _offset(offset: Duration, join: JoinReading) -> int:
     """Returns the length of a bound of the window in units of the precision."""
     precision = join.sides.left.precision
     if offset.is_calendar:

@@ -5,9 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.planner.binder import Builder
+from sqlglot import exp
+
+from penstock.planner.duckdb_tree import column
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import (
+    Distinct,
+    Limit,
+    Operator,
+    PartitionLimit,
+    Project,
+    Sort,
+    SortKey,
+)
 from penstock.planner.plan import SqlExpr
-from penstock.sql.statements import Limit
+from penstock.sql import statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,78 +37,90 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class OrderTerm:
-    """One item of ORDER BY: a result column by position, or an expression that isn't shown."""
+    """One item of ORDER BY, as it is `written`: a result column by position, or an expression that isn't shown.
+
+    NULL counts as the smallest value unless the query says where it goes.
+    """
 
     position: int | None
     hidden: SqlExpr | None
     descending: bool
     nulls_first: bool | None
+    written: exp.Expression
 
-    def sql(self, column: str) -> str:
-        """NULL counts as the smallest value unless the query says where it goes."""
+    def key(self, index: int) -> SortKey:
+        """Returns what rows are sorted by, for the item of this number."""
         first = not self.descending if self.nulls_first is None else self.nulls_first
-        return f"{column}{' DESC' if self.descending else ''} NULLS {'FIRST' if first else 'LAST'}"
+        name = hidden_name(index) if self.position is None else output_name(self.position)
+        return SortKey(name, self.descending, first, self.written)
 
 
-def finish(
-    builder: Builder,
-    name: str,
-    outputs: Sequence[Output],
-    terms: Sequence[OrderTerm],
-    *,
-    distinct: bool = False,
-    having: str | None = None,
-    limit: Limit | None = None,
-    slimit: Limit | None = None,
-    partition: Sequence[str] = (),
-    per_partition: bool = False,
-    default: Sequence[str] = (),
-    sort: bool = False,
-) -> str:
-    """Returns SQL that yields the outputs as `o0`, `o1`, ... from the relation `name`.
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a query ends: what orders, narrows and cuts its rows.
 
     `partition` are the columns that tell partitions apart: SLIMIT counts them, and LIMIT counts within each of them
-    if `per_partition` and nothing orders the whole. `default` orders rows where the query doesn't say how; `sort`
-    tells to apply it even where no LIMIT depends on it.
+    if `per_partition` and nothing orders the whole. `default` names columns that order rows where the query doesn't
+    say how; `sort` tells to apply them even where no LIMIT depends on it.
     """
-    shown = [f"{output.value.sql} AS o{index}" for index, output in enumerate(outputs)]
-    hidden = [f"{term.hidden.sql} AS h{index}" for index, term in enumerate(terms) if term.hidden is not None]
-    order = [term.sql(f"o{term.position}" if term.position is not None else f"h{index}")
-             for index, term in enumerate(terms)]
-    rows_limit = limit is not None and per_partition and not terms
-    where = f" WHERE {having}" if having else ""
-    names = ", ".join(f"o{index}" for index in range(len(outputs)))
-    if distinct:
-        step = builder.step("distinct", f"SELECT DISTINCT {', '.join(shown)} FROM {name}{where}")
-        return f"SELECT {names} FROM {step}{_order(order)}{_limit(limit)}"
-    ranks = []
-    if slimit is not None:
-        ranks.append(f"dense_rank() OVER (ORDER BY {', '.join(partition)}) AS \"#partition\"")
-    if rows_limit:
-        ordering = f" ORDER BY {', '.join(default)}" if default else ""
-        ranks.append(f"row_number() OVER (PARTITION BY {', '.join(partition)}{ordering}) AS \"#number\"")
-    sorting = order or (list(default) if sort or slimit is not None or rows_limit else [])
-    if not ranks and not hidden and not any(column in sorting for column in default):
-        step = builder.step("result", f"SELECT {', '.join(shown)} FROM {name}{where}")
-        return f"SELECT {names} FROM {step}{_order(order)}{_limit(limit)}"
-    if sorting and not order:
-        hidden += [f"{column} AS d{index}" for index, column in enumerate(default)]
-        sorting = [f"d{index} NULLS FIRST" for index in range(len(default))]
-    step = builder.step("result", f"SELECT {', '.join([*shown, *hidden, *ranks])} FROM {name}{where}")
-    kept = []
-    if slimit is not None:
-        kept.append(f"\"#partition\" > {slimit.offset} AND \"#partition\" <= {slimit.offset + slimit.count}")
-    if rows_limit and limit is not None:
-        kept.append(f"\"#number\" > {limit.offset} AND \"#number\" <= {limit.offset + limit.count}")
-    filtered = f" WHERE {' AND '.join(kept)}" if kept else ""
-    return f"SELECT {names} FROM {step}{filtered}{_order(sorting)}{'' if rows_limit else _limit(limit)}"
+
+    terms: Sequence[OrderTerm] = ()
+    distinct: bool = False
+    limit: statements.Limit | None = None
+    slimit: statements.Limit | None = None
+    partition: Sequence[str] = ()
+    per_partition: bool = False
+    default: Sequence[str] = ()
+    sort: bool = False
+
+    def over(self, rows: Operator, outputs: Sequence[Output]) -> Operator:
+        """Returns the operator whose rows have the outputs as `o0`, `o1`, ..., from rows of a query."""
+        shown = [Computed(output_name(index), output.value, output.name) for index, output in enumerate(outputs)]
+        order = [term.key(index) for index, term in enumerate(self.terms)]
+        if self.distinct:
+            return self._cut(self._sorted(Distinct(Project(rows, tuple(shown))), order))
+        hidden = [Computed(hidden_name(index), term.hidden) for index, term in enumerate(self.terms)
+                  if term.hidden is not None]
+        rows_limit = self.limit is not None and self.per_partition and not self.terms
+        limited = self.slimit is not None or rows_limit
+        partition = _passed("p", self.partition if limited else (), rows)
+        default = _passed("d", self.default if not order and (self.sort or limited) else (), rows)
+        plan: Operator = Project(rows, (*shown, *hidden, *partition, *default))
+        if self.slimit is not None:
+            plan = PartitionLimit(plan, _names(partition), self.slimit.count, self.slimit.offset)
+        if rows_limit and self.limit is not None:
+            plan = Limit(plan, self.limit.count, self.limit.offset, _names(partition), _names(default))
+        plan = self._sorted(plan, order or [SortKey(each.name) for each in default])
+        if not rows_limit:
+            plan = self._cut(plan)
+        if hidden or partition or default:
+            plan = Project(plan, tuple(Computed(each.name, SqlExpr(column(each.name), each.value.type))
+                                       for each in shown))
+        return plan
+
+    def _cut(self, plan: Operator) -> Operator:
+        return plan if self.limit is None else Limit(plan, self.limit.count, self.limit.offset)
+
+    @staticmethod
+    def _sorted(plan: Operator, keys: Sequence[SortKey]) -> Operator:
+        return Sort(plan, tuple(keys)) if keys else plan
 
 
-def _order(terms: Sequence[str]) -> str:
-    return f" ORDER BY {', '.join(terms)}" if terms else ""
+def output_name(index: int) -> str:
+    """Returns what a result column is called in the plan."""
+    return f"o{index}"
 
 
-def _limit(limit: Limit | None) -> str:
-    if limit is None:
-        return ""
-    return f" LIMIT {limit.count}" + (f" OFFSET {limit.offset}" if limit.offset else "")
+def hidden_name(index: int) -> str:
+    """Returns what an expression of ORDER BY that isn't shown is called in the plan."""
+    return f"h{index}"
+
+
+def _passed(prefix: str, names: Sequence[str], rows: Operator) -> list[Computed]:
+    """Returns columns that are passed on without being shown."""
+    types = {each.name: each.type for each in rows.output} if names else {}
+    return [Computed(f"{prefix}{index}", SqlExpr(column(name), types[name])) for index, name in enumerate(names)]
+
+
+def _names(columns: Sequence[Computed]) -> tuple[str, ...]:
+    return tuple(each.name for each in columns)

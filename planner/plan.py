@@ -39,6 +39,13 @@ class SqlExpr:
         return self._node
 
     @property
+    def leaf(self) -> exp.Expression:
+        """The tree, to be printed as part of another one; what was made from text is one node with that text."""
+        if self._node is None and isinstance(self._made_from, str):
+            return exp.Paren(this=exp.Var(this=self._made_from))
+        return self.node
+
+    @property
     def sql(self) -> str:
         """The expression as text, in parentheses where another operator could tear it apart."""
         if self._sql is None:

@@ -6,19 +6,21 @@ from collections.abc import Callable, Sequence
 
 from sqlglot import exp
 
-from penstock.planner.binder import Builder, Relation, RelColumn, Tree, is_pseudo, qualifier_of
+from penstock.planner.binder import Builder, Plan, Relation, RelColumn, is_pseudo, qualifier_of
 from penstock.planner.bounds import time_bounds, time_constant
-from penstock.planner.expressions import compile_condition, compile_expression
-from penstock.planner.limits import OrderTerm, Output
-from penstock.planner.limits import finish as finish_sql
-from penstock.planner.plan import PlanNode, SqlExpr
-from penstock.planner.query_parts import Item, Planned, column_reference, order_node, ordinal, over_node, text_of
+from penstock.planner.expressions import compile_expression
+from penstock.planner.limits import Ending, OrderTerm, Output
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import Filter, Operator
+from penstock.planner.plan import SqlExpr
+from penstock.planner.query_parts import Item, Planned, column_reference, ordinal
 from penstock.planner.scopes import (
     NOT_ALLOWED_FUNCTION,
     TIME_NAMES,
     Bounds,
     Key,
     RowScope,
+    condition_of,
     fingerprint,
     key_of,
     replaced_columns,
@@ -80,23 +82,17 @@ class QueryContext:
         scope = RowScope(relation, builder, "WHERE")
         self.bounds = self._time_bounds(scope, relation.time)
         self.scope = RowScope(relation, builder, "WHERE", self.bounds)
-        condition = compile_condition(select.where, self.scope) if select.where is not None else None
+        condition = None if select.where is None else condition_of(select.where, self.scope)
         for time, slot in relation.times:
             if slot is not None:
                 slot.first_ts, slot.last_ts = self._time_bounds(scope, time)
                 if relation.table is not None and relation.table.kind == "super":
                     slot.tuids = selected_children(select.where, relation.table, scope)
-        columns = ["*"]
-        for item in (*select.partition_by, *select.group_by):
-            columns.append(self._key(item))
-        tree = relation.tree
-        if condition is not None:
-            text = text_of(select.where) if select.where is not None else ""
-            tree = over_node(tree, "Filter", ("condition", text))
-        if condition is not None or len(columns) > 1:
-            where = f" WHERE {condition}" if condition is not None else ""
-            name = builder.step("rows", f"SELECT {', '.join(columns)} FROM {relation.name}{where}")
-            self.relation = relation.over(name, tree)
+        keys = [self._key(item) for item in (*select.partition_by, *select.group_by)]
+        if condition is not None and select.where is not None:
+            where = select.where
+            relation = relation.over(lambda below: Filter(below, condition, where))
+        self.relation = relation.extended(keys)
         self.scope = RowScope(self.relation, builder, "the SELECT list", self.bounds)
         self.constants = self._constant_columns()
 
@@ -111,7 +107,7 @@ class QueryContext:
 
         return time_bounds(self.select.where, lambda node: scope.find(node) is time, constant)
 
-    def _key(self, item: PartitionItem) -> str:
+    def _key(self, item: PartitionItem) -> Computed:
         node = item.expression
         position = ordinal(node, len(self.items), self.builder)
         if position is not None:
@@ -121,17 +117,16 @@ class QueryContext:
             node = next((other.expression for other in self.items if other.alias == node.name), node)
         scope = self.scope.within("PARTITION BY" if item in self.select.partition_by else "GROUP BY")
         value = compile_expression(node, scope)
-        column = f'"#g{len(self.keys)}"'
+        column = f"#g{len(self.keys)}"
         is_time = self.relation.time is not None and scope.find(unwrapped(node)) is self.relation.time
         self.keys.append(Key(column, value.type, fingerprint(node, scope), item.alias, item.text, is_time))
-        return f"{value.sql} AS {column}"
+        return Computed(column, value)
 
     def _constant_columns(self) -> list[RelColumn]:
         """The columns that have one value per group: the tags where a group is of one table, and driving rows."""
         relation, table = self.relation, self.relation.table
         if relation.driver is not None:
-            side = '"#l' if relation.time is not None and relation.time.sql.startswith('"#l') else '"#r'
-            return [column for column in relation.columns if column.sql.startswith(side)]
+            return list(relation.driver)
         if table is None or table.kind == "system":
             return []
         name = fingerprint(column_reference("tbname"), self.scope)
@@ -141,8 +136,13 @@ class QueryContext:
 
     @property
     def key_columns(self) -> list[str]:
-        """SQL of the columns that tell groups apart."""
+        """The names of the columns that tell groups apart."""
         return [key.column for key in self.keys if key.partitions]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the statement calls the columns that tell groups apart."""
+        return tuple(key.text for key in self.keys if key.partitions)
 
     # -- results ---------------------------------------------------------------------------------------------
 
@@ -159,7 +159,7 @@ class QueryContext:
             return self.is_time(node.expressions[0], scope)
         if not isinstance(node, exp.Column):
             return False
-        key = key_of(node.name, self.keys)
+        key = key_of(node, self.keys)
         if key is not None:
             return key.is_time
         return self.relation.time is not None and self.scope.find(node) is self.relation.time
@@ -182,34 +182,31 @@ class QueryContext:
             if hidden is not None and self.select.distinct:
                 raise self.builder.error("ORDER BY of SELECT DISTINCT must name a column of the result", node,
                                          code=0x260B)
-            terms.append(OrderTerm(position, hidden, item.descending, item.nulls_first))
+            terms.append(OrderTerm(position, hidden, item.descending, item.nulls_first, item.expression))
         return terms
 
     def finish(
-        self, name: str, outputs: Sequence[Output], terms: Sequence[OrderTerm], tree: Tree, *,
-        default: Sequence[str] = (), having: str | None = None, sort: bool = False,
+        self, rows: Plan, outputs: Sequence[Output], terms: Sequence[OrderTerm], *, default: Sequence[str] = (),
+        having: SqlExpr | None = None, sort: bool = False,
     ) -> Planned:
-        """Returns the planned query whose result rows are those of the relation `name`; see `limits.finish`."""
+        """Returns the planned query whose result rows are those of an operator; see `limits.Ending`."""
         select = self.select
-        sql = finish_sql(
-            self.builder, name, outputs, terms, distinct=select.distinct, having=having, limit=select.limit,
-            slimit=select.slimit, partition=self.key_columns, per_partition=bool(select.partition_by),
-            default=default, sort=sort)
-        names = " ".join(output.name for output in outputs)
+        ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
+                        bool(select.partition_by), default, sort)
 
-        def node() -> PlanNode:
-            inner = tree()
+        def plan() -> Operator:
+            below = rows()
             if having is not None and select.having is not None:
-                inner = PlanNode("Filter", (("having", text_of(select.having)),), (inner,))
-            inner = PlanNode("Project", (("columns", names),), (inner,))
-            if select.distinct:
-                inner = PlanNode("Distinct", (), (inner,))
-            if select.slimit is not None:
-                inner = PlanNode("PartitionLimit", (("count", str(select.slimit.count)),
-                                                    ("offset", str(select.slimit.offset))), (inner,))
-            return order_node(select.order_by, select.limit, inner)
+                below = Filter(below, having, select.having, "having")
+            return ending.over(below, outputs)
 
-        return Planned(sql, tuple(outputs), self.scope.precision, node)
+        return Planned(plan, tuple(outputs), self.scope.precision)
+
+    def compiled_having(self, scope: RowScope) -> SqlExpr | None:
+        """Compiles HAVING like `compiled`; None if there is none."""
+        if self.having is None:
+            return None
+        return condition_of(with_placeholders(self.having, self.keys, self.scope), scope)
 
     def compiled(self, node: exp.Expression, scope: RowScope) -> SqlExpr:
         """Compiles an expression in which parts that are keys stand for the keys."""

@@ -2,161 +2,148 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import replace
 
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.binder import COLUMN_MARK, is_pseudo
-from penstock.planner.duckdb_tree import render
-from penstock.planner.expressions import compile_condition, compile_expression
-from penstock.planner.fill import FILL_RANGE, MAX_FILLED, FillColumn, filled_sql, grid_sql
+from penstock.planner.binder import STAR, Plan, is_pseudo, used
+from penstock.planner.duckdb_tree import call, fragment
+from penstock.planner.duckdb_tree import column as column_tree
+from penstock.planner.expressions import compile_expression
+from penstock.planner.fill import FILL_RANGE, MAX_FILLED
 from penstock.planner.grouping import COUNTING, WITH_COMPANIONS, Aggregation, GroupScope, distinct_calls
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import ROW, Aggregate, Fill, FillColumn, Operator, Project
+from penstock.planner.logical.windows import START
+from penstock.planner.lower.duckdb.pieces import any_true
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_context import QueryContext
-from penstock.planner.query_parts import Planned, is_star, over_node, text_of, window_text
+from penstock.planner.query_parts import Planned, is_star
 from penstock.planner.scalar_cast import cast, null_of
 from penstock.planner.scopes import WINDOW_NAMES, RowScope, columns_of, key_of, vector_calls, with_placeholders
-from penstock.planner.window_steps import assign_windows, bounded, resolved_interval
-from penstock.planner.windows import count_between, interval_end_sql, starts_between_sql, window_bounds
-from penstock.sql.statements import Fill, IntervalWindow
-from penstock.sql.types import DataType, Kind
+from penstock.planner.window_steps import assign_windows, interval_of, true_for
+from penstock.planner.windows import count_between, window_bounds
+from penstock.sql import statements
+from penstock.sql.statements import IntervalWindow
+from penstock.sql.types import BOOL, DataType, Kind
 
 
 def plan_groups(query: QueryContext) -> Planned:
     """Aggregates: one result row per group, per window of a group, or in all."""
-    select, builder = query.select, query.builder
+    select = query.select
     calls = distinct_calls(query.calls, query.scope)
     if select.window is not None and not calls:
         raise InvalidStatementError("a query with a window needs an aggregate or selection function",
                                     hint="add count(*), for example")
     interval = isinstance(select.window, IntervalWindow)
     aggregation = Aggregation(
-        query.relation, query.scope.within("an argument"), builder, list(query.key_columns), interval)
+        query.relation, query.scope.within("an argument"), query.builder, list(query.key_columns), interval)
     groups = list(query.key_columns)
     if select.window is None:
         if query.relation.driver is not None:
-            groups.append(query.relation.driver)
+            groups.append(ROW)
             # A group is what a driving row met: its first and last rows are those of the other side's time.
             main = query.relation.time
             query.move(replace(query.relation, time=next(t for t, _ in query.relation.times if t is not main)))
-        _neighbours(query, aggregation)
+        _add_neighbours(query, aggregation)
     elif interval:
-        _neighbours(query, aggregation)
-        groups = assign_windows(query, borders=False)
-        _add_ends(query, aggregation)
+        _add_neighbours(query, aggregation)
+        groups = assign_windows(query, borders=lambda: bool(aggregation.row_columns))
     else:
-        groups = assign_windows(query, borders=False)
+        groups = assign_windows(query, borders=lambda: False)
         aggregation.line_keys = groups
         groups = [*groups, *(key.column for key in query.keys if not key.partitions)]
-        _neighbours(query, aggregation)
+        _add_neighbours(query, aggregation)
     aggregation.rows = query.relation
     aggregation.scope = query.scope.within("an argument")
-    rows_tree = query.relation.tree
     # Plain columns come from the row that the one selecting function picks; LAST_ROWs all pick the same.
     one = len(calls) == 1 or (calls and all(call.this == "last_row" for call in calls))
     selecting = calls[0] if one and calls[0].this in WITH_COMPANIONS else None
     scope = GroupScope(query.scope, aggregation, query.keys, selecting, query.constants,
                        windowed=select.window is not None)
-    having = _existence(query, calls, aggregation)
-    name = builder.step("groups", lambda: _groups_sql(query, aggregation, groups, having))
-    if select.window is not None:
-        name = bounded(query, name)
+    plan = _grouped(query, aggregation, groups, calls)
     compiled = [query.compiled(item.expression, scope) for item in query.items]
-    tree = over_node(rows_tree, "Aggregate", *_aggregate_properties(query, calls))
     if select.fill is not None and select.fill.mode != "none":
-        compiled, name = _filled(query, compiled, name, scope, aggregation)
-        tree = over_node(tree, "Fill", ("mode", select.fill.mode))
+        compiled, plan = _filled(query, compiled, plan, scope, aggregation)
     outputs = [query.output(item, scope, value) for item, value in zip(query.items, compiled, strict=True)]
     if "histogram" in query.functions:
-        outputs = [replace(output, value=SqlExpr(f"unnest({output.value.sql})", output.value.type))
-                   if any(call.this == "histogram" for call in vector_calls(item.expression)) else output
+        outputs = [replace(output, value=SqlExpr(call("unnest", output.value.node), output.value.type))
+                   if any(each.this == "histogram" for each in vector_calls(item.expression)) else output
                    for item, output in zip(query.items, outputs, strict=True)]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
-    condition = None
-    if query.having is not None:
-        condition = compile_condition(with_placeholders(query.having, query.keys, query.scope), scope)
-    default = groups if select.window is None else [*query.key_columns, '"#ws"']
-    return query.finish(name, outputs, terms, tree, default=default, having=condition, sort=True)
+    default = groups if select.window is None else [*query.key_columns, START]
+    return query.finish(plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True)
 
 
-def _neighbours(query: QueryContext, aggregation: Aggregation) -> None:
-    """Adds the step with columns that look at the rows before and after, which aggregates may ask for."""
-    below = query.relation.name
-    name = query.builder.step("lines", lambda: "SELECT " + ", ".join(
-        ["*", *(f"{sql} AS {column}" for sql, column in aggregation.row_columns.items())]) + f" FROM {below}")
-    query.move(query.relation.over(name))
+def _add_neighbours(query: QueryContext, aggregation: Aggregation) -> None:
+    """Adds the columns that look at the rows before and after, which aggregates may ask for."""
+    def plan(below: Operator) -> Operator:
+        columns = tuple(aggregation.row_columns.values())
+        return Project(below, columns, extends=True) if columns else below
+
+    query.move(query.relation.over(plan))
 
 
-def _add_ends(query: QueryContext, aggregation: Aggregation) -> None:
-    """Adds the ends of interval windows to the rows if an aggregate needs them there."""
-    assert isinstance(query.select.window, IntervalWindow)
-    window = resolved_interval(query, query.select.window)
-    end = interval_end_sql('"#ws"', window, query.scope.precision, query.scope.session.time_zone)
-    below = query.relation.name
-    name = query.builder.step("windowed", lambda: "SELECT *" + (
-        f", {end} AS \"#we\"" if aggregation.row_columns else "") + f" FROM {below}")
-    query.move(query.relation.over(name))
+def _grouped(query: QueryContext, aggregation: Aggregation, groups: Sequence[str], calls: Sequence[exp.Anonymous],
+             ) -> Plan:
+    """What the rows are grouped by, once it is known what is computed over them."""
+    select, rows = query.select, query.relation
+    having, interval, time, least = _existence(query, calls, aggregation), None, None, true_for(query)
+    if isinstance(select.window, IntervalWindow):
+        interval = interval_of(query, select.window)
+    elif select.window is not None and rows.time is not None:
+        time = used(rows.time)
+    labels = query.labels
+
+    def plan() -> Operator:
+        return Aggregate(
+            rows.plan(), tuple(groups), tuple(aggregation.columns.values()), having, interval, time, least,
+            select.window, labels, tuple(_as_written(call) for call in calls))
+
+    return plan
 
 
-def _groups_sql(query: QueryContext, aggregation: Aggregation, groups: Sequence[str], having: str | None) -> str:
-    columns = list(groups)
-    if query.select.window is not None and not isinstance(query.select.window, IntervalWindow):
-        assert query.relation.time is not None
-        ts = query.relation.time.use().sql
-        columns += [f"min({ts}) AS \"#ws\"", f"max({ts}) AS \"#we\""]
-    columns += aggregation.select_list()
-    sql = f"SELECT {', '.join(columns) or '1'} FROM {aggregation.rows.name}"
-    if groups:
-        sql += f" GROUP BY {', '.join(groups)}"
-    return f"{sql} HAVING {having}" if having else sql
+def _as_written(node: exp.Expression) -> exp.Expression:
+    """Returns a call with plain names where it names what `*` stands for."""
+    if not any(STAR in column.meta for column in node.find_all(exp.Column)):
+        return node
+    shown = node.copy()
+    for column in shown.find_all(exp.Column):
+        if STAR in column.meta:
+            column.this.set("quoted", False)
+    return shown
 
 
-def _existence(query: QueryContext, calls: Sequence[exp.Anonymous], aggregation: Aggregation) -> str | None:
+def _existence(query: QueryContext, calls: Sequence[exp.Anonymous], aggregation: Aggregation) -> SqlExpr | None:
     """The condition under which a group has a result row at all."""
     names = {str(call.this) for call in calls}
     if calls and names <= {"first", "last"}:
-        values = [aggregation.arguments(str(call.this), call.expressions, call)[0].sql for call in calls
+        values = [aggregation.arguments(str(call.this), call.expressions, call)[0] for call in calls
                   if len(call.expressions) == 1 and not is_star(call.expressions[0])]
-        return " OR ".join(f"count({value}) > 0" for value in values) or None
+        return SqlExpr(any_true([fragment("count(:value) > 0", value=value.leaf) for value in values]),
+                       BOOL) if values else None
     grouped = query.keys or query.select.window is not None or query.relation.driver is not None
     if grouped or names & set(COUNTING):
         return None
-    return "count(*) > 0"
-
-
-def _aggregate_properties(query: QueryContext, calls: Sequence[exp.Anonymous]) -> list[tuple[str, str]]:
-    properties = []
-    if query.select.window is not None:
-        properties.append(("window", window_text(query.select.window)))
-    keys = [key.text for key in query.keys if key.partitions]
-    if keys:
-        properties.append(("by", " ".join(keys)))
-    shown = [_shown(query, call) for call in calls]
-    return [*properties, ("functions", " ".join(shown) or "none")]
-
-
-def _shown(query: QueryContext, call: exp.Expression) -> str:
-    star = query.relation.star
-    return re.sub(f"`{COLUMN_MARK}(\\d+)`", lambda found: star[int(found[1])].name, text_of(call))
+    return SqlExpr(fragment("count(*) > 0"), BOOL)
 
 
 def _filled(
-    query: QueryContext, compiled: Sequence[SqlExpr], name: str, scope: GroupScope, aggregation: Aggregation
-) -> tuple[list[SqlExpr], str]:
-    """Adds windows without rows. Returns what the result columns are now, and the relation they are in.
+    query: QueryContext, compiled: Sequence[SqlExpr], plan: Plan, scope: GroupScope, aggregation: Aggregation
+) -> tuple[list[SqlExpr], Plan]:
+    """Adds windows without rows. Returns what the result columns are now, and the rows they are in.
 
     Aggregates that only HAVING or ORDER BY use are NULL in windows without rows.
     """
-    fill, builder = query.select.fill, query.builder
+    fill, keys = query.select.fill, query.key_columns
     assert fill is not None
     assert isinstance(query.select.window, IntervalWindow)
     if fill.mode == "near":
         raise InvalidStatementError("FILL(NEAR) is for INTERP only")
-    window = resolved_interval(query, query.select.window)
-    precision, zone = scope.precision, scope.session.time_zone
+    interval = interval_of(query, query.select.window)
+    window, precision, zone = interval.window, interval.precision, interval.zone
     first, last = query.bounds
     if first is None or last is None:
         raise InvalidStatementError("FILL needs a time range in WHERE", code=FILL_RANGE,
@@ -167,22 +154,24 @@ def _filled(
                                     hint="shorten the time range or take longer windows")
     filling = [index for index, item in enumerate(query.items) if _is_filled(query, item.expression)]
     constants = fill_values(fill, [compiled[index].type for index in filling], scope)
-    columns = [FillColumn(f'"#f{number}"', compiled[index].type, constants[number] if constants else None)
-               for number, index in enumerate(filling)]
-    shown = [*query.key_columns, '"#ws"', *(f"{compiled[index].sql} AS {column.name}"
-                                           for column, index in zip(columns, filling, strict=True))]
-    values = builder.step("values", lambda: (
-        f"SELECT {', '.join([*shown, *aggregation.columns.values()])} FROM {name}"))
+    columns = tuple(FillColumn(f"#f{number}", compiled[index].type, constants[number] if constants else None)
+                    for number, index in enumerate(filling))
     # With SLIDING, windows that start before the range hold its first instant.
-    earliest = window_bounds(first, window, precision, zone)[0][0] if first <= last else first
-    starts = starts_between_sql(earliest, last, window, precision, zone) if first <= last else "[]::BIGINT[]"
-    grid = builder.step("grid", grid_sql(values, query.key_columns, starts, count, fill.mode))
-    filled = builder.step("filled", filled_sql(grid, query.key_columns, columns, fill.mode))
-    end = interval_end_sql('"#ws"', window, precision, zone)
-    filled = builder.step("filled", f"SELECT *, {end} AS \"#we\" FROM {filled}")
+    earliest = window_bounds(first, window, precision, zone)[0][0] if first <= last else None
+    mode = fill.mode
+
+    def filled() -> Operator:
+        below = plan()
+        types = {each.name: each.type for each in below.output}
+        kept = [*keys, START, *(call.name for call in aggregation.columns.values())]
+        values = Project(below, (
+            *(Computed(name, SqlExpr(column_tree(name), types[name])) for name in kept),
+            *(Computed(each.name, compiled[index]) for each, index in zip(columns, filling, strict=True))))
+        return Fill(values, tuple(keys), interval, earliest, last, count, mode, columns)
+
     changed = list(compiled)
-    for column, index in zip(columns, filling, strict=True):
-        changed[index] = SqlExpr(column.name, column.type)
+    for each, index in zip(columns, filling, strict=True):
+        changed[index] = SqlExpr(column_tree(each.name), each.type)
     return changed, filled
 
 
@@ -191,13 +180,13 @@ def _is_filled(query: QueryContext, node: exp.Expression) -> bool:
     if next(vector_calls(node), None) is not None:
         return True
     for column in columns_of(with_placeholders(node, query.keys, query.scope)):
-        if key_of(column.name, query.keys) is None and not is_pseudo(column, *WINDOW_NAMES):
+        if key_of(column, query.keys) is None and not is_pseudo(column, *WINDOW_NAMES):
             return True
     return False
 
 
-def fill_values(fill: Fill, types: Sequence[DataType], scope: RowScope) -> list[str]:
-    """Returns SQL of the constants of FILL, cast to the types of the columns they are for; none if it has none.
+def fill_values(fill: statements.Fill, types: Sequence[DataType], scope: RowScope) -> list[SqlExpr]:
+    """Returns the constants of FILL, cast to the types of the columns they are for; none if it has none.
 
     Raises InvalidStatementError if there are more or fewer of them than columns.
     """
@@ -211,6 +200,6 @@ def fill_values(fill: Fill, types: Sequence[DataType], scope: RowScope) -> list[
     values = []
     for node, type_ in zip(fill.values, types, strict=True):
         value = compile_expression(node, constants)
-        values.append(render(null_of(type_)) if value.type.kind is Kind.NULL
-                      else cast(value, type_, scope.precision, scope.session.time_zone).sql)
+        values.append(SqlExpr(null_of(type_), type_) if value.type.kind is Kind.NULL
+                      else cast(value, type_, scope.precision, scope.session.time_zone))
     return values

@@ -6,14 +6,16 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.bounds import time_constant
+from penstock.planner.duckdb_tree import column
 from penstock.planner.expressions import compile_expression
 from penstock.planner.fill import FILL_RANGE, MAX_FILLED
 from penstock.planner.grouping import distinct_calls
-from penstock.planner.interp import AT, InterpGrid, InterpValue, interp_sql
+from penstock.planner.logical.expr import Line
+from penstock.planner.logical.operators import AT, Grid, Interpolate, Interpolated
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_context import QueryContext
 from penstock.planner.query_groups import fill_values
-from penstock.planner.query_parts import Planned, over_node
+from penstock.planner.query_parts import Planned
 from penstock.planner.result_scopes import InterpScope
 from penstock.planner.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, RowScope, fingerprint
 from penstock.planner.timeseries import checked_call
@@ -35,19 +37,20 @@ def plan_interp(query: QueryContext) -> Planned:
     mode = select.fill.mode
     types = [call.type for call in checked]
     constants = fill_values(select.fill, types, query.scope)
-    values = [InterpValue(call.arguments[0].sql, call.type, call.integer(1) == 1,
-                          constants[index] if constants else None) for index, call in enumerate(checked)]
-    name = builder.step("interp", interp_sql(relation.name, relation.order, query.key_columns, values, grid, mode))
-    known = {fingerprint(call, query.scope): SqlExpr(f'"#i{index}"', checked[index].type)
-             for index, call in enumerate(calls)}
+    values = tuple(
+        Interpolated(f"#i{index}", SqlExpr(call.arguments[0].leaf, call.type), call.integer(1) == 1,
+                     constants[index] if constants else None) for index, call in enumerate(checked))
+    line = Line(tuple(query.key_columns), relation.order)
+    known = {fingerprint(call, query.scope): SqlExpr(column(value.name), found.type)
+             for call, found, value in zip(calls, checked, values, strict=True)}
     scope = InterpScope(query.scope, query.keys, known)
     outputs = [query.output(item, scope, query.compiled(item.expression, scope)) for item in query.items]
     terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
-    tree = over_node(relation.tree, "Interp", ("fill", mode), ("grid", f"{grid.first}..{grid.last}/{grid.step}"))
-    return query.finish(name, outputs, terms, tree, default=[*query.key_columns, AT], sort=True)
+    return query.finish(lambda: Interpolate(relation.plan(), values, line, grid, mode), outputs, terms,
+                        default=[*query.key_columns, AT], sort=True)
 
 
-def _interp_grid(query: QueryContext) -> InterpGrid:
+def _interp_grid(query: QueryContext) -> Grid:
     select, precision = query.select, query.scope.precision
     if select.range is None or select.fill is None:
         raise InvalidStatementError("INTERP needs RANGE and FILL", code=NOT_ALLOWED_FUNCTION,
@@ -58,14 +61,14 @@ def _interp_grid(query: QueryContext) -> InterpGrid:
     if select.every is None:
         if select.range.last is not None and first != last:
             raise InvalidStatementError("INTERP over a range needs EVERY", hint="write EVERY(1s), for example")
-        return InterpGrid(first, first, 1, reach)
+        return Grid(first, first, 1, reach)
     step = 0 if select.every.is_calendar else select.every.in_units(precision)
     if step <= 0:
         raise InvalidStatementError(f"EVERY({select.every}) must be a fixed time of at least one unit",
                                     code=0x2615)
     if (last - first) // step > MAX_FILLED:
         raise InvalidStatementError(f"INTERP would make more than {MAX_FILLED:,} rows", code=FILL_RANGE)
-    return InterpGrid(first, last, step, reach)
+    return Grid(first, last, step, reach)
 
 
 def _instant(query: QueryContext, node: exp.Expression) -> int:

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from sqlglot import exp
 
 from penstock.planner.binder import find_column
+from penstock.planner.duckdb_tree import column
 from penstock.planner.grouping import window_column
-from penstock.planner.interp import AT, FILLED, ORIGIN
+from penstock.planner.logical.operators import AT, FILLED, ORIGIN
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scopes import (
     INTERP_NAMES,
@@ -32,7 +33,7 @@ class RowResultScope(RowScope):
         self.keys = list(keys)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
-        key = key_of(name, self.keys) if qualifier is None else None
+        key = key_of(node, self.keys) if qualifier is None else None
         return key.use() if key is not None else super().column(name, qualifier, node)
 
 
@@ -61,7 +62,7 @@ class InterpScope(CalledScope):
         super().__init__(rows, keys, known, windowed=False)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
-        key = key_of(name, self.keys) if qualifier is None else None
+        key = key_of(node, self.keys) if qualifier is None else None
         if key is not None:
             return key.use()
         assert self.relation is not None
@@ -71,8 +72,9 @@ class InterpScope(CalledScope):
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
         if name in INTERP_NAMES:
-            return {"_irowts": SqlExpr(AT, timestamp(self.precision)), "_isfilled": SqlExpr(FILLED, BOOL),
-                    "_irowts_origin": SqlExpr(ORIGIN, timestamp(self.precision))}[name]
+            at, type_ = {"_irowts": (AT, timestamp(self.precision)), "_isfilled": (FILLED, BOOL),
+                         "_irowts_origin": (ORIGIN, timestamp(self.precision))}[name]
+            return SqlExpr(column(at), type_)
         if name == "tbname":
             return self.column(name, None, node)
         if name in TIME_NAMES:

@@ -9,11 +9,14 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.planner.binder import Builder, Relation, RelColumn, find_column, is_pseudo, qualifier_of
+from penstock.planner.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_tree import fragment
+from penstock.planner.expressions import compile_condition
 from penstock.planner.functions.table import FunctionSpec
 from penstock.planner.plan import SqlExpr
 from penstock.planner.user_functions import function_of
 from penstock.sql.schema import Session
-from penstock.sql.types import BIGINT, DataType, Precision, timestamp
+from penstock.sql.types import BIGINT, BOOL, DataType, Precision, timestamp
 
 ILLEGAL_AGGREGATE = 0x2608
 NOT_SINGLE_GROUP = 0x260C
@@ -141,9 +144,13 @@ class RowScope:
             return None
         if is_pseudo(node, *TIME_NAMES):
             return self.relation.time
-        if is_pseudo(node, *WINDOW_NAMES, *QUERY_NAMES, *INTERP_NAMES):
+        if is_pseudo(node, *WINDOW_NAMES, *QUERY_NAMES, *INTERP_NAMES) and not self.has_column(node.name):
             return None
         return find_column(self.relation, node.this.this, qualifier_of(node), node, self.builder)
+
+    def has_column(self, name: str) -> bool:
+        """Whether rows have a column of this name: results of streams, for example, have one called `_wstart`."""
+        return self.relation is not None and any(column.name == name for column in self.relation.columns)
 
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         if self.relation is None:
@@ -159,12 +166,15 @@ class RowScope:
             if self.relation is None or self.relation.time is None:
                 raise self.builder.error(f"{name} needs a time line", node, code=NO_TIME_LINE)
             return self.relation.time.use()
+        if self.has_column(name):
+            return self.column(name, qualifier_of(node), node)
         if name in QUERY_NAMES:
             first = -FAR if self.bounds[0] is None else self.bounds[0]
             last = FAR if self.bounds[1] is None else self.bounds[1]
             if name == "_qduration":
-                return SqlExpr(f"{min(last - first, FAR)}::BIGINT", BIGINT)
-            return SqlExpr(f"{first if name == '_qstart' else last}::BIGINT", timestamp(self.precision))
+                return SqlExpr(fragment(":length::BIGINT", length=min(last - first, FAR)), BIGINT)
+            instant = first if name == "_qstart" else last
+            return SqlExpr(fragment(":instant::BIGINT", instant=instant), timestamp(self.precision))
         if name in WINDOW_NAMES:
             raise self.builder.error(f"{name} is not allowed in {self.clause}", node,
                                      hint="it stands in the SELECT list of a query with a window")
@@ -181,6 +191,11 @@ class RowScope:
     def within(self, clause: str) -> RowScope:
         """Returns the same names for another clause."""
         return RowScope(self.relation, self.builder, clause, self.bounds)
+
+
+def condition_of(node: exp.Expression, scope: RowScope) -> SqlExpr:
+    """Returns a condition of WHERE and its kin, bound; raises as `compile_condition`."""
+    return SqlExpr(compile_condition(node, scope), BOOL)
 
 
 Mark = tuple[Hashable, ...]
@@ -230,7 +245,7 @@ def _column_mark(column: exp.Column, scope: RowScope) -> Mark:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One value that all rows of a group share: its column in the CTEs, and how expressions may name it.
+    """One value that all rows of a group share: its column in the rows, and how expressions may name it.
 
     `partitions`: it tells groups apart; the state of a state window does not.
     """
@@ -245,14 +260,15 @@ class Key:
 
     def use(self) -> SqlExpr:
         """Returns the key as an expression over the groups."""
-        return SqlExpr(self.column, self.type)
+        return SqlExpr(column_tree(self.column), self.type)
 
 
-PLACEHOLDER = "\x00key"
+#: What a reference in place of a key knows: the number of the key.
+KEY = "key"
 
 
 def with_placeholders(node: exp.Expression, keys: list[Key], scope: RowScope) -> exp.Expression:
-    """Returns the expression with a marked column in place of each part that is a partition or group key."""
+    """Returns the expression with a reference in place of each part that is a partition or group key; see `key_of`."""
     if not keys:
         return node
     firsts = {key.mark[0] for key in keys}
@@ -266,15 +282,17 @@ def with_placeholders(node: exp.Expression, keys: list[Key], scope: RowScope) ->
         index = next((index for index, key in enumerate(keys) if key.mark == mark), None)
         if index is None:
             return None
-        column = exp.Column(this=exp.Identifier(this=f"{PLACEHOLDER}{index}", quoted=True))
-        column.meta.update(part.meta)
-        return column
+        reference = exp.Column(this=exp.Identifier(this=keys[index].column, quoted=True))
+        reference.meta.update(part.meta)
+        reference.meta[KEY] = index
+        return reference
 
     return replaced(node, replacement)
 
 
-def key_of(name: str, keys: list[Key]) -> Key | None:
-    """Returns the key that a placeholder or an alias names."""
-    if name.startswith(PLACEHOLDER):
-        return keys[int(name[len(PLACEHOLDER):])]
-    return next((key for key in keys if key.alias == name), None)
+def key_of(node: exp.Expression, keys: list[Key]) -> Key | None:
+    """Returns the key that a reference stands for, or an alias names."""
+    if KEY in node.meta:
+        number: int = node.meta[KEY]
+        return keys[number]
+    return next((key for key in keys if key.alias == node.name), None)

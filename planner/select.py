@@ -1,8 +1,8 @@
-"""Plans queries: SELECT and UNION statements to DuckDB SQL, the scans they need, result columns and a tree.
+"""Plans queries: SELECT and UNION statements to a logical plan, DuckDB SQL, the scans they need and result columns.
 
-Each query becomes a chain of CTEs: rows, filtered and keyed; windows; groups; filled grid; projection; limits. Here
+Each query becomes operators: rows, filtered and keyed; windows; groups; filled windows; projection; limits. Here
 sources are bound, clauses are checked, and the kind of the query is told; `query_rows`, `query_groups` and
-`query_interp` plan the kinds.
+`query_interp` bind the kinds. `lower.duckdb` makes SQL of the plan.
 """
 
 from __future__ import annotations
@@ -11,19 +11,23 @@ from penstock.common.errors import InvalidStatementError
 from penstock.common.headroom import with_headroom
 from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.binder import (
-    COLUMN_MARK,
+    STAR,
     Builder,
     Relation,
     RelColumn,
     bind_sides,
     children_relation,
+    numbered,
     outside_relation,
     resolve_table,
-    row_number_column,
     scan_table,
 )
+from penstock.planner.duckdb_tree import render
 from penstock.planner.joins import bind_join
-from penstock.planner.plan import PlanNode, ResultColumn
+from penstock.planner.limits import output_name
+from penstock.planner.logical.operators import OneRow
+from penstock.planner.lower.duckdb.query import lower
+from penstock.planner.plan import ResultColumn
 from penstock.planner.query_context import QueryContext
 from penstock.planner.query_groups import plan_groups
 from penstock.planner.query_interp import plan_interp
@@ -53,6 +57,8 @@ GROUP_LACKS_EXPRESSION = 0x260A
 GROUP_AND_WINDOW = 0x2624
 NEGATIVE_LIMIT = 0x2637
 SLIMIT_WITHOUT_PARTITION = 0x2638
+# What SELECT without FROM reads: one row without columns.
+ONE_ROW = Relation(columns=(), star=(), time=None, precision="ms", plan=OneRow)
 
 
 @with_headroom
@@ -65,11 +71,12 @@ def plan_query(statement: Query, catalog: CatalogView, session: Session, *, orde
     builder = Builder(catalog, session, statement.source_text, _base(statement), ordered)
     functions = bind_user_functions(statement, catalog, session)
     planned = _plan(statement, builder)
+    plan = planned.plan()
     return BatchPlan(
-        sql=builder.render(planned.sql),
+        plan=plan,
+        sql=render(lower(plan)),
         scans=tuple(slot.scan() for slot in builder.scans),
         columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
-        tree=planned.tree(),
         tables=tuple(builder.tables),
         functions=tuple(functions),
     )
@@ -120,7 +127,7 @@ def _plan_select(select: Select, builder: Builder) -> Planned:
 
 
 def _bound_query(select: Select, builder: Builder) -> QueryContext:
-    relation = _one_row(builder) if select.source is None else _bind(select.source, select, builder)
+    relation = ONE_ROW if select.source is None else _bind(select.source, select, builder)
     if select.tags_only and (relation.table is None or not relation.table.tags):
         raise InvalidStatementError("SELECT TAGS needs a super table or a child table")
     items = expand_items(select, relation, builder)
@@ -150,22 +157,12 @@ def _bind(source: Source, select: Select, builder: Builder, precision: Precision
 
 def _bind_subquery(source: SubquerySource, builder: Builder) -> Relation:
     planned = _plan(source.query, builder)
-    body = builder.step("query", planned.sql)
-    number = row_number_column()
-    name = builder.step("numbered", lambda: (
-        f"SELECT *{', row_number() OVER () AS ' + number.sql if number.used else ''} FROM {body}"))
-    columns = tuple(RelColumn(column.alias or column.name, column.value.type, f"o{index}", source.alias)
+    columns = tuple(RelColumn(column.alias or column.name, column.value.type, output_name(index), source.alias)
                     for index, column in enumerate(planned.columns))
     time = next((columns[index] for index, column in enumerate(planned.columns) if column.is_time), None)
-    return Relation(
-        name=name, columns=columns, star=columns, time=time, precision=planned.precision, tree=planned.tree,
-        row_key=(number,), qualifiers=(source.alias,) if source.alias else ())
-
-
-def _one_row(builder: Builder) -> Relation:
-    """What SELECT without FROM reads: one row without columns."""
-    name = builder.step("one", 'SELECT 1 AS "#one"')
-    return Relation(name=name, columns=(), star=(), time=None, precision="ms", tree=lambda: PlanNode("OneRow"))
+    return numbered(Relation(
+        columns=columns, star=columns, time=time, precision=planned.precision, plan=planned.plan,
+        qualifiers=(source.alias,) if source.alias else ()))
 
 
 def _only_tags(query: QueryContext) -> bool:
@@ -183,7 +180,7 @@ def _only_tags(query: QueryContext) -> bool:
     aliases = {item.alias for item in query.items if item.alias}
     roles = []
     for column in (column for node in nodes for column in columns_of(node)):
-        if column.name in aliases and column.name not in names and not column.name.startswith(COLUMN_MARK):
+        if column.name in aliases and column.name not in names and STAR not in column.meta:
             continue
         found = query.scope.find(column)
         roles.append(found.role if found is not None else "column")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlglot import exp
 
 from penstock.planner.binder import Builder, Relation, qualifier_of
-from penstock.planner.query_parts import Item, call_of, is_star, marked, text_of
+from penstock.planner.query_parts import Item, call_of, is_star, starred, text_of
 from penstock.planner.scopes import unwrapped
 from penstock.sql.dialect import quote_identifier
 from penstock.sql.statements import Select
@@ -40,7 +40,7 @@ def _expand_star(node: exp.Expression, relation: Relation, builder: Builder) -> 
     qualifier = qualifier_of(node)
     if qualifier is not None and qualifier not in relation.qualifiers:
         raise builder.error(f"there is no table {qualifier} in FROM", node, code=0x2603)
-    return [Item(marked(index, node), column.name, column.name)
+    return [Item(starred(index, column, node), column.name, column.name)
             for index, column in enumerate(relation.star) if qualifier in (None, column.qualifier)]
 
 
@@ -54,7 +54,8 @@ def _expand_call(call: exp.Expression, name: str, relation: Relation) -> list[It
         qualifier = qualifier_of(argument)
         for index, column in enumerate(relation.star):
             if column.role == "column" and qualifier in (None, column.qualifier):
-                items.append(Item(call_of(name, [marked(index, argument)], call), f"{name}({column.name})", None))
+                one = call_of(name, [starred(index, column, argument)], call)
+                items.append(Item(one, f"{name}({column.name})", None))
     return items
 
 

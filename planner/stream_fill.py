@@ -85,7 +85,7 @@ def plan_fill(
         elif projection.plain is not None:
             shown.append(converted(projection.plain, column.type))
         elif mode == "value":
-            constant = converted(SqlExpr(constants[id(value)], value.type), column.type)
+            constant = converted(constants[id(value)], column.type)
             shown.append(constant)
             changed[place] = fragment("coalesce(:value, :constant)", value=casts[place], constant=constant)
         elif mode == "prev":

@@ -29,9 +29,9 @@ from penstock.planner.duckdb_tree import (
 from penstock.planner.duckdb_tree import column as duckdb_column
 from penstock.planner.expressions import compile_expression, condition_tree
 from penstock.planner.group_ids import group_id, group_value
-from penstock.planner.join_conditions import Equality, Side, sides_of
-from penstock.planner.join_reading import Join
-from penstock.planner.logical.operators import Scan
+from penstock.planner.join_conditions import Equality, sides_of
+from penstock.planner.join_reading import JoinReading
+from penstock.planner.logical.operators import Scan, Side
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.scopes import (
@@ -88,7 +88,7 @@ class JoinQuery:
 class StreamQuery:
     """A stream's join, as read and as it runs, while it is planned."""
 
-    join: Join
+    join: JoinReading
     described: StreamJoin
 
     @property
@@ -328,7 +328,7 @@ def _one_row_per_place(planner: _Planner, query: StreamQuery, partition: set[Mar
     return relation.table.kind != "super" or _has_name(join, join.driver, partition)
 
 
-def _has_name(join: Join, side: Side, partition: set[Mark]) -> bool:
+def _has_name(join: JoinReading, side: Side, partition: set[Mark]) -> bool:
     names = [column for column in join.sides.inside.columns
              if column.role == "tbname" and join.sides.of(column) == side]
     return any(mark_of(column) in partition for column in names)
@@ -423,7 +423,7 @@ def _own_condition(planner: _Planner, query: StreamQuery, side: Side, scope: Row
     return whole
 
 
-def _is_about(node: exp.Expression, side: Side, join: Join) -> bool:
+def _is_about(node: exp.Expression, side: Side, join: JoinReading) -> bool:
     columns = [join.scope.find(column) for column in columns_of(node)]
     return bool(columns) and all(column is not None and join.sides.of(column) == side for column in columns)
 

@@ -7,8 +7,9 @@ from typing import Literal
 
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.binder import Builder, Relation, bind_sides, outside_relation, resolve_table, scan_table
-from penstock.planner.join_conditions import Equality, Side
-from penstock.planner.join_reading import Join, read_join
+from penstock.planner.join_conditions import Equality
+from penstock.planner.join_reading import JoinReading, read_join
+from penstock.planner.logical.operators import Side
 from penstock.planner.query_parts import text_of
 from penstock.planner.scopes import RowScope
 from penstock.planner.stream_lookup import tags_relation
@@ -81,7 +82,7 @@ def plan_stream_join(statement: CreateStream, source: JoinSource, catalog: Catal
 
 def read_stream_join(
     statement: CreateStream, source: JoinSource, catalog: CatalogView, session: Session
-) -> tuple[Join, StreamJoin]:
+) -> tuple[JoinReading, StreamJoin]:
     """Returns the join that a stream's query reads from, as read and in the stream's terms.
 
     Raises InvalidStreamError for inputs that are not tables and for times that are truncated; else as `read_join`.
@@ -117,11 +118,11 @@ def _relation(source: Source, builder: Builder, precision: Precision) -> Relatio
     return scan_table(table, source.alias, builder)
 
 
-def _bounds(join: Join) -> tuple[int | None, int | None]:
+def _bounds(join: JoinReading) -> tuple[int | None, int | None]:
     return (join.range.start, join.range.end) if join.range is not None else (None, None)
 
 
-def _input(join: Join, side: Side) -> JoinInput:
+def _input(join: JoinReading, side: Side) -> JoinInput:
     relation = join.sides.relation(side)
     assert relation.table is not None
     start, end = _bounds(join)
@@ -132,7 +133,7 @@ def _input(join: Join, side: Side) -> JoinInput:
     return JoinInput(relation.table, relation.qualifiers[0], keys, outer, None if join.looked_up == side else kept)
 
 
-def _meeting(join: Join, catalog: CatalogView) -> tuple[Meeting, str]:
+def _meeting(join: JoinReading, catalog: CatalogView) -> tuple[Meeting, str]:
     left, right = join.sides.left.table, join.sides.right.table
     assert left is not None
     assert right is not None

@@ -21,7 +21,7 @@ from penstock.planner.binder import (
 )
 from penstock.planner.duckdb_tree import Tree
 from penstock.planner.duckdb_tree import column as duckdb_column
-from penstock.planner.join_reading import Join
+from penstock.planner.join_reading import JoinReading
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.stream import LOOKUP, LookupPlan, SourceColumn
@@ -125,7 +125,7 @@ def tags_relation(source: SubquerySource, query: Select, builder: Builder) -> Re
     return scan_table(of, source.alias, builder)
 
 
-def lookup_of(join: Join) -> Lookup:
+def lookup_of(join: JoinReading) -> Lookup:
     """Returns the lookup that a join is, in which `looked_up` is set."""
     assert join.looked_up is not None
     found = join.sides.relation(join.looked_up)

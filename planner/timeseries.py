@@ -10,6 +10,8 @@ from sqlglot import exp
 from penstock.planner.binder import Builder, Relation
 from penstock.planner.expressions import compile_expression
 from penstock.planner.functions.table import check_call, require
+from penstock.planner.logical.expr import Line
+from penstock.planner.logical.operators import RowCall
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scopes import NO_TIME_LINE, NOT_ALLOWED_FUNCTION, RowScope
 from penstock.sql.dialect import DurationLiteral
@@ -21,7 +23,6 @@ from penstock.sql.types import DataType, Kind
 ROW_RULES = {"diff": "diff", "derivative": "derivative", "csum": "csum", "mavg": "mavg",
              "statecount": "state", "stateduration": "state"}
 PICKING = ("top", "bottom", "sample", "tail", "unique")
-_COMPARISONS = {"lt": "<", "gt": ">", "le": "<=", "ge": ">=", "ne": "<>", "eq": "="}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def checked_call(node: exp.Anonymous, scope: RowScope) -> Call:
             raise scope.builder.error(f"{spec.name}(*) is not possible", node, hint=f"write {spec.signature}")
         duration = _duration(argument) if index < spec.maximum and spec.argument(index).duration else None
         if duration is not None:
-            arguments.append(SqlExpr("NULL", DataType(Kind.BIGINT)))
+            arguments.append(SqlExpr(exp.null(), DataType(Kind.BIGINT)))
             constants.append(duration)
         else:
             compiled = compile_expression(argument, scope)
@@ -84,17 +85,10 @@ def unit_of(duration: object, scope: RowScope, node: exp.Expression, least: int 
     return duration.in_units(scope.precision)
 
 
-def over(keys: Sequence[str], order: Sequence[str], frame: str = "") -> str:
-    """Returns the OVER clause of a window function that runs along the time line of each group."""
-    partition = f"PARTITION BY {', '.join(keys)} " if keys else ""
-    ordering = f"ORDER BY {', '.join(order)}" if order else ""
-    return f"OVER ({partition}{ordering}{frame})"
-
-
 def time_series(
     calls: Sequence[Call], relation: Relation, keys: Sequence[str], builder: Builder, scope: RowScope
-) -> tuple[Relation, list[SqlExpr]]:
-    """Returns the rows that the calls leave, and the value of each call on them."""
+) -> tuple[tuple[RowCall, ...], Line]:
+    """Returns the calls as they run along rows, and the lines they run along. Raises if they leave different rows."""
     rules = {ROW_RULES[call.name] for call in calls}
     if len(rules) > 1:
         names = " and ".join(f"{call.name}()" for call in calls)
@@ -103,105 +97,21 @@ def time_series(
     if relation.time is None:
         raise builder.error(f"{calls[0].name}() needs a time line", calls[0].node, code=NO_TIME_LINE,
                             hint="let the sub-query return the primary timestamp")
-    order = relation.order
-    ts = order[0]
-    name = relation.name
-    match rules.pop():
-        case "csum" | "mavg":
-            present = " AND ".join(f"({call.arguments[0].sql}) IS NOT NULL" for call in calls)
-            name = builder.step("rows", f"SELECT * FROM {name} WHERE {present}")
-        case "state":
-            so_far = over(keys, order, " ROWS UNBOUNDED PRECEDING")
-            runs = [f"sum(CASE WHEN {_holds(call)} THEN 0 WHEN ({call.arguments[0].sql}) IS NULL THEN 0 ELSE 1 END) "
-                    f"{so_far} AS \"#run{index}\"" for index, call in enumerate(calls)]
-            name = builder.step("runs", f"SELECT *, {', '.join(runs)} FROM {name}")
-    values, keeps = [], []
-    for index, call in enumerate(calls):
-        value, keep = _series_value(call, index, keys, order, ts, scope)
-        values.append(f"{value} AS \"#value{index}\"")
-        keeps.append(keep.replace("{value}", f"\"#value{index}\""))
-    helper = f"row_number() {over(keys, order)} AS \"#row\""
-    name = builder.step("series", f"SELECT *, {helper}, {', '.join(values)} FROM {name}")
-    name = builder.step("series", f"SELECT * FROM {name} WHERE {' OR '.join(f'({keep})' for keep in keeps)}")
-    return relation.over(name), [SqlExpr(f"\"#value{index}\"", call.type) for index, call in enumerate(calls)]
+    bound = tuple(RowCall(f"#value{index}", call.name, call.arguments, call.constants, call.type, _unit(call, scope))
+                  for index, call in enumerate(calls))
+    return bound, Line(tuple(keys), relation.order)
 
 
-def _series_value(
-    call: Call, index: int, keys: Sequence[str], order: Sequence[str], ts: str, scope: RowScope
-) -> tuple[str, str]:
-    """SQL of the value of a call on each row, and of whether the row stays; `{value}` there is the value."""
-    value = call.arguments[0].sql
-    match call.name:
-        case "diff":
-            wide = "DOUBLE" if call.type.kind is Kind.DOUBLE else "HUGEINT"
-            number = f"({value})::{'TINYINT::' if call.arguments[0].type.kind is Kind.BOOL else ''}{wide}"
-            change = f"{number} - lag({number} IGNORE NULLS) {over(keys, order)}"
-            result = f"TRY_CAST({change} AS {call.type.duckdb()})"
-            ignore = call.integer(1)
-            if ignore & 1:
-                result = f"CASE WHEN {change} >= 0 THEN {result} END"
-            return result, "{value} IS NOT NULL" if ignore & 2 else '"#row" > 1'
-        case "derivative":
-            unit = unit_of(call.constant(1), scope, call.node)
-            point = f"CASE WHEN ({value}) IS NOT NULL THEN {{'t': {ts}, 'v': ({value})::DOUBLE}} END"
-            before = f"lag({point} IGNORE NULLS) {over(keys, order)}"
-            rate = (f"(({value})::DOUBLE - ({before}).v) / nullif(({ts} - ({before}).t)::DOUBLE / {unit}, 0)")
-            keep = "{value} IS NOT NULL" + (" AND {value} >= 0" if call.integer(2) else "")
-            return rate, keep
-        case "csum":
-            number = f"({value})::TINYINT" if call.arguments[0].type.kind is Kind.BOOL else f"({value})"
-            running = f"sum({number}) {over(keys, order, ' ROWS UNBOUNDED PRECEDING')}"
-            return f"TRY_CAST({running} AS {call.type.duckdb()})", "true"
-        case "mavg":
-            rows = call.integer(1, 1)
-            frame = f" ROWS BETWEEN {rows - 1} PRECEDING AND CURRENT ROW"
-            return f"avg(({value})::DOUBLE) {over(keys, order, frame)}", f'"#row" >= {rows}'
-    run = over([*keys, f'"#run{index}"'], order, " ROWS UNBOUNDED PRECEDING")
-    if call.name == "statecount":
-        result = f"count(*) FILTER ({_holds(call)}) {run}"
-    else:
-        unit = unit_of(call.constant(3), scope, call.node)
-        result = f"({ts} - min({ts}) FILTER ({_holds(call)}) {run}) // {unit}"
-    return f"CASE WHEN {_holds(call)} THEN {result} WHEN ({value}) IS NOT NULL THEN -1 END", "true"
+def _unit(call: Call, scope: RowScope) -> int:
+    """The length of the unit argument of a call, if it has one."""
+    place = {"derivative": 1, "stateduration": 3}.get(call.name)
+    return 1 if place is None else unit_of(call.constant(place), scope, call.node)
 
 
-def _holds(call: Call) -> str:
-    operator = _COMPARISONS[str(call.constant(1)).lower()]
-    return f"(({call.arguments[0].sql}) {operator} ({call.arguments[2].sql}))"
-
-
-def picked_rows(
-    call: Call, relation: Relation, keys: Sequence[str], builder: Builder, seed: int
-) -> tuple[Relation, SqlExpr]:
-    """Returns the rows that TOP, BOTTOM, SAMPLE, TAIL or UNIQUE picks in each group, and the call's value on them."""
-    # Computed once: what is ranked by is what is shown, also if it is random.
-    valued = builder.step("valued", f"SELECT *, {call.arguments[0].sql} AS \"#picked\" FROM {relation.name}")
-    relation, value = relation.over(valued), SqlExpr('"#picked"', call.arguments[0].type)
+def picking(call: Call, relation: Relation, keys: Sequence[str], builder: Builder) -> tuple[RowCall, Line]:
+    """Returns how TOP, BOTTOM, SAMPLE, TAIL or UNIQUE picks rows in each group, which `keys` tell apart."""
     order = relation.order
     if call.name in ("tail", "unique") and not order:
         raise builder.error(f"{call.name}() needs a time line", call.node, code=NO_TIME_LINE,
                             hint="let the sub-query return the primary timestamp")
-    partition = list(keys)
-    present = f" WHERE ({value.sql}) IS NOT NULL"
-    first, last = 1, call.integer(1, 1)
-    match call.name:
-        case "top":
-            ranking = [f"({value.sql}) DESC", *order]
-        case "bottom":
-            ranking = [f"({value.sql}) ASC", *order]
-        case "sample":
-            identity = ", ".join((*order, value.sql, str(seed)))
-            ranking = [f"hash({identity})", *order]
-        case "tail":
-            present = ""
-            ranking = [f"{column} DESC" for column in order]
-            skipped = call.integer(2)
-            first, last = skipped + 1, skipped + last
-        case _:
-            present, last = "", 1
-            partition.append(f"({value.sql})")
-            ranking = list(order)
-    rank = f"row_number() {over(partition, ranking)} AS \"#rank\""
-    ranked = builder.step("ranked", f"SELECT *, {rank} FROM {relation.name}{present}")
-    name = builder.step("picked", f"SELECT * FROM {ranked} WHERE \"#rank\" BETWEEN {first} AND {last}")
-    return relation.over(name), SqlExpr(value.sql, call.type)
+    return RowCall("#picked", call.name, call.arguments, call.constants, call.type), Line(tuple(keys), order)

@@ -9,11 +9,14 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.planner.binder import Builder
-from penstock.planner.duckdb_tree import render
+from penstock.planner.duckdb_tree import column as column_tree
 from penstock.planner.expressions import common_type
-from penstock.planner.limits import OrderTerm, Output, finish
-from penstock.planner.plan import PlanNode, SqlExpr
-from penstock.planner.query_parts import Planned, order_node, ordinal, text_of
+from penstock.planner.limits import OrderTerm, Output, output_name
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import Limit, Operator, Project, Sort, Union
+from penstock.planner.logical.written import text_of
+from penstock.planner.plan import SqlExpr
+from penstock.planner.query_parts import Planned, ordinal
 from penstock.planner.scalar_cast import cast, null_of
 from penstock.sql.statements import OrderItem, SetOperation
 from penstock.sql.types import DataType, Kind, Precision
@@ -32,19 +35,22 @@ def plan_union(query: SetOperation, sides: Sequence[Planned], builder: Builder) 
                 hint="let all return the same number of columns")
         types = [_union_type(type, column.value.type, first.precision)
                  for type, column in zip(types, side.columns, strict=True)]
-    word = "UNION ALL" if query.all else "UNION"
-    name = builder.step("united", f" {word} ".join(_converted(side, types, builder) for side in sides))
-    outputs = [replace(column, value=SqlExpr(f"o{index}", types[index]))
+    converted = [_converted(side, types, builder) for side in sides]
+    outputs = [replace(column, value=SqlExpr(column_tree(output_name(index)), types[index]))
                for index, column in enumerate(first.columns)]
-    order = [OrderTerm(_position(item, outputs, builder), None, item.descending, item.nulls_first)
+    terms = [OrderTerm(_position(item, outputs, builder), None, item.descending, item.nulls_first, item.expression)
              for item in query.order_by]
-    sql = finish(builder, name, outputs, order, limit=query.limit)
+    keys = tuple(term.key(index) for index, term in enumerate(terms))
 
-    def tree() -> PlanNode:
-        node = PlanNode("Union", (("all", "yes" if query.all else "no"),), tuple(side.tree() for side in sides))
-        return order_node(query.order_by, query.limit, node)
+    def plan() -> Operator:
+        found: Operator = Union(tuple(
+            Project(side.plan(), columns) if columns else side.plan()
+            for side, columns in zip(sides, converted, strict=True)), query.all)
+        if keys:
+            found = Sort(found, keys)
+        return found if query.limit is None else Limit(found, query.limit.count, query.limit.offset)
 
-    return Planned(sql, tuple(outputs), first.precision, tree)
+    return Planned(plan, tuple(outputs), first.precision)
 
 
 def _position(item: OrderItem, outputs: Sequence[Output], builder: Builder) -> int:
@@ -70,15 +76,16 @@ def _union_type(left: DataType, right: DataType, precision: Precision) -> DataTy
     return replace(result, precision=precision) if result.kind is Kind.TIMESTAMP else result
 
 
-def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> str:
+def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> tuple[Computed, ...]:
+    """Returns the columns of a side in the types of the result, none if it has all of them as they are."""
     columns = []
+    if all(column.value.type.kind is target.kind for column, target in zip(side.columns, types, strict=True)):
+        return ()
     for index, (column, target) in enumerate(zip(side.columns, types, strict=True)):
-        value = SqlExpr(f"o{index}", column.value.type)
+        value = SqlExpr(column_tree(output_name(index)), column.value.type)
         if value.type.kind is Kind.NULL:
-            text = render(null_of(target))
-        elif value.type.kind is target.kind:
-            text = value.sql
-        else:
-            text = cast(value, target, side.precision, builder.session.time_zone).sql
-        columns.append(f"{text} AS o{index}")
-    return f"SELECT {', '.join(columns)} FROM ({side.sql})"
+            value = SqlExpr(null_of(target), target)
+        elif value.type.kind is not target.kind:
+            value = cast(value, target, side.precision, builder.session.time_zone)
+        columns.append(Computed(output_name(index), value))
+    return tuple(columns)

@@ -1,10 +1,11 @@
-"""Time windows of INTERVAL ... SLIDING: alignment, bounds and membership, as DuckDB SQL and as plain Python.
+"""Time windows of INTERVAL ... SLIDING: alignment, bounds and membership, as trees of DuckDB SQL and as plain Python.
 
 All times are integers in units of the database's precision since 1970-01-01 UTC. Windows are half open: a window
 [start, end) holds its start and not its end. Intervals in b, u, a, s, m and h lie on a grid that is aligned to the
 epoch in UTC. Intervals in d, w, n and y lie on a grid of local wall-clock time: days begin at local midnight (and
 last 23 or 25 hours where the zone says so), weeks are blocks of seven local days counted from Thursday, 1970-01-01,
-blocks of n months or years are counted from January 1900. It does not know rows, groups or aggregates.
+blocks of n months or years are counted from January 1900. It does not know rows, groups or aggregates. Parameters
+of lambdas hide columns of the same name: theirs are names that no user's column has.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from penstock.common.errors import InvalidStatementError
+from penstock.planner.duckdb_tree import Tree, closed, column, filled, fragment, hole, number, parse_tree, render
 from penstock.sql.statements import Duration, IntervalWindow
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
@@ -26,8 +28,6 @@ MAX_YEARS = 1_000
 MAX_SLIDES = 100
 # No zone has ever turned its clock back by more than this; a wall-clock time that occurs twice does so within it.
 _FOLD_SECONDS = 3 * 3_600
-# Parameters of lambdas hide columns of the same name: these are names that no user's column has.
-_CELL, _START, _LOCAL = '"#cell"', '"#start"', '"#local"'
 _UTC_NAMES = ("UTC", "Etc/UTC", "GMT", "Etc/GMT", "Zulu", "Etc/Zulu", "Universal", "Etc/Universal", "UCT", "Etc/UCT")
 
 
@@ -170,52 +170,63 @@ def auto_offset(window: IntervalWindow, first_ts: int | None, precision: Precisi
     return IntervalWindow(window.interval, Duration(shift, ""), window.sliding) if shift else plain
 
 
-# --- SQL ------------------------------------------------------------------------------------------------------
+# --- DuckDB ---------------------------------------------------------------------------------------------------
 
 
-def interval_start_sql(ts_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
-    """Returns SQL for the newest window start that is not after the BIGINT `ts_sql`.
+def interval_start(ts: Tree, window: IntervalWindow, precision: Precision, time_zone: str) -> Tree:
+    """Returns the newest window start that is not after the BIGINT `ts`.
 
     Without SLIDING that is the start of the one window that holds the instant; with SLIDING it is the start of the
     last of them.
     """
-    grid = grid_of(window, precision, time_zone)
+    return filled(_start_of(grid_of(window, precision, time_zone)), ts=ts)
+
+
+@lru_cache(maxsize=256)
+def _start_of(grid: Grid) -> Tree:
+    ts = hole("ts")
     if grid.zone is None:
-        return _cell_start(ts_sql, grid)
-    local = _local(ts_sql, grid)
+        return _cell_start(ts, grid)
+    local = _local(ts, grid)
     # Around a change of the clock, the wall-clock time alone doesn't tell the cell: compare instants.
-    slack = 0 if grid.whole_days else _FOLD_SECONDS * UNITS_PER_SECOND[precision]
-    first = f"{_cell_number(f'({local} - {slack})', grid)} - 1"
-    last = f"{_cell_number(f'({local} + {slack})', grid)} + 2"
-    starts = _starts(first, last, grid)
-    return f"list_max(list_filter({starts}, lambda {_START}: {_START} <= {ts_sql}))"
+    slack = 0 if grid.whole_days else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision]
+    return fragment('list_max(list_filter(:starts, lambda "#start": "#start" <= :ts))', ts=ts,
+                    starts=_starts_around(_minus(local, slack), _plus(local, slack), grid))
 
 
-def interval_end_sql(start_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
-    """Returns SQL for the exclusive end of the window that starts at the BIGINT `start_sql`."""
-    grid = grid_of(window, precision, time_zone)
-    return _end(start_sql, grid)
+def interval_end(start: Tree, window: IntervalWindow, precision: Precision, time_zone: str) -> Tree:
+    """Returns the exclusive end of the window that starts at the BIGINT `start`."""
+    return filled(_end_of(grid_of(window, precision, time_zone)), start=start)
 
 
-def expand_windows_sql(ts_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
-    """Returns SQL for the starts of all windows that hold the instant, oldest first, as a BIGINT[] to be unnested."""
-    grid = grid_of(window, precision, time_zone)
+@lru_cache(maxsize=256)
+def _end_of(grid: Grid) -> Tree:
+    return _end(hole("start"), grid)
+
+
+def expanded_windows(ts: Tree, window: IntervalWindow, precision: Precision, time_zone: str) -> Tree:
+    """Returns the starts of all windows that hold the instant, oldest first, as a BIGINT[] to be unnested."""
+    return filled(_starts_of(grid_of(window, precision, time_zone)), ts=ts)
+
+
+@lru_cache(maxsize=256)
+def _starts_of(grid: Grid) -> Tree:
+    ts = hole("ts")
     if grid.tumbling:
-        return f"[{interval_start_sql(ts_sql, window, precision, time_zone)}]"
+        return fragment("[:start]", start=_start_of(grid))
     if grid.zone is None and not grid.width_months:
-        last = _cell_start(ts_sql, grid)
-        count = -(-grid.width // grid.step)
-        first = f"({last} - {(count - 1) * grid.step})"
+        last = _cell_start(ts, grid)
+        first = _minus(last, (-(-grid.width // grid.step) - 1) * grid.step)
         if grid.width % grid.step:
-            first = f"CASE WHEN {first} + {grid.width} > {ts_sql} THEN {first} ELSE {first} + {grid.step} END"
-        return f"generate_series({first}, {last}, {grid.step})"
-    slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[precision]
-    local = _local(ts_sql, grid)
-    first = f"{_cell_number(f'({local} - {grid.longest + slack})', grid)} - 1"
-    last = f"{_cell_number(f'({local} + {slack})', grid)} + 2"
-    starts = _starts(first, last, grid)
-    inside = f"list_filter({starts}, lambda {_START}: {_START} <= {ts_sql} AND {_end(_START, grid)} > {ts_sql})"
-    return f"list_sort(list_distinct({inside}))"
+            first = fragment("CASE WHEN :first + :width > :ts THEN :first ELSE :first + :step END", first=first,
+                             width=grid.width, ts=ts, step=grid.step)
+        return fragment("generate_series(:first, :last, :step)", first=first, last=last, step=grid.step)
+    slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision]
+    local = _local(ts, grid)
+    return fragment(
+        'list_sort(list_distinct(list_filter(:starts, lambda "#start": "#start" <= :ts AND :end > :ts)))',
+        starts=_starts_around(_minus(local, grid.longest + slack), _plus(local, slack), grid), ts=ts,
+        end=_end(column("#start"), grid))
 
 
 def is_local(window: IntervalWindow, time_zone: str) -> bool:
@@ -223,34 +234,46 @@ def is_local(window: IntervalWindow, time_zone: str) -> bool:
     return window.interval.unit in ("d", "w", "n", "y") and time_zone not in _UTC_NAMES
 
 
-def window_table_sql(rows: str, ts_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
-    """Returns a SELECT of the starts `s` and ends `e` of all windows between the least and the greatest `ts_sql`.
-
-    For many rows in few windows, joining with it is far cheaper than asking for each row's windows where the grid is
-    one of local time.
-    """
-    grid = grid_of(window, precision, time_zone)
-    slack = grid.longest + (0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[precision])
-    low, high = _local("lo", grid), _local("hi", grid)
-    first = f"{_cell_number(f'({low} - {slack})', grid)} - 1"
-    last = f"{_cell_number(f'({high} + {slack})', grid)} + 2"
-    starts = f"list_distinct({_starts(first, last, grid)})"
-    ends = f"(SELECT min({ts_sql}) AS lo, max({ts_sql}) AS hi FROM {rows})"
-    return f"SELECT s, {_end('s', grid)} AS e FROM (SELECT unnest({starts}) AS s FROM {ends})"
+def starts_in_range(first: Tree, last: Tree, window: IntervalWindow, precision: Precision, time_zone: str) -> Tree:
+    """Returns the starts of all windows that hold an instant from the BIGINT `first` to `last`, and of some more."""
+    return filled(_starts_within(grid_of(window, precision, time_zone)), first=first, last=last)
 
 
-def starts_between_sql(first: int, last: int, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
-    """Returns SQL for the window starts in [first, last], oldest first, as a BIGINT[]."""
+@lru_cache(maxsize=256)
+def _starts_within(grid: Grid) -> Tree:
+    slack = grid.longest + (0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision])
+    return fragment("list_distinct(:starts)", starts=_starts_around(
+        _minus(_local(hole("first"), grid), slack), _plus(_local(hole("last"), grid), slack), grid))
+
+
+def starts_from_to(first: int, last: int, window: IntervalWindow, precision: Precision, time_zone: str) -> Tree:
+    """Returns the window starts in [first, last], oldest first, as a BIGINT[]."""
     grid = grid_of(window, precision, time_zone)
     if grid.zone is None and not grid.step_months:
         lowest = grid.offset - (grid.offset - first) // grid.step * grid.step
-        return f"generate_series({lowest}::BIGINT, {last}::BIGINT, {grid.step})"
+        return fragment("generate_series(:lowest::BIGINT, :last::BIGINT, :step)", lowest=lowest, last=last,
+                        step=grid.step)
     slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[precision]
     low = _number(_to_local(first, grid) - slack, grid) - 1
     high = _number(_to_local(last, grid) + slack, grid) + 2
-    starts = _starts(str(low), str(high), grid)
-    inside = f"list_filter({starts}, lambda {_START}: {_START} BETWEEN {first} AND {last})"
-    return f"list_sort(list_distinct({inside}))"
+    return fragment(
+        'list_sort(list_distinct(list_filter(:starts, lambda "#start": "#start" BETWEEN :first AND :last)))',
+        starts=_starts(number(low), number(high), grid), first=first, last=last)
+
+
+def interval_start_sql(ts_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
+    """Returns `interval_start` as SQL."""
+    return render(closed(interval_start(parse_tree(ts_sql), window, precision, time_zone)))
+
+
+def interval_end_sql(start_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
+    """Returns `interval_end` as SQL."""
+    return render(closed(interval_end(parse_tree(start_sql), window, precision, time_zone)))
+
+
+def expand_windows_sql(ts_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
+    """Returns `expanded_windows` as SQL."""
+    return render(closed(expanded_windows(parse_tree(ts_sql), window, precision, time_zone)))
 
 
 def count_between(first: int, last: int, window: IntervalWindow, precision: Precision, time_zone: str) -> int:
@@ -259,120 +282,141 @@ def count_between(first: int, last: int, window: IntervalWindow, precision: Prec
     return max(0, _number(_to_local(last, grid), grid) - _number(_to_local(first, grid), grid) + 1)
 
 
-def _floor_to(value: str, step: int) -> str:
-    return f"({value} - (({value} % {step}) + {step}) % {step})"
+def _floor_to(value: Tree, step: int) -> Tree:
+    return fragment("(:value - ((:value % :step) + :step) % :step)", value=value, step=step)
 
 
-def _floor_div(value: str, step: int) -> str:
-    return f"({_floor_to(value, step)} // {step})" if step != 1 else value
+def _floor_div(value: Tree, step: int) -> Tree:
+    return fragment("(:value // :step)", value=_floor_to(value, step), step=step) if step != 1 else value
 
 
-def _minus(value: str, amount: int) -> str:
-    return f"({value} - {amount})" if amount else value
+def _minus(value: Tree, amount: int) -> Tree:
+    return fragment("(:value - :amount)", value=value, amount=amount) if amount else value
 
 
-def _plus(value: str, amount: int) -> str:
-    return f"({value} + {amount})" if amount else value
+def _plus(value: Tree, amount: int) -> Tree:
+    return fragment("(:value + :amount)", value=value, amount=amount) if amount else value
 
 
-def _cell_start(ts: str, grid: Grid) -> str:
-    """SQL for the start of the cell of a UTC grid that holds `ts`."""
+def _times(value: Tree, factor: int) -> Tree:
+    return fragment("(:value * :factor)", value=value, factor=factor)
+
+
+def _cell_start(ts: Tree, grid: Grid) -> Tree:
+    """The start of the cell of a UTC grid that holds `ts`."""
     if grid.step_months:
         return _cell_local(_cell_number(ts, grid), grid)
     return _plus(_floor_to(_minus(ts, grid.offset), grid.step), grid.offset)
 
 
-def _cell_number(local: str, grid: Grid) -> str:
-    """SQL for the number of the cell that holds the local time."""
+def _cell_number(local: Tree, grid: Grid) -> Tree:
+    """The number of the cell that holds the local time."""
     shifted = _minus(local, grid.offset)
     if grid.step_months:
-        months = f"date_diff('month', TIMESTAMP '1900-01-01', make_timestamp({_micros(shifted, grid)}))"
+        months = fragment("date_diff('month', TIMESTAMP '1900-01-01', make_timestamp(:micros))",
+                          micros=_micros(shifted, grid))
         return _floor_div(_minus(months, grid.offset_months), grid.step_months)
     return _floor_div(shifted, grid.step)
 
 
-def _cell_local(number: str, grid: Grid) -> str:
-    """SQL for the local time at which the cell `number` starts."""
+def _cell_local(cell: Tree, grid: Grid) -> Tree:
+    """The local time at which the cell of this number starts."""
     if grid.step_months:
-        months = _plus(f"{number} * {grid.step_months}", grid.offset_months)
+        months = _plus(_times(cell, grid.step_months), grid.offset_months)
         return _plus(_month_start(months, grid), grid.offset)
-    return _plus(f"({number} * {grid.step})", grid.offset)
+    return _plus(_times(cell, grid.step), grid.offset)
 
 
-def _starts(first: str, last: str, grid: Grid) -> str:
-    """SQL of the list of the starts of the cells `first`, ..., `last` - 1."""
-    return f"list_transform(range({first}, {last}), lambda {_CELL}: {_utc(_cell_local(_CELL, grid), grid)})"
+def _starts_around(low: Tree, high: Tree, grid: Grid) -> Tree:
+    """The list of the starts of the cells that hold the local times from `low` to `high`, and of those beside them."""
+    return _starts(_minus(_cell_number(low, grid), 1), _plus(_cell_number(high, grid), 2), grid)
 
 
-def _month_start(months: str, grid: Grid) -> str:
-    """SQL for the first instant of a month, given as a count since January 1900."""
-    micros = f"epoch_us(TIMESTAMP '1900-01-01' + to_months(({months})::INTEGER))"
-    return _from_micros(micros, grid)
+def _starts(first: Tree, last: Tree, grid: Grid) -> Tree:
+    """The list of the starts of the cells `first`, ..., `last` - 1."""
+    return fragment('list_transform(range(:first, :last), lambda "#cell": :start)', first=first, last=last,
+                    start=_utc(_cell_local(column("#cell"), grid), grid))
 
 
-def _end(start: str, grid: Grid) -> str:
+def _month_start(months: Tree, grid: Grid) -> Tree:
+    """The first instant of a month, given as a count since January 1900."""
+    return _from_micros(fragment("epoch_us(TIMESTAMP '1900-01-01' + to_months((:months)::INTEGER))", months=months),
+                        grid)
+
+
+def _end(start: Tree, grid: Grid) -> Tree:
     if grid.zone is None and not grid.width_months:
-        return f"({start} + {grid.width})"
+        return _plus(start, grid.width)
     local = _local(start, grid)
     if grid.tumbling:
-        return _utc(_cell_local(f"({_cell_number(local, grid)} + 1)", grid), grid)
+        return _utc(_cell_local(_plus(_cell_number(local, grid), 1), grid), grid)
     if grid.whole_days:
         # A start that the clock skipped reads as the first local time after the gap: go back to the grid.
         local = _cell_local(_cell_number(local, grid), grid)
     if not grid.width_months:
-        return _utc(f"({local} + {grid.width})", grid)
-    micros = f"epoch_us(make_timestamp({_micros(local, grid)}) + to_months({grid.width_months}))"
-    moved = _from_micros(micros, grid)
+        return _utc(_plus(local, grid.width), grid)
+    moved = _from_micros(fragment("epoch_us(make_timestamp(:micros) + to_months(:months))", micros=_micros(local, grid),
+                                  months=grid.width_months), grid)
     if grid.precision == "ns":
-        moved = f"({moved} + (({local} % 1000) + 1000) % 1000)"
+        moved = fragment("(:moved + ((:local % 1000) + 1000) % 1000)", moved=moved, local=local)
     return _utc(moved, grid)
 
 
-def _micros(value: str, grid: Grid) -> str:
+def _micros(value: Tree, grid: Grid) -> Tree:
     match grid.precision:
         case "ms":
-            return f"({value} * 1000)"
+            return _times(value, 1000)
         case "us":
             return value
         case "ns":
             return _floor_div(value, 1000)
 
 
-def _from_micros(micros: str, grid: Grid) -> str:
+def _from_micros(micros: Tree, grid: Grid) -> Tree:
     match grid.precision:
         case "ms":
-            return _floor_div(f"({micros})", 1000)
+            return _floor_div(micros, 1000)
         case "us":
-            return f"({micros})"
+            return micros
         case "ns":
-            return f"({micros} * 1000)"
+            return _times(micros, 1000)
 
 
-def _zone_shift(utc: str, grid: Grid) -> str:
-    """SQL for local time minus UTC at an instant, in units."""
-    micros = _micros(utc, grid)
-    shift = f"(epoch_us(timezone('{grid.zone}', make_timestamptz({micros}))) - {micros})"
-    return {"ms": f"({shift} // 1000)", "us": shift, "ns": f"({shift} * 1000)"}[grid.precision]
+def _as_units(micros: Tree, grid: Grid) -> Tree:
+    """A number of microseconds that is a whole number of units, as units."""
+    match grid.precision:
+        case "ms":
+            return fragment("(:micros // 1000)", micros=micros)
+        case "us":
+            return micros
+        case "ns":
+            return _times(micros, 1000)
 
 
-def _local(utc: str, grid: Grid) -> str:
-    return utc if grid.zone is None else f"({utc} + {_zone_shift(utc, grid)})"
+def _local(utc: Tree, grid: Grid) -> Tree:
+    """The local time of an instant, in units."""
+    if grid.zone is None:
+        return utc
+    shift = fragment("epoch_us(timezone(:zone, make_timestamptz(:micros))) - :micros", zone=grid.zone,
+                     micros=_micros(utc, grid))
+    return fragment("(:utc + :shift)", utc=utc, shift=_as_units(shift, grid))
 
 
-def _utc(local: str, grid: Grid) -> str:
-    """SQL for the instant of a local time: the first if it occurs twice, shifted past the gap if it never does."""
+def _utc(local: Tree, grid: Grid) -> Tree:
+    """The instant of a local time: the first if it occurs twice, shifted past the gap if it never does."""
     if grid.zone is None:
         return local
     fold = _FOLD_SECONDS * 1_000_000
-    micros = _micros(_LOCAL, grid)
-    early = f"epoch_us(timezone('{grid.zone}', make_timestamp({micros} - {fold}))) + {fold}"
-    plain = f"epoch_us(timezone('{grid.zone}', make_timestamp({micros})))"
-    same = f"epoch_us(timezone('{grid.zone}', make_timestamptz({early}))) = {micros}"
-    utc_micros = f"CASE WHEN {same} THEN {early} ELSE {plain} END"
-    shift = f"(({utc_micros}) - {micros})"
-    units = {"ms": f"({shift} // 1000)", "us": shift, "ns": f"({shift} * 1000)"}[grid.precision]
-    # The list binds the local time to a name, so that its text isn't repeated six times.
-    return f"list_transform([{local}], lambda {_LOCAL}: {_LOCAL} + {units})[1]"
+    micros = _micros(column("#local"), grid)
+    early = fragment("epoch_us(timezone(:zone, make_timestamp(:micros - :fold))) + :fold", zone=grid.zone,
+                     micros=micros, fold=fold)
+    shift = fragment(
+        "CASE WHEN epoch_us(timezone(:zone, make_timestamptz(:early))) = :micros THEN :early "
+        "ELSE epoch_us(timezone(:zone, make_timestamp(:micros))) END - :micros", zone=grid.zone, early=early,
+        micros=micros)
+    # The list binds the local time to a name, so that it isn't repeated six times.
+    return fragment('list_transform([:local], lambda "#local": "#local" + :shift)[1]', local=local,
+                    shift=_as_units(shift, grid))
 
 
 # --- plain Python ---------------------------------------------------------------------------------------------
@@ -385,7 +429,7 @@ def window_bounds(ts: int, window: IntervalWindow, precision: Precision, time_zo
     local = _to_local(ts, grid)
     first = _number(local - grid.longest - slack, grid) - 1
     last = _number(local + slack, grid) + 1
-    starts = sorted({_to_utc(_start_local(number, grid), grid) for number in range(first, last + 1)})
+    starts = sorted({_to_utc(_start_local(cell, grid), grid) for cell in range(first, last + 1)})
     bounds = [(start, end_of(start, grid)) for start in starts]
     return [(start, end) for start, end in bounds if start <= ts < end]
 
@@ -409,8 +453,8 @@ def starts_between(after: int, before: int, grid: Grid) -> Iterator[int]:
         return
     slack = 0 if grid.zone is None else _FOLD_SECONDS * UNITS_PER_SECOND[grid.precision]
     last = after
-    for number in itertools.count(_number(_to_local(after, grid) - slack, grid)):
-        start = _to_utc(_start_local(number, grid), grid)
+    for cell in itertools.count(_number(_to_local(after, grid) - slack, grid)):
+        start = _to_utc(_start_local(cell, grid), grid)
         if start >= before:
             return
         if start > last:
@@ -427,10 +471,10 @@ def _number(local: int, grid: Grid) -> int:
     return months // grid.step_months
 
 
-def _start_local(number: int, grid: Grid) -> int:
+def _start_local(cell: int, grid: Grid) -> int:
     if not grid.step_months:
-        return number * grid.step + grid.offset
-    years, month = divmod(number * grid.step_months + grid.offset_months, 12)
+        return cell * grid.step + grid.offset
+    years, month = divmod(cell * grid.step_months + grid.offset_months, 12)
     moment = datetime(1900 + years, month + 1, 1, tzinfo=UTC)
     return round(moment.timestamp()) * UNITS_PER_SECOND[grid.precision] + grid.offset
 

@@ -12,7 +12,8 @@ from query_harness import Harness
 from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError
 from penstock.mnode.query import OpenQuery, typed
 from penstock.planner.batch_plan import BatchPlan
-from penstock.planner.plan import PlanNode, ResultColumn
+from penstock.planner.logical.operators import OneRow
+from penstock.planner.plan import ResultColumn
 from penstock.sql.types import BIGINT, INT, NULL, DataType, Kind, timestamp
 
 
@@ -38,7 +39,7 @@ def test_empty_results_have_types() -> None:
 
 
 def plan(sql: str, *columns: ResultColumn) -> BatchPlan:
-    return BatchPlan(sql, (), columns, PlanNode("Test"))
+    return BatchPlan(OneRow(), sql, (), columns)
 
 
 @pytest.mark.parametrize("sql", ["SELECT CAST('x' AS INTEGER) AS o0", "SELECT nosuch AS o0", "SELEC"])

@@ -38,10 +38,11 @@ Comparison = Literal[">", ">=", "<", "<=", "="]
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """One read of a table: whoever runs the plan provides the relation `name`, with these columns:
+    """One read of a table, also of a system table or of one of a server outside.
 
-    `_tuid` UBIGINT (the child table), and each name in `columns`: user columns, tags and `tbname`, named as the user
-    names them; timestamps are BIGINT in units of the database's precision.
+    Whoever runs the plan provides the relation `name`, with these columns: `_tuid` UBIGINT (the child table), and each
+    name in `columns`: user columns, tags and `tbname`, named as the user names them; timestamps are BIGINT in units of
+    the database's precision.
     `first_ts` and `last_ts` are inclusive bounds on the primary timestamp that the WHERE clause implies, or None:
     the relation may leave out rows outside of them (the plan filters again). So it may with rows of child tables that
     are not in `tuids`, unless that is None: conditions on tags leave only these. `cuts`: only rows that were written
@@ -61,20 +62,6 @@ class Scan:
     def output(self) -> tuple[Column, ...]:
         uid = () if self.table.kind in ("system", "tags", "outside") else (Column(TABLE_UID, UBIGINT),)
         return (*uid, *_of_table(self.table, self.columns, self.precision))
-
-
-@dataclass(frozen=True, slots=True)
-class OutsideScan:
-    """One read of a table of a server outside, as the relation `name`, with timestamps of this precision."""
-
-    name: str
-    table: Table
-    columns: tuple[str, ...]
-    precision: Precision = "ms"
-
-    @property
-    def output(self) -> tuple[Column, ...]:
-        return _of_table(self.table, self.columns, self.precision)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +127,7 @@ class Lookup:
     """
 
     input: Operator
-    table: Scan | OutsideScan | Children
+    table: Scan | Children
     on: Expr
     columns: tuple[Computed, ...]
     outer: bool
@@ -156,10 +143,11 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class JoinKey:
-    """Values of both sides that must be equal. `as_they_are`: they are compared unconverted."""
+    """Values of both sides that must be equal, which `equal` says. `as_they_are`: none is converted for that."""
 
     left: Expr
     right: Expr
+    equal: Expr
     as_they_are: bool
 
 
@@ -227,13 +215,13 @@ class Join:
     variant: JoinVariant
     condition: Expr
     columns: tuple[JoinColumn, ...]
+    written: statements.JoinSource
     keys: tuple[JoinKey, ...] = ()
     times: tuple[JoinTime, ...] = ()
     range: JoinRange | None = None
     others: bool = False
     limit: int | None = None
     looked_up: Side | None = None
-    written: statements.JoinSource | None = None
 
     @property
     def driver(self) -> Side:
@@ -299,8 +287,9 @@ class AggregateCall:
 class Aggregate:
     """One row per group: the columns `keys`, and what is computed over its rows. Without keys, all rows are one group.
 
-    `having`: groups for which this aggregate isn't true have no row. `shape`: groups are windows of this kind; those
-    that rows define get START and END, the least and the greatest of `time`; `least` leaves out shorter ones.
+    `having`: groups for which this aggregate isn't true have no row. `interval`: groups are windows on this grid, and
+    get END. `time`: groups are windows that rows define, and get START and END, the least and the greatest of that
+    column; those shorter than `least` units are left out.
     What EXPLAIN shows: `window`, `by` and `functions`.
     """
 
@@ -308,7 +297,7 @@ class Aggregate:
     keys: tuple[str, ...]
     calls: tuple[AggregateCall, ...]
     having: Expr | None = None
-    shape: Shape | None = None
+    interval: Interval | None = None
     time: str | None = None
     least: int | None = None
     window: statements.Window | None = None
@@ -319,10 +308,11 @@ class Aggregate:
     def output(self) -> tuple[Column, ...]:
         keys = tuple(_named(self.input.output, key) for key in self.keys)
         bounds: tuple[Column, ...] = ()
-        if self.shape is not None and self.time is not None:
+        if self.interval is not None:
+            bounds = (Column(END, _named(self.input.output, START).type),)
+        elif self.time is not None:
             time = _named(self.input.output, self.time).type
-            bounds = (Column(END, time),) if isinstance(self.shape, Interval) else (
-                Column(START, time), Column(END, time))
+            bounds = (Column(START, time), Column(END, time))
         return (*keys, *bounds, *(call.column for call in self.calls))
 
 
@@ -530,7 +520,7 @@ class Union:
 
 
 Operator: TypeAlias = (
-    "Scan | OutsideScan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | Fill | Series "
+    "Scan | Children | OneRow | Filter | Project | Lookup | Join | Window | Aggregate | Fill | Series "
     "| Pick | Interpolate | Distinct | Sort | Limit | PartitionLimit | Union")
 """One operator of a plan, with all below it."""
 
@@ -538,7 +528,7 @@ Operator: TypeAlias = (
 def inputs_of(operator: Operator) -> tuple[Operator, ...]:
     """Returns the operators whose rows an operator reads, from left to right."""
     match operator:
-        case Scan() | OutsideScan() | Children() | OneRow():
+        case Scan() | Children() | OneRow():
             return ()
         case Union():
             return operator.inputs

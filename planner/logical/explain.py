@@ -1,0 +1,120 @@
+"""A logical plan as the tree that EXPLAIN prints."""
+
+from __future__ import annotations
+
+from penstock.planner.logical.joining import method_of
+from penstock.planner.logical.operators import (
+    Aggregate,
+    Children,
+    Distinct,
+    Fill,
+    Filter,
+    Interpolate,
+    Join,
+    Limit,
+    Lookup,
+    OneRow,
+    Operator,
+    PartitionLimit,
+    Pick,
+    Project,
+    Scan,
+    Series,
+    Sort,
+    Union,
+    Window,
+    inputs_of,
+)
+from penstock.planner.logical.written import text_of, window_text
+from penstock.planner.plan import PlanNode
+
+Properties = list[tuple[str, str]]
+
+
+def explained(plan: Operator) -> PlanNode:
+    """Returns the tree of the operators that the statement asks for; helping ones aren't shown."""
+    found = _shown(plan)
+    inputs = tuple(explained(each) for each in inputs_of(plan))
+    return inputs[0] if found is None else PlanNode(found[0], tuple(found[1]), inputs)
+
+
+def _shown(operator: Operator) -> tuple[str, Properties] | None:
+    """The name and the properties of an operator, None if it isn't shown."""
+    match operator:
+        case Scan():
+            return "Scan", _scan(operator)
+        case Children(table=table):
+            return "Tables", [("of", f"{table.database}.{table.name}")]
+        case OneRow():
+            return "OneRow", []
+        case Filter():
+            return "Filter", [(operator.clause, text_of(operator.written))]
+        case Project():
+            labels = [column.label for column in operator.columns if column.label is not None]
+            return ("Project", [("columns", " ".join(labels))]) if labels else None
+        case Lookup():
+            written = [("on", text_of(operator.written))] if operator.written is not None else []
+            return "Lookup", [("kind", "left" if operator.outer else "inner"), *written]
+        case Join():
+            return "Join", _join(operator)
+        case Window():
+            return None  # the operator that computes over it says so
+        case Aggregate():
+            window = [("window", window_text(operator.window))] if operator.window is not None else []
+            functions = " ".join(map(text_of, operator.functions)) or "none"
+            return "Aggregate", [*window, *_by(operator.by), ("functions", functions)]
+        case Fill(mode=mode):
+            return "Fill", [("mode", mode)]
+        case Series(calls=calls):
+            return "Series", [("functions", " ".join(call.function for call in calls)), *_by(operator.by)]
+        case Pick(call=call):
+            window_by = () if operator.window is None else (window_text(operator.window),)
+            return "Pick", [("function", call.function), *_by((*window_by, *operator.by))]
+        case Interpolate(grid=grid, mode=mode):
+            return "Interp", [("fill", mode), ("grid", f"{grid.first}..{grid.last}/{grid.step}")]
+        case Union():
+            return "Union", [("all", "yes" if operator.all else "no")]
+    return _of_result(operator)
+
+
+def _of_result(operator: Distinct | Sort | Limit | PartitionLimit) -> tuple[str, Properties] | None:
+    match operator:
+        case Distinct():
+            return "Distinct", []
+        case Sort(keys=keys):
+            written = [f"{text_of(key.written)}{' desc' if key.descending else ''}" for key in keys
+                       if key.written is not None]
+            return ("Sort", [("by", " ".join(written))]) if written else None
+        case Limit() | PartitionLimit():
+            return type(operator).__name__, [("count", str(operator.count)), ("offset", str(operator.offset))]
+
+
+def _by(labels: tuple[str, ...]) -> Properties:
+    return [("by", " ".join(labels))] if labels else []
+
+
+def _scan(scan: Scan) -> Properties:
+    properties = [("table", f"{scan.table.database}.{scan.table.name}"), ("kind", scan.table.kind),
+                  ("columns", " ".join(scan.columns) or "none")]
+    if scan.tuids is not None:
+        properties.append(("tables", str(len(scan.tuids))))
+    if scan.first_ts is not None or scan.last_ts is not None:
+        first = "" if scan.first_ts is None else str(scan.first_ts)
+        last = "" if scan.last_ts is None else str(scan.last_ts)
+        properties.append(("time", f"[{first}..{last}]"))
+    return properties
+
+
+def _join(join: Join) -> Properties:
+    properties = [("kind", " ".join(word for word in (join.kind, join.variant) if word))]
+    source = join.written
+    if source.on is not None:
+        properties.append(("on", text_of(source.on)))
+    if source.window is not None:
+        properties.append(("window", f"{source.window[0]}..{source.window[1]}"))
+    if source.jlimit is not None:
+        properties.append(("jlimit", str(source.jlimit)))
+    properties.append(("by", method_of(join)))
+    if join.looked_up is not None:
+        properties.append(("looked up in", " ".join(join.side(join.looked_up).qualifiers)))
+    return properties

@@ -1,0 +1,29 @@
+"""What a statement has, in the dialect's own words, for people to read."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.sql.dialect import expression_sql
+from penstock.sql.statements import CountWindow, EventWindow, IntervalWindow, SessionWindow, StateWindow, Window
+
+
+def text_of(node: exp.Expression) -> str:
+    """Returns the expression as the dialect spells it."""
+    return expression_sql(node)
+
+
+def window_text(window: Window) -> str:
+    """Returns the window clause as EXPLAIN prints it."""
+    match window:
+        case IntervalWindow():
+            text = f"interval({window.interval}{'' if window.offset is None else f', {window.offset}'})"
+            return text if window.sliding is None else f"{text} sliding({window.sliding})"
+        case SessionWindow():
+            return f"session({window.gap})"
+        case StateWindow():
+            return f"state({text_of(window.expression)})"
+        case EventWindow():
+            return f"event(start {text_of(window.start)} end {text_of(window.end)})"
+        case CountWindow():
+            return f"count({window.count}{'' if window.sliding is None else f', {window.sliding}'})"

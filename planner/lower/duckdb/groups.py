@@ -1,0 +1,119 @@
+"""Rows grouped, and windows without rows filled in."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.planner.duckdb_tree import Tree, call, column, fragment, named, number, select
+from penstock.planner.fill import FORCED, MAX_FILLED, REFUSAL, can_interpolate, straight_line
+from penstock.planner.logical.operators import Aggregate, Fill, FillColumn
+from penstock.planner.logical.windows import END, START
+from penstock.planner.lower.duckdb.pieces import (
+    all_true,
+    columns,
+    embedded,
+    from_here,
+    ignoring_nulls,
+    joined,
+    nested,
+    over,
+    relation,
+    so_far,
+    star,
+)
+from penstock.planner.lower.duckdb.steps import Steps
+from penstock.planner.lower.duckdb.windows import end_of, long_enough
+from penstock.planner.windows import starts_from_to
+
+_HIT = "#hit"
+
+
+def aggregated(aggregate: Aggregate, steps: Steps) -> exp.Select:
+    """Returns a row per group."""
+    shown = columns(aggregate.keys)
+    if aggregate.time is not None:
+        shown += [named(call(function, column(aggregate.time)), name)
+                  for function, name in (("min", START), ("max", END))]
+    shown += [named(embedded(item.value), item.name) for item in aggregate.calls]
+    found = select(shown or [number(1)], relation(steps.rows(aggregate.input)), group_by=columns(aggregate.keys),
+                   having=None if aggregate.having is None else embedded(aggregate.having))
+    if aggregate.interval is not None:
+        return select([star(), named(end_of(aggregate.interval), END)], steps.add("groups", found))
+    if aggregate.least is not None:
+        return select([star()], steps.add("groups", found), where=long_enough(aggregate.least))
+    return found
+
+
+def filled(fill: Fill, steps: Steps) -> exp.Select:
+    """Returns all windows of each group that has any, with the values of those without rows."""
+    windows = steps.rows(fill.input, "values")
+    keys, mode = fill.keys, fill.mode
+    if keys:
+        groups = select(columns(keys), relation(windows), distinct=True)
+    else:
+        met = None if mode in FORCED else exp.Exists(this=select([number(1)], windows))
+        groups = select([number(1)], where=met)
+    grid = steps.add("grid", _grid(fill, windows, groups))
+    if mode == "linear":
+        grid = steps.add("around", select([star(), *_around(fill)], grid))
+    replaced = [named(value, item.name) for index, item in enumerate(fill.columns)
+                if (value := _filled_value(index, item, fill)) is not None]
+    rows = steps.add("filled", select([star(replaced=replaced)], grid))
+    return select([star(), named(end_of(fill.interval), END)], rows)
+
+
+def _grid(fill: Fill, windows: str, groups: exp.Select) -> exp.Select:
+    """A row per group and window: its keys, START, and whether there are rows (_HIT), with the values if so."""
+    interval = fill.interval
+    starts: Tree = fragment("[]::BIGINT[]")
+    if fill.first is not None:
+        starts = starts_from_to(fill.first, fill.last, interval.window, interval.precision, interval.zone)
+    if fill.keys:
+        starts = fragment("CASE WHEN :count > :most THEN error(:refusal) ELSE :starts END",
+                          count=nested(select([call("count", exp.Star())], nested(groups.copy()))),
+                          most=MAX_FILLED // max(fill.count, 1), refusal=REFUSAL, starts=starts)
+    same = [fragment(":one = :other", one=column(START, "w"), other=column("s", "s")),
+            *(fragment(":one IS NOT DISTINCT FROM :other", one=column(key, "w"), other=column(key, "g"))
+              for key in fill.keys)]
+    hit = fragment(":start IS NOT NULL", start=column(START, "w"))
+    return select(
+        [*(column(key, "g") for key in fill.keys), named(column("s", "s"), START), named(hit, _HIT),
+         star(of="w", without=[*fill.keys, START])],
+        nested(groups, "g"),
+        joins=[joined(nested(select([named(call("unnest", starts), "s")]), "s")),
+               joined(relation(windows, "w"), all_true(same), side="LEFT")])
+
+
+def _line(fill: Fill) -> tuple[list[Tree], list[Tree]]:
+    """What tells groups apart, and what orders their windows."""
+    return columns(fill.keys), [column(START)]
+
+
+def _around(fill: Fill) -> list[Tree]:
+    """The time and the value of the last window with rows up to each window, and of the first from it on."""
+    found: list[Tree] = []
+    for index, item in enumerate(fill.columns):
+        if can_interpolate(item.type):
+            point = fragment("CASE WHEN :hit THEN {'t': :start, 'v': :value::DOUBLE} END", hit=column(_HIT),
+                             start=column(START), value=column(item.name))
+            found += (named(over(ignoring_nulls("last_value", point), *_line(fill), so_far()), f"#before{index}"),
+                      named(over(ignoring_nulls("first_value", point), *_line(fill), from_here()), f"#after{index}"))
+    return found
+
+
+def _filled_value(index: int, item: FillColumn, fill: Fill) -> Tree | None:
+    """The value of a column in all windows, None if it stays as it is."""
+    value = column(item.name)
+    match fill.mode:
+        case "value" | "value_f":
+            assert item.constant is not None
+            return call("coalesce", value, embedded(item.constant))
+        case "prev":
+            return over(ignoring_nulls("last_value", value), *_line(fill), so_far())
+        case "next":
+            return over(ignoring_nulls("first_value", value), *_line(fill), from_here())
+        case "linear" if can_interpolate(item.type):
+            computed = straight_line(column(f"#before{index}"), column(f"#after{index}"), column(START), item.type)
+            return fragment("CASE WHEN :hit THEN :value ELSE :computed END", hit=column(_HIT), value=value,
+                            computed=computed)
+    return None
