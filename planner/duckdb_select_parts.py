@@ -91,11 +91,13 @@ def _relation(begin: str, end: str) -> Callable[[exp.Expression], Parts | None]:
 
 
 def _join(node: exp.Join) -> Parts | None:
-    if not _has_only(node, {"this", "on", "side", "method", "kind"}):
+    if not _has_only(node, {"this", "on", "using", "side", "method", "kind"}):
         return None
     args = node.args
     words = [str(args[key]) for key in ("method", "side", "kind") if args.get(key)]
     parts: Parts = [" ".join([*words, "JOIN "]), node.this]
+    if args.get("using"):
+        return [*parts, *listed(" USING (", args["using"], ")")]
     return [*parts, " ON ", args["on"]] if args.get("on") else parts
 
 
