@@ -190,8 +190,9 @@ def _moments(target: Sequence[Values], slots: Slots, source: Sequence[Values], r
     target[0].data[slots] = total
     target[1].data[slots] = np.where(count == 0, np.where(more > 0, other_mean, 0.0), mean + delta * more / safe)
     target[2].data[slots] = squares + other_squares + np.where(count == 0, 0.0, delta * delta * count * more / safe)
-    for column in target:
-        column.valid[slots] = True
+    target[0].valid[slots] = True
+    for column in target[1:]:
+        column.valid[slots] = total > 0
 
 
 def _merge(

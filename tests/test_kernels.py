@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from stream_kit import SUPER_UID, TAGS, Catalog
 
@@ -158,9 +158,15 @@ def state_of(plan: StreamPlan, partials: pa.RecordBatch) -> WindowState:
                        partials.column(ROWS.name).to_numpy(), plan.agg.fields, columns)
 
 
+NO_VALUES = pa.table({
+    "_tuid": pa.array([SUPER_UID + 1] * 9, pa.uint64()), "ts": pa.array(range(0, 90_000, 10_000), pa.int64()),
+    **{column.name: pa.array([None] * 9, column.type.arrow()) for column in COLUMNS[1:]}})
+
+
 @QUIET
 @given(rows=blocks(), aggregates=st.lists(AGGREGATES, min_size=1, max_size=4, unique=True),
        condition=st.one_of(st.none(), CONDITIONS), partition=PARTITIONS, window=WINDOWS)
+@example(rows=NO_VALUES, aggregates=["stddev(i1)"], condition=None, partition="", window="interval(25s) sliding(10s)")
 def test_partials_and_results_of_intervals(
     rows: pa.Table, aggregates: list[str], condition: str | None, partition: str, window: str
 ) -> None:
