@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from query_harness import Harness, at
 
-from penstock.sql.types import BOOL, DOUBLE, INT, DataType, Kind
+from penstock.sql.types import BOOL, DOUBLE, INT, DataType, Kind, timestamp
 
 T0 = at("2024-01-01 00:00:00")
 TEXT = DataType(Kind.VARCHAR, 20)
@@ -171,3 +171,15 @@ def test_conditions_on_tags_narrow_the_scan(db: Harness, condition: str, childre
     """A scan of a super table names the child tables that the conditions on tags leave."""
     tuids = db.plan(f"select sum(a) from st where {condition}").scans[0].tuids
     assert tuids == (None if children is None else tuple(db.tables[name].uid for name in children))
+
+
+def test_columns_called_as_pseudo_columns_are_columns_like_others() -> None:
+    """Results of streams have `_wstart`, which is computed with; beside a window that is the start of the window."""
+    results = Harness()
+    results.create("out", {"_wstart": timestamp("ms"), "k": INT})
+    results.insert("out", [(1, 5, 3), (2, 1006, 4)])
+    assert results.query("SELECT CAST(_wstart AS BIGINT) + 1 FROM out WHERE _wstart > 5") == [(1007,)]
+    assert results.query("SELECT max(_wstart) FROM out") == [(1006,)]
+    assert results.query("SELECT _wstart, sum(k) FROM out GROUP BY _wstart ORDER BY _wstart") == [(5, 3), (1006, 4)]
+    assert results.query("SELECT _wstart, count(*) FROM out INTERVAL(1s)") == [(0, 2)]
+    assert results.query("SELECT `max(k)` FROM (SELECT max(k) FROM out)") == [(4,)]
