@@ -11,7 +11,7 @@ from penstock.common.errors import InvalidStatementError, NotFoundError, Positio
 from penstock.planner.binder import Builder, Relation, RelColumn, find_column, is_pseudo, qualifier_of
 from penstock.planner.duckdb_tree import column as column_tree
 from penstock.planner.duckdb_tree import fragment
-from penstock.planner.expressions import compile_condition
+from penstock.planner.expressions import condition_tree
 from penstock.planner.functions.table import FunctionSpec
 from penstock.planner.plan import SqlExpr
 from penstock.planner.user_functions import function_of
@@ -194,8 +194,8 @@ class RowScope:
 
 
 def condition_of(node: exp.Expression, scope: RowScope) -> SqlExpr:
-    """Returns a condition of WHERE and its kin, bound; raises as `compile_condition`."""
-    return SqlExpr(compile_condition(node, scope), BOOL)
+    """Returns a condition of WHERE and its kin, bound; raises as `condition_tree`."""
+    return SqlExpr(condition_tree(node, scope), BOOL)
 
 
 Mark = tuple[Hashable, ...]
