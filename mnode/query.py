@@ -112,9 +112,7 @@ class OpenQuery:
         for scan in plan.scans:
             self._scanned.append((scan.name, provider.relation(scan)))
             self._running.check()
-        relations = ", ".join(f"{name} AS ({rows.sql})" for name, rows in self._scanned)
-        # A plan's own CTEs refer to its scans: both lists become one.
-        self._sql = f"WITH {relations}, {plan.sql.removeprefix('WITH ')}" if relations else plan.sql
+        self._sql = plan.sql_over([(name, rows.sql) for name, rows in self._scanned])
         tables = dict(plan.tables)
         for _, rows in self._scanned:
             tables.update(rows.tables)

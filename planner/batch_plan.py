@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ import pyarrow as pa
 from penstock.planner.logical.explain import explained
 from penstock.planner.logical.operators import Operator, Scan
 from penstock.planner.plan import PlanNode, ResultColumn
+from penstock.planner.scalar_sql import quote_name
 from penstock.planner.user_calls import UserCall
 
 
@@ -16,17 +18,29 @@ from penstock.planner.user_calls import UserCall
 class BatchPlan:
     """A planned query: run `sql` where each scan's relation exists, get `columns` in order.
 
-    `plan` says what it does. `sql` begins with a WITH clause, to which the scans' relations can be added.
+    `plan` says what it does. `body` is its SQL over the relations of its scans and the `steps`: (name, SQL), of which
+    each may read those before it.
     `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
     `functions` are the users' functions that `sql` calls.
     """
 
     plan: Operator
-    sql: str
+    steps: tuple[tuple[str, str], ...]
+    body: str
     scans: tuple[Scan, ...]
     columns: tuple[ResultColumn, ...]
     tables: tuple[tuple[str, pa.Table], ...] = field(default=(), compare=False)
     functions: tuple[UserCall, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """The whole query."""
+        return self.sql_over(())
+
+    def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
+        """Returns the whole query with more steps before its own: (name, SQL)."""
+        steps = ", ".join(f"{quote_name(name)} AS ({sql})" for name, sql in (*relations, *self.steps))
+        return f"WITH {steps} {self.body}" if steps else self.body
 
     @property
     def tree(self) -> PlanNode:

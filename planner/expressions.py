@@ -9,7 +9,7 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError, PenstockError, Position
 from penstock.planner import arithmetic, scalar_json
-from penstock.planner.duckdb_tree import Tree, all_of, any_of, cast, closed, fragment, integer, owned, render, text
+from penstock.planner.duckdb_tree import Tree, all_of, any_of, cast, fragment, integer, owned, text
 from penstock.planner.folding import evaluate
 from penstock.planner.functions import string
 from penstock.planner.functions.spec import FunctionSpec, check_call
@@ -93,11 +93,6 @@ def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
     and for durations of months and years, which only the select list may add to a time.
     """
     return _Compiler(scope, calendar=False).condition(node)
-
-
-def compile_condition(node: exp.Expression, scope: Scope) -> str:
-    """Returns the SQL of `condition_tree`, in parentheses where another operator could tear it apart."""
-    return render(closed(condition_tree(node, scope)))
 
 
 def result_type(node: exp.Expression, scope: Scope) -> DataType:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_tree import Tree, closed, fragment, parse_tree, render
+from penstock.planner.duckdb_tree import Tree, fragment
 from penstock.planner.scalar_sql import LIMIT
 from penstock.sql.statements import FillMode
 from penstock.sql.types import INTEGERS, DataType, Kind
@@ -28,8 +28,3 @@ def straight_line(before: Tree, after: Tree, at: Tree, type_: DataType) -> Tree:
     if type_.kind in INTEGERS:
         value = fragment("trunc(:value)", value=value)
     return exp.Cast(this=value, to=exp.DataType.build(type_.duckdb(), dialect="duckdb"))
-
-
-def linear_sql(before: str, after: str, at: str, type_: DataType) -> str:
-    """Returns `straight_line` as SQL."""
-    return render(closed(straight_line(parse_tree(before), parse_tree(after), parse_tree(at), type_)))

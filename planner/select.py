@@ -72,9 +72,12 @@ def plan_query(statement: Query, catalog: CatalogView, session: Session, *, orde
     functions = bind_user_functions(statement, catalog, session)
     planned = _plan(statement, builder)
     plan = planned.plan()
+    query = lower(plan)
+    steps = query.args.pop("with_", None)
     return BatchPlan(
         plan=plan,
-        sql=render(lower(plan)),
+        steps=tuple((str(step.alias), render(step.this)) for step in steps.expressions) if steps is not None else (),
+        body=render(query),
         scans=tuple(slot.scan() for slot in builder.scans),
         columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
         tables=tuple(builder.tables),

@@ -9,14 +9,14 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStreamError
 from penstock.planner.binder import Builder, is_pseudo
-from penstock.planner.duckdb_tree import Tree, cast, everything, fragment, named, parse_tree, render, select
+from penstock.planner.duckdb_tree import Tree, cast, everything, fragment, named, render, select
 from penstock.planner.duckdb_tree import column as duckdb_column
-from penstock.planner.fill import can_interpolate, linear_sql
+from penstock.planner.fill import can_interpolate, straight_line
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_groups import fill_values
 from penstock.planner.scopes import WINDOW_NAMES, RowScope, columns_of, vector_calls
 from penstock.planner.stream import Field, FillPlan
-from penstock.planner.windows import interval_end_sql
+from penstock.planner.windows import interval_end
 from penstock.sql.schema import CatalogView, Column, Session
 from penstock.sql.statements import Fill, FillMode, IntervalWindow
 from penstock.sql.types import DataType, Precision
@@ -97,12 +97,13 @@ def plan_fill(
         elif mode == "linear" and can_interpolate(column.type):
             before.append(place)
             after.append(place)
-            shown.append(parse_tree(linear_sql(
-                f"({{'t': _t0, 'v': b{place}::DOUBLE}})", f"({{'t': _t1, 'v': a{place}::DOUBLE}})", "_wstart",
-                column.type)))
+            before_it, after_it = (
+                fragment("{'t': :at, 'v': :value::DOUBLE}", at=duckdb_column(at), value=duckdb_column(value))
+                for at, value in (("_t0", f"b{place}"), ("_t1", f"a{place}")))
+            shown.append(straight_line(before_it, after_it, duckdb_column("_wstart"), column.type))
         else:
             shown.append(cast(exp.null(), column.type.duckdb()))
-    end = parse_tree(interval_end_sql("_wstart", context.window, context.precision, context.session.time_zone))
+    end = interval_end(duckdb_column("_wstart"), context.window, context.precision, context.session.time_zone)
     results = [duckdb_column("_op"), duckdb_column("_gid"), *(duckdb_column(key.name) for key in context.keys),
                *(named(value, f"r{place}") for place, value in enumerate(shown))]
     sql = select(results, select([everything(), named(end, "_wend")], "gaps"))

@@ -20,7 +20,6 @@ from penstock.planner.duckdb_tree import (
     fragment,
     named,
     number,
-    parse_tree,
     render,
     select,
     text,
@@ -28,6 +27,7 @@ from penstock.planner.duckdb_tree import (
 )
 from penstock.planner.duckdb_tree import column as duckdb_column
 from penstock.planner.group_ids import group_id
+from penstock.planner.lower.duckdb.query import lower
 from penstock.planner.lower.stages import TBNAME, SourceRows, source_plan
 from penstock.planner.plan import PlanNode, SqlExpr
 from penstock.planner.query_parts import text_of
@@ -214,7 +214,7 @@ def _sql(
     rows = planner.source_rows(None)
     keys = [key.field.name for key in planner.keys]
     count = len(batch.columns) - len(keys) - 1
-    query = parse_tree(batch.sql)
+    query = lower(batch.plan)
     for end in list(query.find_all(exp.Literal)) if instants else ():
         if not end.is_string and end.this.isdigit() and int(end.this) in _ENDS:
             end.replace(exp.Placeholder(this=INSTANT))

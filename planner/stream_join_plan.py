@@ -22,7 +22,6 @@ from penstock.planner.duckdb_tree import (
     everything,
     fragment,
     named,
-    parse_tree,
     render,
     select,
 )
@@ -32,6 +31,7 @@ from penstock.planner.group_ids import group_id, group_value
 from penstock.planner.join_conditions import Equality, sides_of
 from penstock.planner.join_reading import JoinReading
 from penstock.planner.logical.operators import Scan, Side
+from penstock.planner.lower.duckdb.query import lower
 from penstock.planner.plan import SqlExpr
 from penstock.planner.query_parts import text_of
 from penstock.planner.scopes import (
@@ -509,7 +509,7 @@ def _sql(planner: _Planner, query: StreamQuery, batch: BatchPlan, casts: Sequenc
         places = {column.name: n for n, column in enumerate(side.columns)}
         columns = [named(duckdb_column(f"r{places[name]}"), name) for name in scan.columns]
         steps.append((scan.name, select([duckdb_column("_tuid"), *columns], rows)))
-    steps.append(("#result", parse_tree(batch.sql)))
+    steps.append(("#result", lower(batch.plan)))
     keys = planner.keys
     width = len(keys)
     at: Tree = exp.null()

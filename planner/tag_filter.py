@@ -9,7 +9,8 @@ from sqlglot import exp
 
 from penstock.common.closed_duckdb import SMALL_BYTES, DuckdbBounds, closed_duckdb
 from penstock.planner.binder import children_table
-from penstock.planner.expressions import compile_condition
+from penstock.planner.duckdb_tree import all_of, column, render, select
+from penstock.planner.expressions import condition_tree
 from penstock.planner.scopes import RowScope, columns_of, conjuncts, unwrapped, vector_calls
 from penstock.sql.schema import Table
 
@@ -26,11 +27,12 @@ def selected_children(where: exp.Expression | None, table: Table, scope: RowScop
     conditions = [node for node in conjuncts(where) if _only_tags(node, scope)]
     if not conditions:
         return None
-    compiled = " AND ".join(compile_condition(node, scope) for node in conditions)
+    condition = all_of([condition_tree(node, scope) for node in conditions])
+    query = render(select([column("_tuid")], "children", where=condition, order_by=[column("_tuid")]))
     with closed_duckdb(DuckdbBounds(SMALL_BYTES)) as connection:
         connection.register("children", children_table(table, scope.builder.catalog))
         try:
-            rows = connection.execute(f"SELECT _tuid FROM children WHERE {compiled} ORDER BY _tuid").fetchall()
+            rows = connection.execute(query).fetchall()
         except duckdb.Error:
             return None
     return tuple(row[0] for row in rows)
@@ -45,8 +47,8 @@ def _names(node: exp.Expression, scope: RowScope) -> set[str] | None:
         subject, values = unwrapped(node.this), node.expressions
     else:
         return None
-    column = scope.find(subject)
-    if column is None or column.role != "tbname":
+    found = scope.find(subject)
+    if found is None or found.role != "tbname":
         return None
     if not all(isinstance(value, exp.Literal) and value.is_string for value in values):
         return None
@@ -61,5 +63,5 @@ def _uids(names: Iterable[str], table: Table, scope: RowScope) -> tuple[int, ...
 def _only_tags(node: exp.Expression, scope: RowScope) -> bool:
     if next(vector_calls(node), None) is not None:
         return False
-    roles = [None if column is None else column.role for column in map(scope.find, columns_of(node))]
+    roles = [None if found is None else found.role for found in map(scope.find, columns_of(node))]
     return bool(roles) and all(role in ("tag", "tbname") for role in roles)

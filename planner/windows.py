@@ -19,7 +19,7 @@ from functools import lru_cache
 from zoneinfo import ZoneInfo
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_tree import Tree, closed, column, filled, fragment, hole, number, parse_tree, render
+from penstock.planner.duckdb_tree import Tree, column, filled, fragment, hole, number
 from penstock.sql.statements import Duration, IntervalWindow
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
@@ -259,21 +259,6 @@ def starts_from_to(first: int, last: int, window: IntervalWindow, precision: Pre
     return fragment(
         'list_sort(list_distinct(list_filter(:starts, lambda "#start": "#start" BETWEEN :first AND :last)))',
         starts=_starts(number(low), number(high), grid), first=first, last=last)
-
-
-def interval_start_sql(ts_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
-    """Returns `interval_start` as SQL."""
-    return render(closed(interval_start(parse_tree(ts_sql), window, precision, time_zone)))
-
-
-def interval_end_sql(start_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
-    """Returns `interval_end` as SQL."""
-    return render(closed(interval_end(parse_tree(start_sql), window, precision, time_zone)))
-
-
-def expand_windows_sql(ts_sql: str, window: IntervalWindow, precision: Precision, time_zone: str) -> str:
-    """Returns `expanded_windows` as SQL."""
-    return render(closed(expanded_windows(parse_tree(ts_sql), window, precision, time_zone)))
 
 
 def count_between(first: int, last: int, window: IntervalWindow, precision: Precision, time_zone: str) -> int:

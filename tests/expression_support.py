@@ -9,7 +9,8 @@ import duckdb
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
-from penstock.planner.expressions import compile_condition, compile_expression
+from penstock.planner.duckdb_tree import closed, render
+from penstock.planner.expressions import compile_expression, condition_tree
 from penstock.planner.plan import SqlExpr
 from penstock.planner.scalar_sql import quote_name
 from penstock.sql.dialect import source_range
@@ -65,7 +66,7 @@ def compiled(expression: str, scope: TableScope | None = None) -> SqlExpr:
 def condition(expression: str, scope: TableScope | None = None) -> str:
     """Compiles a condition as WHERE has it."""
     scope = scope or TableScope()
-    return compile_condition(parsed(expression, scope), scope)
+    return render(closed(condition_tree(parsed(expression, scope), scope)))
 
 
 def value(expression: str, *, time_zone: str = "UTC", precision: Precision = "ms") -> Any:

@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.common.errors import InvalidStatementError
+from penstock.planner.duckdb_tree import column, render
 from penstock.planner.windows import (
     auto_offset,
     check_interval,
-    expand_windows_sql,
-    interval_end_sql,
-    interval_start_sql,
+    expanded_windows,
+    interval_end,
+    interval_start,
     window_bounds,
 )
 from penstock.sql.statements import Duration, IntervalWindow
@@ -63,18 +64,18 @@ SECONDS = st.one_of(
        st.sampled_from(["ms", "us", "ns"]), st.sampled_from(["ts", "k", "s", "l"]))
 def test_sql_and_python_give_the_same_windows(
     connection: duckdb.DuckDBPyConnection, seconds: int, nanos: int, window: IntervalWindow, zone: str,
-    precision: Precision, column: str,
+    precision: Precision, name: str,
 ) -> None:
     """Every instant is in the same windows by SQL and by Python, and each of them holds it."""
     unit = UNITS_PER_SECOND[precision]
     ts = seconds * unit + nanos * unit // 10**9
     want = window_bounds(ts, window, precision, zone)
-    starts = expand_windows_sql(f'"{column}"', window, precision, zone)
-    start = interval_start_sql(f'"{column}"', window, precision, zone)
-    end = interval_end_sql("start", window, precision, zone)
+    starts = render(expanded_windows(column(name), window, precision, zone))
+    start = render(interval_start(column(name), window, precision, zone))
+    end = render(interval_end(column("start"), window, precision, zone))
     got = connection.execute(
-        f"SELECT start, {end}, {start} FROM (SELECT {column}, unnest({starts}) AS start "
-        f"FROM (SELECT {ts}::BIGINT AS {column})) ORDER BY start"
+        f"SELECT start, {end}, {start} FROM (SELECT {name}, unnest({starts}) AS start "
+        f"FROM (SELECT {ts}::BIGINT AS {name})) ORDER BY start"
     ).fetchall()
     assert [(row[0], row[1]) for row in got] == want
     assert got[0][2] == want[-1][0]

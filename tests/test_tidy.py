@@ -128,6 +128,31 @@ def test_files_are_tidy(path: Path) -> None:
             assert not (swallows and broad), f"{name}:{node.lineno}: swallows every exception"
 
 
+#: How text is looked into; what `render` gives and what is called sql is for DuckDB alone.
+LOOKS_INTO_TEXT = frozenset({
+    "startswith", "endswith", "replace", "removeprefix", "removesuffix", "find", "rfind", "index", "split", "rsplit",
+    "partition", "rpartition", "strip", "count"})
+
+
+def is_printed_sql(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call):
+        return called_name(node) == "render"
+    name = node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
+    return name == "sql" or name.endswith("_sql")
+
+
+@pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[0] in (
+    "planner", "tasks", "mnode")], ids=name_of)
+def test_nobody_reads_sql_that_the_planner_has_printed(path: Path) -> None:
+    """What an expression is, its tree says: nothing compares its text with another, or looks into it."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Compare) and any(isinstance(one, ast.Eq | ast.NotEq | ast.In | ast.NotIn)
+                                                 for one in node.ops):
+            assert not any(map(is_printed_sql, (node.left, *node.comparators))), f"{name_of(path)}:{node.lineno}"
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS_INTO_TEXT:
+            assert not is_printed_sql(node.func.value), f"{name_of(path)}:{node.lineno}"
+
+
 def called_name(call: ast.Call) -> str:
     function = call.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")

@@ -20,7 +20,6 @@ from penstock.planner.duckdb_tree import (
     everything,
     fragment,
     named,
-    parse_tree,
     render,
     replaced_columns,
     select,
@@ -34,7 +33,7 @@ from penstock.planner.plan import SqlExpr
 from penstock.planner.stream import ARRIVAL_COLUMN, AggPlan, Field, SourceColumn, SourcePlan
 from penstock.planner.stream_lookup import Lookup
 from penstock.planner.stream_row_windows import LAST_ROW, WindowMarks, rows_sql
-from penstock.planner.windows import expand_windows_sql, interval_end_sql, interval_start_sql
+from penstock.planner.windows import expanded_windows, interval_end, interval_start
 from penstock.sql.schema import Table
 from penstock.sql.statements import IntervalWindow, PartitionItem
 from penstock.sql.types import DataType, Kind, Precision
@@ -209,15 +208,14 @@ def interval_source(
     # Windows of arrival lie on a column that the log doesn't have.
     kernel = None if rows.by_arrival else _kernel(rows, (), partials, window)
     grid = (window, rows.precision, rows.time_zone)
-    ts = render(rows.ts)
-    start = as_tree(interval_start_sql(ts, *grid)) if window.sliding is None else fragment(
-        "unnest(:starts)", starts=as_tree(expand_windows_sql(ts, *grid)))
+    start = interval_start(rows.ts, *grid) if window.sliding is None else fragment(
+        "unnest(:starts)", starts=expanded_windows(rows.ts, *grid))
     steps = [*rows.steps(), ("windowed", select([everything(), named(start, WINDOW_START)], "kept"))]
     sql = _partials(rows, partials, "windowed", steps)
     if not ignore_expired:
         return _source(rows, sql, kernel=kernel)
-    end = as_tree(interval_end_sql(WINDOW_START, *grid))
-    last_end = as_tree(interval_end_sql(render(as_tree(interval_start_sql("_last", *grid))), *grid))
+    end = interval_end(column(WINDOW_START), *grid)
+    last_end = interval_end(interval_start(column("_last"), *grid), *grid)
     expired = fragment("coalesce(:end < :last_end AND :end <= _limit, false)", end=end, last_end=last_end)
     live = select([everything()], "windowed", where=fragment("NOT :expired", expired=expired))
     late = _partials(rows, partials, "live", [*steps, ("live", live)])
@@ -240,7 +238,7 @@ def windows_of_groups(
         finals |= call.finals
     results = [replaced_columns(result, finals) for result in results]
     end = fragment(":last + :gap", last=column(LAST_ROW), gap=window.window.gap) if isinstance(
-        window, WindowMarks) else as_tree(interval_end_sql(WINDOW_START, window, rows.precision, rows.time_zone))
+        window, WindowMarks) else interval_end(column(WINDOW_START), window, rows.precision, rows.time_zone)
     nothing = _nothing(calls)
     final = select(
         [fragment(":nothing::UTINYINT AS _op", nothing=nothing), column("_gid"),
@@ -332,7 +330,3 @@ def source_plan(rows: SourceRows, sql: str, kernel: SourceKernel | None = None, 
         expired_sql=None, kernel=kernel, key_column=None if table.key_column is None else table.key_column.name,
         lookup=None if rows.lookup is None else rows.lookup.plan())
 
-
-def as_tree(value: str | Tree) -> Tree:
-    """Returns what a helper gives as text or as a tree as a tree."""
-    return parse_tree(value) if isinstance(value, str) else value
