@@ -126,7 +126,7 @@ def test_all_columns_of_last_and_first_go_into_a_stream(db: Embedded) -> None:
 def test_a_stream_whose_plan_cannot_be_made_keeps_no_engine_from_opening(
     db: Embedded, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is FAILED and says why, whatever was raised; its neighbour has a plan."""
+    """It is FAILED and says why, whatever was raised, when its stored plan can't be read; its neighbour has a plan."""
     db.execute(f"CREATE STREAM broken INTO o1 AS SELECT ts, i + 4711 q {ROWS}")
     db.execute(f"CREATE STREAM sound INTO o2 AS SELECT ts, i q {ROWS}")
     plan_stream = streams.plan_stream
@@ -136,7 +136,11 @@ def test_a_stream_whose_plan_cannot_be_made_keeps_no_engine_from_opening(
             raise RecursionError("maximum recursion depth exceeded")
         return plan_stream(statement, *rest)  # type: ignore[arg-type]
 
+    def unreadable(_text: str) -> object:
+        raise ValueError("the format of stored plans 0 is unknown")
+
     monkeypatch.setattr(streams, "plan_stream", raising)
+    monkeypatch.setattr(streams.stored_plan, "decode", unreadable)
     db.reopen()
     states = dict(db.run("SELECT stream_name, status FROM information_schema.ins_streams"))
     assert states["broken"] == "failed"

@@ -283,7 +283,7 @@ def end_of_rows(text: str) -> int:
 
 @settings(max_examples=400, deadline=None)
 @given(st.lists(st.sampled_from([
-    "(", "(", ")", ")", ",", "'", '"', "\\", "a", "1", " ", "-", "--", "\n", "/", "*", "/*", "*/", "''", "('x')",
+    "(", "(", ")", ")", ",", "'", '"', "\\", " a", "1", " ", "-", "--", "\n", "/", "*", "/*", "*/", "''", "('x')",
     "(1,'a')",
 ]), max_size=16).map("".join))
 def test_skipping_rows_ends_where_the_tokens_do(text: str) -> None:
