@@ -82,7 +82,7 @@ from penstock.mnode.task_states import TaskStates
 from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
 from penstock.planner.instants import instant
-from penstock.planner.plan import ResultColumn
+from penstock.planner.plan import ResultColumn, render_tree
 from penstock.sql.parser import parse_one, parse_table_name
 from penstock.sql.schema import Session
 from penstock.sql.statements import (
@@ -144,6 +144,7 @@ from penstock.tasks.connectors.probing import probe
 from penstock.tasks.data_place import mark_place
 from penstock.tasks.environment import Request, RowsRequest, SpanRequest, TableRequest
 from penstock.tasks.explain import explain_graph, explain_ingest, explain_stream
+from penstock.tasks.explain_sql import explain_sql
 from penstock.tasks.remote_log import BytesRequest, EndRequest, SegmentsRequest
 from penstock.vnode.dnode import Dnode, lock_data_directory
 
@@ -608,8 +609,13 @@ class Engine:
             stream, replaced = self._streams.replacing(statement.statement)
             plan = self._streams.plan(stream, session, replaced)
             graph = self._streams.graph_of(plan)
-            if statement.part == "tasks":
-                return text_result("Task Graph", explain_graph(graph))
+            match statement.part:
+                case "logical":
+                    return text_result("Logical Plan", render_tree(plan.tree))
+                case "sql":
+                    return text_result("SQL", explain_sql(plan))
+                case "tasks":
+                    return text_result("Task Graph", explain_graph(graph))
             lines = explain_stream(plan, graph, self._streams.state_limit(stream.options),
                                    cluster=not is_local(self.config.spark["spark.master"]))
             rates = rates_sql(stream.options)
@@ -622,11 +628,16 @@ class Engine:
             ingest = self._ingests.plan(statement.statement, session)
             if statement.part == "tasks":
                 return text_result("Task Graph", explain_graph(task_graph(ingest, ingest.database.vgroup_ids)))
+            if statement.part is not None:
+                raise InvalidStatementError(f"an ingest has no {statement.part.upper()}",
+                                            hint="EXPLAIN (TASKS) shows its tasks")
             return text_result("Query Plan", explain_ingest(ingest))
         assert isinstance(statement.statement, Select | SetOperation)
         if statement.part == "tasks":
             raise InvalidStatementError("a query has no tasks",
                                         hint="EXPLAIN (TASKS) is for CREATE STREAM and CREATE INGEST")
+        if statement.part == "sql":
+            return self._queries.explain_sql(statement.statement, session)
         return self._queries.explain(statement.statement, session, self.clock, analyze=statement.analyze)
 
     def _watch_replacements(self) -> None:

@@ -103,6 +103,12 @@ class Queries:
             lines.append(f"Result: rows={rows}, time={(clock.monotonic() - start) * 1000:.3f}ms")
         return text_result("Query Plan", lines)
 
+    def explain_sql(self, query: Query, session: Session) -> Result:
+        """Returns the DuckDB SQL of a query: its steps, and what is computed of them, a line each."""
+        with self._place(self._activity.current(), session):
+            plan = self.plan(query, session)
+        return text_result("SQL", [*(f"{name}: {sql}" for name, sql in plan.steps), plan.body])
+
 
 def _write_csv(table: pa.Table, path: Path) -> None:
     try:

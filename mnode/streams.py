@@ -52,7 +52,7 @@ from penstock.mnode.results import ResultStore
 from penstock.mnode.scan import tag_array
 from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
-from penstock.mnode.storage import Storage
+from penstock.mnode.storage import Storage, vgroups_of
 from penstock.mnode.stored_plan import StoredPlan
 from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
 from penstock.mnode.task_graph import task_graph
@@ -212,7 +212,9 @@ class Streams:
             return
         first = TS_MIN if plan.history.first_ts is None else plan.history.first_ts
         last = TS_MAX if plan.history.last_ts is None else plan.history.last_ts
-        snapshots = [self._storage.snapshot(vgroup_id, plan.source.storage_uid) for vgroup_id in database.vgroup_ids]
+        table = self._catalog.table(plan.source_database, plan.source_table)
+        snapshots = [self._storage.snapshot(vgroup_id, plan.source.storage_uid)
+                     for vgroup_id in (() if table is None else vgroups_of(database, table))]
         spans = [span for snapshot in snapshots if first <= last and (span := snapshot.span(first, last)) is not None]
         if not spans:
             return

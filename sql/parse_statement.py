@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from sqlglot import exp
 from sqlglot.tokens import Token
@@ -133,10 +133,11 @@ class StatementParser(QueryParser):
             raise self.fail("TRUE or FALSE is expected")
         part: ExplainPart | None = None
         if not self.at_query() and self.take("("):
-            if not self.take("TASKS"):
-                raise self.fail("TASKS is expected")
+            word = self.take_any("LOGICAL", "SQL", "TASKS")
+            if word is None:
+                raise self.fail("LOGICAL, SQL or TASKS is expected")
             self.expect(")")
-            part = "tasks"
+            part = cast("ExplainPart", word.lower())
         stream = self.at("CREATE", "STREAM") or self.at("CREATE", "OR", "REPLACE", "STREAM")
         if not self.at_query() and not stream and not self.at("CREATE", "INGEST"):
             raise self.fail("EXPLAIN takes a query, CREATE STREAM or CREATE INGEST, "

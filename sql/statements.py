@@ -220,7 +220,7 @@ class SetOperation(Statement):
 Query = Select | SetOperation
 
 
-ExplainPart = Literal["tasks"]
+ExplainPart = Literal["logical", "sql", "tasks"]
 
 
 class Explain(Statement):

@@ -60,10 +60,11 @@ def test_names_in_code_font_exist(path: Path) -> None:
             raise AssertionError(f"{path.name} names {name}, which doesn't exist") from error
 
 
-def test_life_of_a_row_names_a_function_at_each_step() -> None:
-    """Each numbered step says where it happens, from INSERT to DuckDB."""
-    steps = re.split(r"^\d+\. ", page("docs/life_of_a_row.md"), flags=re.MULTILINE)[1:]
-    assert len(steps) >= 10
+@pytest.mark.parametrize(("name", "least"), [("life_of_a_row", 10), ("life_of_a_stream", 9)])
+def test_lives_name_a_function_at_each_step(name: str, least: int) -> None:
+    """Each numbered step says where it happens, from the user's text to the end."""
+    steps = re.split(r"^\d+\. ", page(f"docs/{name}.md"), flags=re.MULTILINE)[1:]
+    assert len(steps) >= least
     for step in steps:
         assert named_in_code(step), f"no function is named in: {step[:60]}"
 
@@ -191,6 +192,20 @@ def test_sql_page_examples_run(con: Any, tmp_path: Path, monkeypatch: pytest.Mon
     for piece in split_all("".join(examples)):
         assert isinstance(piece, SqlText)
         con.execute(piece.text)
+
+
+def test_life_of_a_stream_shows_what_is_printed(con: Any) -> None:
+    """The page's statements run, and EXPLAIN prints each stage as it is shown."""
+    blocks = re.findall(r"^```(sql|text)\n(.*?)^```", page("docs/life_of_a_stream.md"), flags=re.MULTILINE | re.DOTALL)
+    shown = [text for kind, text in blocks if kind == "text"]
+    printed = []
+    for piece in split_all("".join(text for kind, text in blocks if kind == "sql")):
+        assert isinstance(piece, SqlText)
+        cursor = con.execute(piece.text)
+        if piece.text.lstrip().startswith("EXPLAIN"):
+            printed.append("".join(f"{line}\n" for line, in cursor.fetchall()))
+    assert len(shown) == 3
+    assert printed == shown
 
 
 def test_operations_page_statements_run(con: Any) -> None:

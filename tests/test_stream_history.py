@@ -199,3 +199,12 @@ def test_row_windows_fill_history(kind: str, before: list[Any], after: list[Any]
             bed.execute(f"insert into d{table} values ({T0 + second * 1000}, {value})")
         got = sorted(bed.rows("select ts, n, total from o"))
         assert got == sorted(bed.rows(f"select _wstart, count(*), sum(v) from meters {partition} {window}"))
+
+
+def test_history_of_a_table_that_one_of_two_vnodes_has() -> None:
+    """A normal table, or a child table, is on one vnode only: the others are asked for nothing."""
+    with TestBed() as bed:
+        bed.all("CREATE DATABASE d VGROUPS 2 KEEP 36500", "USE d", "CREATE TABLE n (ts TIMESTAMP, v INT)",
+                f"INSERT INTO n VALUES ({T0}, 1) ({T0 + 10_000}, 2) ({T0 + 20_000}, 3)",
+                "CREATE STREAM s FILL_HISTORY 1 INTO o AS SELECT _wstart, sum(v) v FROM n INTERVAL(10s)")
+        assert [row[0] for row in bed.rows("SELECT v FROM o ORDER BY 1")] == [1, 2]
