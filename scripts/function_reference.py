@@ -25,6 +25,7 @@ from penstock.planner.functions.spec import (
 )
 from penstock.planner.functions.table import FUNCTIONS, Argument, FunctionSpec
 from penstock.planner.grouped_call import RowKey
+from penstock.planner.logical.operators import Operator, Project, inputs_of
 from penstock.planner.plan import SqlExpr
 from penstock.planner.select import plan_query
 from penstock.shell.format import Style, text_columns
@@ -161,11 +162,18 @@ def _duckdb(spec: FunctionSpec, engine: Engine) -> str:
         return _shown(aggregate(spec.name, arguments, row).sql)
     query = parse_one(f"SELECT {EXAMPLES[spec.name]}")
     assert isinstance(query, Select)
-    sql = plan_query(query, engine.catalog, Session("docs", "UTC", 0)).sql
+    plan = plan_query(query, engine.catalog, Session("docs", "UTC", 0))
     if spec.category == "scalar":
-        found = re.search(r"SELECT (.*) AS o0 FROM", sql, flags=re.DOTALL)
-        return _shown(found[1]) if found is not None else ""
-    return _functions(sql)
+        *_, made = (operator for operator in _chain(plan.plan) if isinstance(operator, Project))
+        return _shown(made.columns[0].value.sql)
+    return _functions(plan.sql)
+
+
+def _chain(operator: Operator) -> Iterator[Operator]:
+    """Yields an operator and those below it, of one input each."""
+    yield operator
+    for below in inputs_of(operator)[:1]:
+        yield from _chain(below)
 
 
 def _shown(sql: str) -> str:
