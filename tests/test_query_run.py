@@ -39,7 +39,7 @@ def test_empty_results_have_types() -> None:
 
 
 def plan(sql: str, *columns: ResultColumn) -> BatchPlan:
-    return BatchPlan(OneRow(), sql, (), columns)
+    return BatchPlan(OneRow(), (), sql, (), columns)
 
 
 @pytest.mark.parametrize("sql", ["SELECT CAST('x' AS INTEGER) AS o0", "SELECT nosuch AS o0", "SELEC"])

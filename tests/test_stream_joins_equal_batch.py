@@ -309,7 +309,7 @@ class Throttle:
     def limit(self) -> None:
         """Sets the rates; after a restart of the tasks once more."""
         (stream,) = self.pair.streams.local_streams().values()
-        self.left = len(stream.deployment.vgroup_ids)
+        self.left = len(stream.deployment.graph.vgroup_ids)
         for task in stream.tasks:
             if task.id.level == "source":
                 task.post(SetRates(0, 0, self.SLOW if self._side(task.id) == self.slow else self.FAST, 0))
