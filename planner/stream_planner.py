@@ -41,10 +41,10 @@ from penstock.planner.lower.stages import (
     TBNAME,
     WINDOW_END,
     WINDOW_START,
-    AggregateCall,
     Companion,
-    Key,
+    GroupKey,
     SourceRows,
+    StagedCall,
     interval_source,
     row_window_source,
     scalar_source,
@@ -176,10 +176,10 @@ class _Planner:
         database = catalog.database(self.table.database)
         assert database is not None
         self.precision = database.precision
-        self.keys: list[Key] = []
+        self.keys: list[GroupKey] = []
         self.used: dict[str, SourceColumn] = {}
         self.needs_children = False
-        self.calls: list[AggregateCall] = []
+        self.calls: list[StagedCall] = []
         self.bound: list[SqlExpr] = []
         self._field_names = (f"p{n}" for n in itertools.count())
 
@@ -307,7 +307,7 @@ class _Planner:
                 names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
                          text_of(item.expression))
                 value = SqlExpr(column(f"o{len(self.keys)}"), compiled.type)
-                self.keys.append(Key(Field(f"k{n}", compiled.type), value, names, True, item))
+                self.keys.append(GroupKey(Field(f"k{n}", compiled.type), value, names, True, item))
         asked = plan_join_query(self, query)
         projections, prepended = projections_of(self, query, asked)
         sink, casts = self.sink(projections, prepended=prepended)
@@ -418,12 +418,12 @@ class _Planner:
                 continue
             names = (*((item.alias,) if item.alias else (item.text, *_column_name(item.expression))),
                      text_of(item.expression))
-            self.keys.append(Key(Field(f"k{len(self.keys)}", compiled.type), compiled, names, True, item))
+            self.keys.append(GroupKey(Field(f"k{len(self.keys)}", compiled.type), compiled, names, True, item))
         if (self.query.window is None and self.table.kind == "super"
                 and not any(key.column == TBNAME for key in self.keys)):
             raise InvalidStreamError("a stream without a window over a super table must be PARTITION BY tbname")
 
-    def key(self, name: str) -> Key | None:
+    def key(self, name: str) -> GroupKey | None:
         """Returns the key that an expression calls `name`, making a following one where the group implies it."""
         for key in self.keys:
             if name in key.names:
@@ -436,11 +436,11 @@ class _Planner:
             if key.column == name:
                 return key
         compiled = RowScope(self).member(name)
-        key = Key(Field(f"k{len(self.keys)}", compiled.type), compiled, (name,), False)
+        key = GroupKey(Field(f"k{len(self.keys)}", compiled.type), compiled, (name,), False)
         self.keys.append(key)
         return key
 
-    def key_of(self, name: str, qualifier: str | None, value: SqlExpr) -> Key | None:
+    def key_of(self, name: str, qualifier: str | None, value: SqlExpr) -> GroupKey | None:
         """Returns the key that is meant by the column `value`, which an expression calls so."""
         if qualifier is None or self.lookup is None:
             return self.key(name)
@@ -569,7 +569,7 @@ class _Planner:
             partial, result = found
             same = next((call.partial for call in self.calls if partial.holds_what(call.partial)), None)
             partial = partial if same is None else partial.over(same)
-        call = AggregateCall(name, tuple(compiled), partial, f"#call{len(self.calls)}", result, text_of(node))
+        call = StagedCall(name, tuple(compiled), partial, f"#call{len(self.calls)}", result, text_of(node))
         self.calls.append(call)
         return SqlExpr(column(call.output), result)
 
@@ -694,7 +694,7 @@ class _Planner:
             avro_schema(sink)  # names that it can't have are told now
         return sink, casts
 
-    def _is_key(self, node: exp.Expression, value: SqlExpr, key: Key) -> bool:
+    def _is_key(self, node: exp.Expression, value: SqlExpr, key: GroupKey) -> bool:
         """Whether what is selected is a key of PARTITION BY. Two tables of a join may have a column of that name."""
         if not isinstance(node, exp.Column):
             return False
@@ -1032,7 +1032,7 @@ def _column_name(node: exp.Expression) -> tuple[str, ...]:
     return (node.name,) if isinstance(node, exp.Column) else ()
 
 
-def _short_names(keys: Sequence[Key], others: Sequence[str]) -> list[str]:
+def _short_names(keys: Sequence[GroupKey], others: Sequence[str]) -> list[str]:
     """Returns what keys are called where nothing says it: for `a.v` that is `v`, unless something else is called that.
     """
     short = [key.item.expression.name if key.item is not None and key.item.alias is None and isinstance(

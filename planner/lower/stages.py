@@ -43,7 +43,7 @@ WINDOW_START, WINDOW_END = "_wstart", "_wend"
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class GroupKey:
     """One value that all rows of a group share: `value` over a source row, `field` in blocks.
 
     `names`: how expressions may refer to it (alias, text). `partitions`: False for values that follow from the others,
@@ -75,7 +75,7 @@ class Companion:
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateCall:
+class StagedCall:
     """An aggregate over a group's rows in a window: the column `output`, of `type`, of what is computed of groups.
 
     `written` is how the statement spells the call. The picked row's `companions` follow its value, time and table among
@@ -119,7 +119,7 @@ class SourceRows:
     needs_children: bool
     lookup: Lookup | None
     condition: Tree | None
-    keys: tuple[Key, ...]
+    keys: tuple[GroupKey, ...]
     row: RowKey
     by_arrival: bool = False
 
@@ -129,7 +129,7 @@ class SourceRows:
         return column(ARRIVAL_COLUMN) if self.by_arrival else self.row.ts.node
 
     @property
-    def partition(self) -> tuple[Key, ...]:
+    def partition(self) -> tuple[GroupKey, ...]:
         return tuple(key for key in self.keys if key.partitions)
 
     @property
@@ -225,7 +225,7 @@ def interval_source(
 
 
 def windows_of_groups(
-    rows: SourceRows, window: IntervalWindow | WindowMarks, calls: Sequence[AggregateCall],
+    rows: SourceRows, window: IntervalWindow | WindowMarks, calls: Sequence[StagedCall],
     partials: Sequence[Partial], results: Sequence[Tree],
 ) -> AggPlan:
     """Returns what agg tasks keep per group and window, and compute of it.
@@ -259,7 +259,7 @@ def windows_of_groups(
                    render(final), kernel, meanings)
 
 
-def _nothing(calls: Sequence[AggregateCall]) -> Tree:
+def _nothing(calls: Sequence[StagedCall]) -> Tree:
     """Whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""
     if any(call.name not in ("first", "last") for call in calls):
         return fragment("_rows = 0")
