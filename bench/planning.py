@@ -1,6 +1,7 @@
 """What planning takes: medians for statements of growing size, to see how the time grows.
 
-`python -m bench.planning` prints a line of JSON per kind and size; `--repeat` says how often each is planned.
+`python -m bench.planning` prints a line of JSON per kind and size; `--repeat` says how often each is planned. With
+`--small` statements as users write them are planned instead, `--repeat` times 20, and the CPU time of each is told.
 """
 
 from __future__ import annotations
@@ -25,6 +26,37 @@ KINDS: dict[str, Callable[[int], str]] = {
     "CASE": lambda n: f"SELECT CASE {' '.join(f'WHEN v = {k} THEN {k}' for k in range(n))} END FROM t",
     "columns": lambda n: f"SELECT {', '.join(f'v c{k}' for k in range(n))} FROM t",
 }
+SMALL = {
+    "stream, interval per table": "CREATE STREAM s WATERMARK 5s INTO o AS SELECT _wstart, avg(v) FROM m PARTITION BY "
+                                  "tbname INTERVAL(10s)",
+    "stream, sliding per tag": "CREATE STREAM s INTO o AS SELECT _wstart, count(*), sum(v), max(x), stddev(x), "
+                               "first(n) FROM m WHERE v > 3 PARTITION BY site INTERVAL(10s) SLIDING(2s)",
+    "stream, session": "CREATE STREAM s INTO o AS SELECT _wstart, _wend, count(*) FROM m PARTITION BY tbname "
+                       "SESSION(ts, 10s)",
+    "stream, rows": "CREATE STREAM s TRIGGER AT_ONCE INTO o AS SELECT ts, v * 2 + 1 AS w, concat(n, 'x') FROM m "
+                    "WHERE x > 1.5 PARTITION BY tbname",
+    "rows": "SELECT ts, v + 1, upper(n) FROM m WHERE v > 3 ORDER BY ts DESC LIMIT 10",
+    "groups": "SELECT site, count(*), sum(v) FROM m GROUP BY site HAVING count(*) > 1",
+    "interval": "SELECT _wstart, avg(v), max(x) FROM m PARTITION BY tbname INTERVAL(10s)",
+    "interval, filled": "SELECT _wstart, avg(v) FROM m WHERE ts >= 0 AND ts < 100000 INTERVAL(1s) FILL(LINEAR)",
+    "join": "SELECT a.ts, a.v, b.v FROM m a JOIN m b ON a.ts = b.ts AND a.site = b.site",
+}
+
+
+def small(engine: Engine, repeat: int) -> None:
+    """Prints the median CPU time of EXPLAIN for each of SMALL."""
+    session = SessionState("UTC")
+    for text in ("USE d", "CREATE TABLE m (ts TIMESTAMP, v INT, x DOUBLE, n VARCHAR(16)) TAGS (site VARCHAR(16))",
+                 "CREATE TABLE m1 USING m TAGS ('a')"):
+        engine.execute(text, session)
+    for kind, text in SMALL.items():
+        taken = []
+        for _ in range(20 * repeat):
+            started = time.process_time()
+            engine.execute(f"EXPLAIN {text}", session)
+            taken.append(time.process_time() - started)
+        sys.stdout.write(json.dumps({"bench": "planning", "kind": kind,
+                                     "median_us": round(1e6 * statistics.median(taken))}) + "\n")
 
 
 def main() -> int:
@@ -32,13 +64,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--sizes", type=int, nargs="+", default=SIZES)
+    parser.add_argument("--small", action="store_true")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         engine = Engine(Path(folder) / "data", load_config({"disableStream": True}, environment={}))
         session = SessionState("UTC")
         for text in ("CREATE DATABASE d", "USE d", "CREATE TABLE t (ts TIMESTAMP, v INT)"):
             engine.execute(text, session)
-        for kind, text_of in KINDS.items():
+        if options.small:
+            small(engine, options.repeat)
+        for kind, text_of in () if options.small else KINDS.items():
             for size in options.sizes:
                 text = f"EXPLAIN {text_of(size)}"
                 taken = []

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from sqlglot import exp
-
-from penstock.planner.duckdb_tree import Tree, fragment
+from penstock.planner.duckdb_tree import Tree, cast, fragment
 from penstock.planner.scalar_sql import LIMIT
 from penstock.sql.statements import FillMode
 from penstock.sql.types import INTEGERS, DataType, Kind
@@ -27,4 +25,4 @@ def straight_line(before: Tree, after: Tree, at: Tree, type_: DataType) -> Tree:
                      before=before, after=after, at=at)
     if type_.kind in INTEGERS:
         value = fragment("trunc(:value)", value=value)
-    return exp.Cast(this=value, to=exp.DataType.build(type_.duckdb(), dialect="duckdb"))
+    return cast(value, type_.duckdb())
