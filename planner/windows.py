@@ -11,7 +11,6 @@ of lambdas hide columns of the same name: theirs are names that no user's column
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -141,22 +140,6 @@ def grid_of(window: IntervalWindow, precision: Precision, time_zone: str) -> Gri
         offset_units %= step
     return Grid(step, step_months, width, width_months, offset_units, offset_months, precision,
                 time_zone if is_local(window, time_zone) else None)
-
-
-def pane_of(window: IntervalWindow, precision: Precision) -> IntervalWindow:
-    """Returns the tumbling window whose cells are the panes of `window`.
-
-    Each window is a whole number of panes if the interval is fixed; otherwise panes are as long as the slide, and a
-    window's last pane may stick out of it.
-    """
-    if window.sliding is None:
-        return window
-    step = window.sliding.in_units(precision)
-    if not window.interval.is_calendar:
-        step = math.gcd(window.interval.in_units(precision), step)
-    day = DAY_SECONDS * UNITS_PER_SECOND[precision]
-    pane = Duration(step // day, "d") if window.interval.unit in ("d", "w") and step % day == 0 else Duration(step, "")
-    return IntervalWindow(pane, window.offset)
 
 
 def auto_offset(window: IntervalWindow, first_ts: int | None, precision: Precision, time_zone: str) -> IntervalWindow:

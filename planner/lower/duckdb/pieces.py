@@ -3,18 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from functools import cache
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_tree import Tree, call, column, parse_tree
+from penstock.planner.duckdb_tree import Tree, call, cast, column, owned, try_cast
 from penstock.planner.plan import SqlExpr
 from penstock.sql.types import DataType
-
-
-def owned(tree: Tree) -> Tree:
-    """Returns the tree, or a copy if it is part of another one."""
-    return tree if tree.parent is None else tree.copy()
 
 
 def embedded(value: SqlExpr) -> Tree:
@@ -114,15 +108,9 @@ def _joined(operator: type[exp.Connector], conditions: Sequence[Tree], default: 
 
 def as_type(tree: Tree, type_: DataType) -> exp.Cast:
     """Returns the value converted to the DuckDB type that holds values of the type."""
-    return exp.Cast(this=tree, to=_duckdb(type_.duckdb()).copy())
+    return cast(tree, type_.duckdb())
 
 
 def try_as(tree: Tree, type_: DataType) -> exp.TryCast:
     """Returns the value converted as by `as_type`, NULL where that isn't possible."""
-    return exp.TryCast(this=tree, to=_duckdb(type_.duckdb()).copy())
-
-
-@cache
-def _duckdb(name: str) -> exp.DataType:
-    found: exp.DataType = parse_tree(f"CAST(NULL AS {name})").args["to"]
-    return found
+    return try_cast(tree, type_.duckdb())
