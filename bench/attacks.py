@@ -2,9 +2,10 @@
 
 Five streams pass the rows of a table on, which come on a fixed schedule; their latency is from the moment at which a
 row should have been sent to its result being visible. First nobody attacks, the measure of all; then each attack goes
-on, from a process of its own, for as long; `--together`: all of them at once. A line has the latencies, which streams
-were seen in another state than RUNNING, in how many streams the results differ from what DuckDB says of the table, and
-what the attackers say that they have got.
+on, from a process of its own, for as long; `--together`: all of them at once. Attackers stand for other machines, so
+they run at the lowest priority: what counts is the load that they cause in the engine, not their own. A line has the
+latencies, which streams were seen in another state than RUNNING, in how many streams the results differ from what
+DuckDB says of the table, and what the attackers say that they have got.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import base64
 import http.client
 import itertools
 import json
+import os
 import socket
 import sys
 import threading
@@ -37,6 +39,7 @@ from penstock import __version__
 _STREAMS = 5
 _SETTLE_S = 60.0
 _LOOK_S = 1.0
+_LAST = 19
 _IDLE, _HALF_SENT, _LOGINS, _READERS = 1100, 600, 60, 4
 _READER, _READER_WORD = "bob", "battery staple"
 _BATCH_ANSWER = "SELECT _wstart, count(*) AS c, sum(v) AS s, min(v) AS least, max(v) AS most FROM {} INTERVAL(1s)"
@@ -97,11 +100,11 @@ def long_texts(target: Target, until: float) -> dict[str, int]:
 
 
 def long_statements(target: Target, until: float) -> dict[str, int]:
-    """Sends statements that are long in several ways, as a user who may read."""
-    texts = itertools.cycle((
-        f"SELECT count(*) FROM m WHERE v IN ({', '.join(map(str, range(100_000)))})",
-        f"SELECT CASE v {' '.join(f'WHEN {n} THEN {n}' for n in range(20_000))} END FROM m LIMIT 1",
-        f"SELECT {', '.join(f'v + {n}' for n in range(20_000))} FROM m LIMIT 1"))
+    """Sends statements of several kinds, as a user who may read: far too long, and about as long as they may be."""
+    texts = itertools.cycle([text for values, terms in ((100_000, 20_000), (9_900, 4_900)) for text in (
+        f"SELECT count(*) FROM m WHERE v IN ({', '.join(map(str, range(values)))})",
+        f"SELECT CASE v {' '.join(f'WHEN {n} THEN {n}' for n in range(terms))} END FROM m LIMIT 1",
+        f"SELECT {', '.join(f'v + {n}' for n in range(terms))} FROM m LIMIT 1")])
     return _ask(target, until, lambda: next(texts))
 
 
@@ -191,6 +194,7 @@ def _run_all(tasks: Sequence[Callable[[], None]]) -> None:
 
 def _attacker(name: str, target: Target, seconds: float, told: Connection) -> None:
     end_with_parent()
+    os.nice(_LAST)
     told.send(dict(ATTACKS[name](target, time.monotonic() + seconds)))
 
 
@@ -222,8 +226,8 @@ class _States:
     def _look(self) -> None:
         while not self._stop.wait(_LOOK_S):
             for stream, info in self._node.status().infos.items():
-                if info.state != "RUNNING":
-                    key = f"{stream} {info.state}"
+                if info.status.state != "RUNNING":
+                    key = f"{stream} {info.status.state}"
                     self.others[key] = self.others.get(key, 0) + 1
 
     def close(self) -> None:

@@ -34,9 +34,10 @@ from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.checkpoints import CheckpointSettings
-from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
+from penstock.mnode.controller import ControllerSettings, StreamController
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
+from penstock.mnode.running_stream import RunningStream, StreamKeeper
 from penstock.mnode.sandbox import Sandbox
 from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
 from penstock.mnode.task_graph import task_graph
@@ -57,6 +58,22 @@ SIZES = ((10, 10), (100, 10), (1000, 10), (10, 100), (100, 100), (1000, 100))
 WAY, HELP, PROCESS, BUILD, STATE = (0.0002, 0.001), (0.001, 0.01), (0.5, 2.0), (0.05, 0.2), (0.01, 0.1)
 _PATIENCE_S = 3600.0
 _EXECUTOR = SparkExecutor("driver", "simulated", 1_000_000, 0)
+
+
+class _Keeper(StreamKeeper):
+    """Counts the attempts of a stream with these child tables per source task."""
+
+    def __init__(self, children: tuple[bytes, ...]) -> None:
+        self._children = children
+        self._attempts = 0
+
+    def next_attempt(self) -> int:
+        self._attempts += 1
+        return self._attempts
+
+    def children(self) -> tuple[bytes, ...]:
+        return self._children
+
 
 
 class World:
@@ -208,7 +225,6 @@ class Mnode:
         self.entrance: Entrance
         self._vnodes = vnodes
         self._groups: list[Group] = []
-        self._attempts: dict[int, int] = {}
         paths = DataPaths(directory)
         settings = ControllerSettings(GroupSettings(streams_per_worker, start_timeout_s=_PATIENCE_S),
                                       CheckpointSettings(_PATIENCE_S, _PATIENCE_S), heartbeat_timeout_s=_PATIENCE_S)
@@ -228,10 +244,7 @@ class Mnode:
             graph = task_graph(model.plan, vgroup_ids)
             self.edges[model.stream_id] = graph.edges(model.stream_id)
             self.controller.start(RunningStream(
-                model.stream_id, model.name, "d", model.plan, graph, (0,) * self._vnodes,
-                children=lambda children=children: children,  # type: ignore[misc]
-                next_attempt=lambda stream_id=model.stream_id: self._next_attempt(stream_id),  # type: ignore[misc]
-                settings=model.settings))
+                model.stream_id, model.name, model.plan, graph, (0,) * self._vnodes, _Keeper(children), model.settings))
 
     def until_all_run(self) -> None:
         """Lets time pass until every stream runs."""
@@ -296,10 +309,6 @@ class Mnode:
 
     def _living(self) -> list[Worker]:
         return [worker for group in self._groups for worker in group.workers if not worker.gone]
-
-    def _next_attempt(self, stream_id: int) -> int:
-        self._attempts[stream_id] = self._attempts.get(stream_id, 0) + 1
-        return self._attempts[stream_id]
 
     # --- Surroundings and Runtime ------------------------------------------------------------------------------
 

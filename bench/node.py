@@ -127,7 +127,7 @@ class Node:
 
     def all_run(self) -> bool:
         """Tells whether all streams are RUNNING; some of their tasks may still be STARTING."""
-        return all(info.state == "RUNNING" for info in self.status().infos.values())
+        return all(info.status.state == "RUNNING" for info in self.status().infos.values())
 
     def wait_running(self) -> None:
         """Waits until the tasks of all streams run. Raises UnavailableError after three minutes."""

@@ -32,11 +32,11 @@ from penstock.mnode.engine import Engine
 from penstock.mnode.service import DnodeService
 from penstock.mnode.session import SessionState
 from penstock.mnode.task_graph import task_graph
-from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.compute import result_schema
 from penstock.tasks.environment import DnodeClient
 from penstock.tasks.local import LocalEnvironment, LocalWriter
@@ -98,7 +98,7 @@ def engine_with_target(folder: Path, vgroups: int, wal_level: int) -> Iterator[S
 
 def results(plan: StreamPlan, groups: int, first_window: int, windows: int) -> pa.RecordBatch:
     """Returns what an agg task sends when it closes windows: window by window, all groups of each."""
-    schema = result_schema(plan.keys, plan.result_fields)
+    schema = result_schema(plan.grouping.keys, plan.result_fields)
     count = groups * windows
     number = np.tile(np.arange(groups, dtype=np.uint64), windows)
     start = FIRST_MS + WINDOW_MS * np.repeat(np.arange(first_window, first_window + windows), groups)

@@ -201,7 +201,7 @@ class Watch(Background):
                       ("output", status.output_bytes, status.output_peak, status.output_capacity))
                   if size is not None and peak is not None and bound]
         sample = Sample(
-            time.monotonic(), info.state if info is not None else "", info.verdict if info is not None else "",
+            time.monotonic(), info.status.state if info is not None else "", info.verdict if info is not None else "",
             {status.task.level: status.state for status in statuses}, queues,
             sum(status.aside_bytes for status in statuses), sum(report.lag or 0 for report in reports),
             self._node.results.rows)

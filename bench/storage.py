@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from penstock.common.clock import SystemClock
 from penstock.common.fs import OsFs
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 
@@ -110,12 +111,12 @@ def main(root: Path) -> None:
     report("recalculation read, one part", 200, "reads",
            lambda: [snapshot.to_arrow(None, uid, i * 10, i * 10 + 1000) for i in range(200)])
     report("partial rewrite of stored parts, 100 rows", 20_000, "rows", lambda: write_all(vnode, partial))
-    relation = vnode.snapshot(TABLE).relation()
+    select = vnode.snapshot(TABLE).to_sql()
     connection = duckdb.connect()
-    for name, table in relation.tables.items():
+    for name, table in select.tables.items():
         connection.register(name, table)
-    report("DuckDB sum over the relation", 2_000_000, "rows",
-           lambda: connection.execute(f"SELECT sum(a) FROM ({relation.sql})").fetchall())
+    report("DuckDB sum over the snapshot", 2_000_000, "rows",
+           lambda: connection.execute(f"SELECT sum(a) FROM ({select.sql})").fetchall())
     vnode.close(flush=False)
     report("reopen", 1, "times", lambda: Vnode.open(root / "v", VnodeOptions(1), fs=OsFs(), clock=SystemClock()))
 

@@ -112,6 +112,7 @@ class Config:
     queries_per_user_max: int = field(metadata=_key("queries", "integer", 1, 10_000))
     queries_waiting_max: int = field(metadata=_key("queries", "integer", 0, 10_000))
     query_wait: float = field(metadata=_key("queries", "duration", 0, HOUR))
+    query_words_max: int = field(metadata=_key("queries", "integer", 100, 100_000_000, or_zero=True))
     result_rows_max: int = field(metadata=_key("queries", "integer", 1, 1_000_000_000_000, or_zero=True))
     result_size_max: int = field(metadata=_key("queries", "size", KIB, 16 * TIB, or_zero=True))
 

@@ -10,7 +10,7 @@ from penstock.mnode.monitor import TaskReport
 from penstock.mnode.session import Result, rows_result
 from penstock.mnode.stream_status import StreamInfo
 from penstock.mnode.verdict import Names
-from penstock.planner.stream import StreamPlan
+from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind
 from penstock.tasks.explain import work_of
 from penstock.tasks.graph import TaskGraph

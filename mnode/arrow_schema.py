@@ -1,4 +1,4 @@
-"""The SQL that makes a table for Arrow columns. Knows types only: the statement finds out what the names are worth."""
+"""The statement that makes a table for Arrow columns. Knows types only: running it finds out what names are worth."""
 
 from __future__ import annotations
 
@@ -8,19 +8,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidStatementError, InvalidValueError
+from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.statements import ColumnDefinition, CreateTable, Name
+from penstock.sql.types import DataType, Kind
 
 _SHORTEST = 16
 _LONGEST = {"column": 65_517, "tag": 16_382}
-_TYPES: dict[pa.DataType, str] = {
-    pa.bool_(): "BOOL", pa.int8(): "TINYINT", pa.int16(): "SMALLINT", pa.int32(): "INT", pa.int64(): "BIGINT",
-    pa.uint8(): "TINYINT UNSIGNED", pa.uint16(): "SMALLINT UNSIGNED", pa.uint32(): "INT UNSIGNED",
-    pa.uint64(): "BIGINT UNSIGNED", pa.float16(): "FLOAT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE",
-    pa.date32(): "TIMESTAMP", pa.date64(): "TIMESTAMP",
+_KINDS: dict[pa.DataType, Kind] = {
+    pa.bool_(): Kind.BOOL, pa.int8(): Kind.TINYINT, pa.int16(): Kind.SMALLINT, pa.int32(): Kind.INT,
+    pa.int64(): Kind.BIGINT, pa.uint8(): Kind.UTINYINT, pa.uint16(): Kind.USMALLINT, pa.uint32(): Kind.UINT,
+    pa.uint64(): Kind.UBIGINT, pa.float16(): Kind.FLOAT, pa.float32(): Kind.FLOAT, pa.float64(): Kind.DOUBLE,
+    pa.date32(): Kind.TIMESTAMP, pa.date64(): Kind.TIMESTAMP,
 }
 
 
-def create_table_sql(name: str, rows: pa.Table, tags: Sequence[str] = ()) -> str:
-    """Returns CREATE TABLE for the columns of `rows`; `name` is quoted already.
+def create_table(name: Name, rows: pa.Table, tags: Sequence[str] = ()) -> CreateTable:
+    """Returns CREATE TABLE for the columns of `rows`.
 
     The first timestamp becomes the first column and so the key. Text gets a length with room for twice the longest
     value at most. With `tags`, names of columns, it is a super table, and `tbname` is none of its columns. Raises
@@ -37,36 +40,38 @@ def create_table_sql(name: str, rows: pa.Table, tags: Sequence[str] = ()) -> str
     if key is None:
         raise InvalidStatementError("no column is a timestamp, which the first column of a table must be")
     columns.sort(key=lambda column: column != key)
-    text = f"CREATE TABLE {name} ({', '.join(_definition(rows, column, 'column') for column in columns)})"
-    return f"{text} TAGS ({', '.join(_definition(rows, tag, 'tag') for tag in tags)})" if tags else text
+    return CreateTable(name, tuple(_definition(rows, column, "column") for column in columns),
+                       tuple(_definition(rows, tag, "tag") for tag in tags))
 
 
 def quoted(name: str) -> str:
     """Returns a name in back-quotes. `InvalidStatementError` if it has one itself."""
+    return quote_identifier(_checked(name))
+
+
+def _checked(name: str) -> str:
     if "`" in name:
         raise InvalidStatementError(f"the name {name!r} has a back-quote")
-    return f"`{name}`"
+    return name
 
 
-def _definition(rows: pa.Table, name: str, what: str) -> str:
-    return f"{quoted(name)} {_sql_type(rows.column(name), name, what)}"
+def _definition(rows: pa.Table, name: str, what: str) -> ColumnDefinition:
+    return ColumnDefinition(_checked(name), _type(rows.column(name), name, what))
 
 
-def _sql_type(values: pa.ChunkedArray, name: str, what: str) -> str:
+def _type(values: pa.ChunkedArray, name: str, what: str) -> DataType:
     kind = values.type
     if pa.types.is_dictionary(kind):
         kind = kind.value_type
         values = values.cast(kind)
-    known = _TYPES.get(kind)
+    known = Kind.TIMESTAMP if pa.types.is_timestamp(kind) else _KINDS.get(kind)
     if known is not None:
-        return known
-    if pa.types.is_timestamp(kind):
-        return "TIMESTAMP"
+        return DataType(known)
     if pa.types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
-        return f"DECIMAL({kind.precision},{kind.scale})"
+        return DataType(Kind.DECIMAL, digits=kind.precision, scale=kind.scale)
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     if text or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
         longest = pc.max(pc.binary_length(values.cast(pa.large_string()) if text else values)).as_py() or 1
         length = min(max(_SHORTEST, 1 << (longest - 1).bit_length()), max(longest, _LONGEST[what]))
-        return f"{'VARCHAR' if text else 'VARBINARY'}({length})"
+        return DataType(Kind.VARCHAR if text else Kind.VARBINARY, length)
     raise InvalidValueError(f"column {name}: there is no SQL type for Arrow's {kind}")

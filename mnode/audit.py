@@ -17,7 +17,7 @@ from typing import Any, Literal
 from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.logging import PrivateLog, logger
-from penstock.sql.statements import (
+from penstock.sql.tree.statements import (
     AnalyzeStream,
     CreateChildTables,
     Delete,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.common.quantities import mebibytes
-from penstock.sql.dialect import quote_identifier
+from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.tasks.messages import TaskStatus
 
 

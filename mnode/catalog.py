@@ -102,62 +102,88 @@ class TableRead:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseCause:
+    """Why a stream is paused, if not by its owner. `connection`: the one that can't be reached, if that is why."""
+
+    text: str
+    connection: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStream:
+    """What the owner of a stream asked for: the statement, and what it was meant in, for when it is planned again.
+
+    `database` and `time_zone` are those of the session, `created_ms` is its time. `defaults`: what the options about
+    time meant that the statement left out, by the names of `TimeDefaults`.
+    """
+
+    text: str
+    database: str | None
+    time_zone: str
+    created_ms: int
+    defaults: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUses:
+    """What a stream couldn't do without, as its plan says; known also where that can't be read.
+
+    `reading`: the table that it reads, and a second one that it joins, or looks up in. `functions` are the names of the
+    users' functions that it calls, `connections` those of the connections that it uses. `outside_table` is the table
+    that it looks up in as it was, if it is of a server outside.
+    """
+
+    reading: tuple[TableRead, ...] = ()
+    functions: tuple[str, ...] = ()
+    connections: tuple[str, ...] = ()
+    dlq: tuple[str, str] | None = None
+    outside_table: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StreamRecord:
     """A stream as it was created, and what its owner wants of it.
 
-    `text` is the statement; `database` and `time_zone` are the session's at that time, for when it is altered and
-    planned again. `start_cut` holds (vgroup id, WAL version) pairs: what came later belongs to the stream.
-    `created_target` tells that the result table was made by this stream. `attempt` is the newest one started.
-    `reading`: the table that it reads, and a second one that it joins, or looks up in. `functions` the names of the
-    users' functions that it calls. `defaults`: what the options about time meant that the statement left out, by the
-    names of `TimeDefaults`. `replaces`: the id of the stream whose place this one takes once it has caught up.
-    `connections`: the names of the connections that it uses.
-    Checkpoint ids up to `last_checkpoint_id` were used for what isn't kept any more. `wanted_reason`: why it is paused,
-    if not by its owner. `outside_table` is the table that it looks up in as it was, if it is of a server outside.
-    `plan`: what it computes, as `mnode.stored_plan` has it; None for streams of versions that didn't keep it.
+    `start_cut` holds (vgroup id, WAL version) pairs: what came later belongs to the stream. `created_target` tells that
+    the result table was made by this stream. `attempt` is the newest one started. `pause`: why it is paused, if not by
+    its owner. `replaces`: the id of the stream whose place this one takes once it has caught up. Checkpoint ids up to
+    `last_checkpoint_id` were used for what isn't kept any more. `plan`: what it computes, as `mnode.stored_plan` has
+    it; None for streams of versions that didn't keep it.
     """
 
     id: int
     name: str
-    text: str
-    database: str | None
-    time_zone: str
-    reading: tuple[TableRead, ...]
+    asked: AskedStream
     target_uid: int
-    created_ms: int
-    start_cut: tuple[tuple[int, int], ...]
     created_target: bool
+    start_cut: tuple[tuple[int, int], ...]
+    uses: StreamUses = StreamUses()
     attempt: int = 0
     wanted: WantedState = "running"
-    functions: tuple[str, ...] = ()
-    defaults: dict[str, Any] = field(default_factory=dict)
-    dlq: tuple[str, str] | None = None
+    pause: PauseCause | None = None
     savepoints: tuple[Savepoint, ...] = ()
     last_checkpoint_id: int = 0
     replaces: int | None = None
-    wanted_reason: str = ""
-    connections: tuple[str, ...] = ()
-    outside_table: dict[str, Any] | None = None
     plan: str | None = None
 
     @property
     def source_uids(self) -> tuple[int, ...]:
         """The tables that the stream reads: one, or two that it joins."""
-        return tuple(read.uid for read in self.reading)
+        return tuple(read.uid for read in self.uses.reading)
 
     @property
     def source_uid(self) -> int:
         """The table that the stream reads, or that of a join's left side."""
-        return self.reading[0].uid
+        return self.uses.reading[0].uid
 
     def reads(self, table: Table) -> bool:
         """Whether it reads rows of this table, and couldn't go on without it."""
         return any(read.uid == table.storage_uid and (table.kind != "child" or read.child_uid == table.uid)
-                   for read in self.reading)
+                   for read in self.uses.reading)
 
     def reads_column(self, table: Table, physical: str) -> bool:
         """Whether it reads this column of a table."""
-        return any(read.uid == table.uid and physical in read.columns for read in self.reading)
+        return any(read.uid == table.uid and physical in read.columns for read in self.uses.reading)
 
 
 @dataclass(frozen=True, slots=True)
@@ -876,12 +902,14 @@ class Catalog:
         with self._lock:
             return self._update_stream(stream_id, attempt=self._require_stream(stream_id).attempt + 1)
 
-    def set_stream_wanted(self, stream_id: int, wanted: WantedState, reason: str = "") -> StreamRecord:
-        return self._update_stream(stream_id, wanted=wanted, wanted_reason=reason)
+    def set_stream_wanted(self, stream_id: int, wanted: WantedState, pause: PauseCause | None = None) -> StreamRecord:
+        return self._update_stream(stream_id, wanted=wanted, pause=pause)
 
     def set_stream_plan(self, stream_id: int, text: str, plan: str) -> StreamRecord:
         """Sets the statement, and what it was planned to."""
-        return self._update_stream(stream_id, text=text, plan=plan)
+        with self._lock:
+            asked = replace(self._require_stream(stream_id).asked, text=text)
+            return self._update_stream(stream_id, asked=asked, plan=plan)
 
     def set_stream_savepoints(self, stream_id: int, savepoints: tuple[Savepoint, ...]) -> StreamRecord:
         return self._update_stream(stream_id, savepoints=savepoints)
@@ -1231,20 +1259,42 @@ class Catalog:
 
 #: What versions before called the parts of the tables that a stream reads.
 _OLDER_READING = (("source_uid", "child_uid", "source_columns"), ("other_uid", "other_child_uid", "other_columns"))
+#: What they kept of a stream without grouping it.
+_OLDER_ASKED = ("text", "database", "time_zone", "created_ms", "defaults")
+_OLDER_USES = ("reading", "functions", "connections", "dlq", "outside_table")
 
 
 def _stream(value: dict[str, Any]) -> StreamRecord:
     """Returns a stream from its entry, also from one of an older version."""
-    value["start_cut"] = tuple((vgroup, at) for vgroup, at in value["start_cut"])
+    if "asked" not in value:
+        value = _grouped(value)
+    uses, pause = value["uses"], value.get("pause")
+    return StreamRecord(**{
+        **value,
+        "asked": AskedStream(**value["asked"]),
+        "uses": StreamUses(
+            tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in uses["reading"]),
+            tuple(uses["functions"]), tuple(uses["connections"]), tuple(uses["dlq"]) if uses["dlq"] else None,
+            uses["outside_table"]),
+        "start_cut": tuple((vgroup, at) for vgroup, at in value["start_cut"]),
+        "pause": None if pause is None else PauseCause(**pause),
+        "savepoints": tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ())),
+    })
+
+
+def _grouped(older: dict[str, Any]) -> dict[str, Any]:
+    """Returns the entry of an older version in the form of today's."""
+    value = dict(older)
     sides = [[value.pop(name, None) for name in names] for names in _OLDER_READING]
-    reading = value.pop("reading", None) or [
-        {"uid": uid, "child_uid": child, "columns": columns or ()} for uid, child, columns in sides if uid is not None]
-    value["reading"] = tuple(TableRead(read["uid"], read["child_uid"], tuple(read["columns"])) for read in reading)
-    value["functions"] = tuple(value.get("functions", ()))
-    value["dlq"] = tuple(value["dlq"]) if value.get("dlq") else None
-    value["connections"] = tuple(value.get("connections", ()))
-    value["savepoints"] = tuple(Savepoint(**savepoint) for savepoint in value.get("savepoints", ()))
-    return StreamRecord(**value)
+    asked = {name: value.pop(name) for name in _OLDER_ASKED if name in value}
+    uses = {name: value.pop(name, None) for name in _OLDER_USES}
+    reading = [{"uid": uid, "child_uid": child, "columns": columns or ()}
+               for uid, child, columns in sides if uid is not None]
+    uses = {**uses, "reading": uses["reading"] or reading, "functions": uses["functions"] or (),
+            "connections": uses["connections"] or ()}
+    reason = value.pop("wanted_reason", "")
+    pause = value.pop("pause", None) or ({"text": reason} if reason else None)
+    return {**value, "asked": asked, "uses": uses, "pause": pause}
 
 
 def _ingest(value: dict[str, Any]) -> IngestRecord:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.mnode.controller import StreamReport
 from penstock.mnode.records import CommitRecord, StoredRecord
-from penstock.mnode.stream_status import CheckpointInfo
+from penstock.mnode.stream_status import CheckpointInfo, StreamStatus
 
 
 def checkpoint_infos(
-    stored: Sequence[StoredRecord], report: StreamReport | None, rows_total: int | None
+    stored: Sequence[StoredRecord], status: StreamStatus | None, rows_total: int | None
 ) -> list[CheckpointInfo]:
     """Returns a stream's checkpoints, oldest first. `rows_total`: rows that it has read by now, None if not known."""
-    damaged = {} if report is None else report.damaged
+    damaged = {} if status is None else status.damaged
     infos = {one.checkpoint_id: _info(one, damaged.get(one.checkpoint_id, ""), rows_total) for one in stored}
-    for info in () if report is None else report.checkpoints:
+    for info in () if status is None else status.checkpoints:
         # The record of a checkpoint whose attempt ended meanwhile may have been written all the same.
         infos.setdefault(info.checkpoint_id, info)
     return [info for _, info in sorted(infos.items())]

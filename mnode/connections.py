@@ -25,7 +25,7 @@ from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog, ConnectionRecord
 from penstock.mnode.ddl import check_name
 from penstock.mnode.session import Result, rows_result
-from penstock.sql.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
+from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
 from penstock.sql.types import DOUBLE, DataType, Kind
 from penstock.tasks.messages import Contact, TaskStatus
 
@@ -150,7 +150,7 @@ class Connections:
 
     def users_of(self, name: str) -> tuple[str, ...]:
         """Returns what uses a connection, each with what it is: `stream s`."""
-        streams = (f"stream {stream.name}" for stream in self._catalog.streams() if name in stream.connections)
+        streams = (f"stream {stream.name}" for stream in self._catalog.streams() if name in stream.uses.connections)
         ingests = (f"ingest {ingest.name}" for ingest in self._catalog.ingests() if ingest.connection == name)
         return (*streams, *ingests)
 

@@ -25,6 +25,7 @@ from penstock.common.paths import DataPaths
 from penstock.common.quantities import MIB
 from penstock.mnode import checkpoints, groups
 from penstock.mnode.bounds import over_state_limit, state_bytes
+from penstock.mnode.catalog import PauseCause
 from penstock.mnode.checkpoints import CheckpointMachine, CheckpointSettings, Progress
 from penstock.mnode.connections import tell_contacts
 from penstock.mnode.executor_keeper import ExecutorKeeper, Scale
@@ -33,14 +34,13 @@ from penstock.mnode.memory_watch import Holding, MemoryWatch, Place
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.queue_shares import QueueShares
 from penstock.mnode.records import CommitRecord, CommitRecords
-from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, WorkerInfo
+from penstock.mnode.running_stream import RunningStream
+from penstock.mnode.stream_status import CheckpointInfo, MemoryInfo, StreamStatus, WorkerInfo
 from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
-from penstock.planner.ingest import IngestPlan
-from penstock.planner.stream import Company
+from penstock.planner.streams.ingest_plan import IngestPlan
+from penstock.planner.task_plans.stream_plan import Company
 from penstock.tasks import control
 from penstock.tasks.executors import Executors
-from penstock.tasks.graph import TaskGraph
-from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -57,13 +57,12 @@ from penstock.tasks.messages import (
     UseConnection,
 )
 from penstock.tasks.state_cache import DEFAULT_BYTES
-from penstock.tasks.task import Deployment, IngestDeployment, StreamDeployment, TaskSettings
+from penstock.tasks.task import Deployment
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
 
 if TYPE_CHECKING:
     from penstock.common.config import Config
     from penstock.common.connection import OpenedConnection
-    from penstock.planner.stream import StreamPlan
 
 _log = logger(__name__)
 
@@ -158,96 +157,6 @@ class ControllerSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class RunningStream:
-    """A stream, or an ingest, that shall run. `start_versions` belong to its source tasks, as in `StreamDeployment`.
-
-    `children` returns the source's child tables per vnode as of now, as `StreamDeployment.children`.
-    `next_attempt` persists and returns the next attempt's number, 1 or more, always growing. Both are called for
-    every attempt, from another thread, and may take their time or raise PenstockErrors (the attempt is tried again).
-    `checkpoint_interval_s`: its own, or None for the one of all. `savepoints` returns the ids of the checkpoints that
-    have a name and are kept. `recover` puts a backup in the place of the stream's state if there is one. Ids up to
-    `last_checkpoint_id` were used, also if they aren't on disk any more. `pause_reason`: why it is paused, if not by
-    PAUSE STREAM. `state_limit`: bytes of state beyond which it is paused; 0 for no limit. `connection` opens what its
-    target outside is reached by, or what an ingest reads from, for every attempt, and may raise PenstockErrors like
-    the others; so does `lookup_connection`, for what its rows look up in. `note_contact` hears how its tasks fare
-    there, each time that this has changed.
-    """
-
-    stream_id: int
-    name: str
-    database: str
-    plan: StreamPlan | IngestPlan
-    graph: TaskGraph
-    start_versions: tuple[int, ...]
-    children: Callable[[], tuple[bytes, ...]]
-    next_attempt: Callable[[], int]
-    settings: TaskSettings = field(default_factory=TaskSettings)
-    paused: bool = False
-    checkpoint_interval_s: float | None = None
-    savepoints: Callable[[], frozenset[int]] = frozenset
-    recover: Callable[[], bool] = lambda: False
-    last_checkpoint_id: int = 0
-    pause_reason: str = ""
-    state_limit: int = 0
-    connection: Callable[[], OpenedConnection | None] = lambda: None
-    lookup_connection: Callable[[], OpenedConnection | None] = lambda: None
-    note_contact: Callable[[Contact], None] = lambda contact: None
-
-    @property
-    def layout(self) -> str:
-        """The fingerprint of its state's layout, empty for an ingest, whose state has a form of its own."""
-        return "" if isinstance(self.plan, IngestPlan) else layout_of(self.plan)
-
-    @property
-    def connected(self) -> bool:
-        """Whether it reads from a connection, or writes to one."""
-        return isinstance(self.plan, IngestPlan) or bool(self.plan.connections)
-
-    @property
-    def company(self) -> Company:
-        """With whom it shares processes."""
-        return Company.ANY if isinstance(self.plan, IngestPlan) else self.plan.company
-
-    def deployment(
-        self, attempt: int, checkpoint_id: int | None, paused: bool, settings: TaskSettings | None = None
-    ) -> Deployment:
-        """Returns what workers need to host an attempt. May take its time, and raise PenstockErrors."""
-        chosen = settings or self.settings
-        if isinstance(self.plan, IngestPlan):
-            connection = self.connection()
-            if connection is None:
-                raise InternalError(f"ingest {self.name} has no connection")
-            return IngestDeployment(
-                self.stream_id, self.name, attempt, self.plan, connection, self.graph, checkpoint_id, chosen, paused)
-        return StreamDeployment(
-            self.stream_id, self.name, attempt, self.plan, self.graph, self.start_versions, checkpoint_id,
-            self.children(), chosen, paused, self.connection(), self.lookup_connection())
-
-
-@dataclass(frozen=True, slots=True)
-class StreamReport:
-    """How a stream is. `state`: WAITING, STARTING, RUNNING, PAUSED, RESTARTING or STOPPING; `reason` says why it isn't
-    running.
-
-    `attempt` is 0 before the first one is deployed; `restarts` counts the attempts after it. `checkpoints` are those
-    that have no record: the one under way and those abandoned lately, oldest first; `damaged` are the ids of recorded
-    ones of which a task found its part damaged, with what it said.
-    `alike`: how many attempts in a row have failed for the same cause.
-    """
-
-    stream_id: int
-    state: str
-    reason: str
-    since_ms: int
-    attempt: int
-    group: str
-    restarts: int
-    checkpoints: tuple[CheckpointInfo, ...] = ()
-    damaged: Mapping[int, str] = field(default_factory=dict)
-    alike: int = 0
-
-
-@dataclass(frozen=True, slots=True)
 class StreamEvent:
     """Something worth telling that happened to a stream."""
 
@@ -263,7 +172,7 @@ class _Entry:
     stream: RunningStream
     paused: bool
     #: why, if nobody has asked for it
-    pause_reason: str = ""
+    pause: PauseCause | None = None
     #: it was paused for want of memory, as the n-th one; 0: it wasn't
     until_room: int = 0
     #: since when; 0: since it was started
@@ -315,7 +224,7 @@ class StreamController:
         build: TaskBuilder | None = None,
         surroundings: Surroundings | None = None,
         before_commit: Callable[[int], None] = lambda stream_id: None,
-        on_pause: Callable[[int, str], None] = lambda stream_id, reason: None,
+        on_pause: Callable[[int, PauseCause], None] = lambda stream_id, cause: None,
         measure: Callable[[float], Memory] | None = None,
         end_queries: Callable[[str], int] = lambda shortage: 0,
     ) -> None:
@@ -324,7 +233,7 @@ class StreamController:
         `on_checkpoint(stream id, {vgroup id: version})` is called after each commit, from another thread: WAL up to
         these versions isn't needed any more, not even for a restart from the oldest record that is kept.
         `before_commit(stream id)` is called before each commit, from another thread, and makes durable what the stream
-        has read and written; if it raises, the checkpoint is abandoned. `on_pause(stream id, reason)` is called, from
+        has read and written; if it raises, the checkpoint is abandoned. `on_pause(stream id, cause)` is called, from
         another thread, for a stream that was paused because it has more than it may have. `measure` is called once per
         heartbeat, from another thread, and returns what all processes take; None: memory isn't watched.
         """
@@ -455,9 +364,9 @@ class StreamController:
         """Returns the latest status of each task with its rates and lag, ordered by task."""
         return self._ask(lambda: self._monitor.report(self._clock.monotonic()))
 
-    def stream_states(self) -> dict[int, StreamReport]:
+    def stream_states(self) -> dict[int, StreamStatus]:
         """Returns how each stream is."""
-        return self._ask(lambda: {stream.stream_id: self._report(stream) for stream in self._machine.streams})
+        return self._ask(lambda: {stream.stream_id: self._status(stream) for stream in self._machine.streams})
 
     def events(self) -> list[StreamEvent]:
         """Returns what happened lately, oldest first."""
@@ -544,7 +453,7 @@ class StreamController:
         self._helpers.shutdown(wait=True, cancel_futures=True)
 
     def _checkpoint_all(self, timeout_s: float) -> None:
-        running = [report.stream_id for report in self.stream_states().values() if report.state == "RUNNING"]
+        running = [stream_id for stream_id, status in self.stream_states().items() if status.state == "RUNNING"]
         futures = [self._ask(partial(self._request_checkpoint, stream_id))[1] for stream_id in running]
         deadline = self._clock.monotonic() + timeout_s
         for stream_id, future in zip(running, futures, strict=True):
@@ -671,7 +580,7 @@ class StreamController:
         found = watch.decide(memory.total, workers, list(self._holdings()))
         if found is not None:
             holding, reason = found
-            self._pause_for(self._entries[holding.stream_id], reason, until_room=True)
+            self._pause_for(self._entries[holding.stream_id], PauseCause(reason), until_room=True)
         elif watch.has_room(memory.total):
             self._let_go_on()
 
@@ -769,7 +678,7 @@ class StreamController:
     def _start(self, stream: RunningStream) -> None:
         if stream.stream_id in self._entries:
             return
-        self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause_reason)
+        self._entries[stream.stream_id] = _Entry(stream, stream.paused, stream.pause)
         self._handle(groups.AddStream(stream.stream_id, stream.database, stream.graph.nodes, stream.company))
 
     def _remove(self, stream_id: int) -> Future[None] | None:
@@ -783,7 +692,7 @@ class StreamController:
         entry = self._entry(stream_id)
         self._pause(stream_id)
         # Whatever it was paused for before, it goes on when somebody says so.
-        entry.pause_reason, entry.until_room = "", 0
+        entry.pause, entry.until_room = None, 0
 
     def _pause(self, stream_id: int) -> None:
         entry = self._entry(stream_id)
@@ -794,7 +703,7 @@ class StreamController:
 
     def _resume(self, stream_id: int, skip_to_end: bool) -> None:
         entry = self._entry(stream_id)
-        entry.paused, entry.paused_ms, entry.pause_reason, entry.until_room = False, 0, "", 0
+        entry.paused, entry.paused_ms, entry.pause, entry.until_room = False, 0, None, 0
         entry.resumed_ms = self._clock.now_ms()
         stream = self._machine.stream(stream_id)
         entry.skip_pending = skip_to_end and (stream is None or stream.state is not StreamState.RUNNING)
@@ -849,7 +758,7 @@ class StreamController:
         for group in list(self._handles):
             self._cancel_group(group)
 
-    def _report(self, stream: groups.Stream) -> StreamReport:
+    def _status(self, stream: groups.Stream) -> StreamStatus:
         entry = self._entries[stream.stream_id]
         reason = stream.reason or stream.group.reason
         if stream.remove:
@@ -858,24 +767,16 @@ class StreamController:
             state, reason = "WAITING", self._machine.waits_for(stream.group)
         elif stream.state is StreamState.RUNNING:
             state = "PAUSED" if entry.paused else "RUNNING"
-            reason = reason or entry.pause_reason
+            reason = reason or ("" if entry.pause is None else entry.pause.text)
         else:
             state = "STARTING" if stream.attempt == 0 and not reason else "RESTARTING"
             if not reason:
                 reason = self._what_it_waits_for(stream)
         since_ms = self._clock.now_ms() - round((self._clock.monotonic() - stream.since) * 1000)
-        return StreamReport(
-            stream.stream_id,
-            state,
-            reason,
-            max(since_ms, entry.paused_ms) if state == "PAUSED" else since_ms,
-            stream.attempt,
-            stream.group.name,
-            stream.restarts,
-            (*entry.abandoned, *self._under_way(stream.stream_id)),
-            dict(entry.damaged),
-            stream.alike,
-        )
+        return StreamStatus(
+            state, reason, max(since_ms, entry.paused_ms) if state == "PAUSED" else since_ms, stream.attempt,
+            stream.restarts, stream.alike, stream.group.name, entry.pause if state == "PAUSED" else None,
+            (*entry.abandoned, *self._under_way(stream.stream_id)), dict(entry.damaged))
 
     def _under_way(self, stream_id: int) -> list[CheckpointInfo]:
         progress = self._checkpoints.progress(stream_id)
@@ -974,7 +875,7 @@ class StreamController:
             held = state_bytes(self._monitor.statuses_of(entry.stream.stream_id))
             reason = over_state_limit(entry.stream.name, held, limit)
             if reason is not None:
-                self._pause_for(entry, reason)
+                self._pause_for(entry, PauseCause(reason))
 
     def _watch_contact(self, entry: _Entry) -> None:
         """Says how a stream or an ingest fares outside, and pauses a stream that has tried for long enough, unless it
@@ -983,7 +884,7 @@ class StreamController:
         if not entry.stream.connected:
             return
         statuses = self._monitor.statuses_of(entry.stream.stream_id)
-        tell_contacts(statuses, entry.contacts, entry.stream.note_contact)
+        tell_contacts(statuses, entry.contacts, entry.stream.keeper.note_contact)
         outside = None if isinstance(plan, IngestPlan) else plan.sink.outside
         away = next((status for status in statuses if status.trouble_since_ms is not None), None)
         if outside is None or away is None or away.trouble_since_ms is None:
@@ -991,25 +892,26 @@ class StreamController:
         tried_ms = self._clock.now_ms() - max(away.trouble_since_ms, entry.resumed_ms)
         long_enough = tried_ms > entry.stream.settings.retry_time_s * 1000
         if long_enough and outside.on_failure == "pause" and not entry.paused:
-            self._pause_for(entry, f"{away.reason}; to go on: RESUME STREAM {entry.stream.name}")
+            self._pause_for(entry, PauseCause(
+                f"{away.reason}; to go on: RESUME STREAM {entry.stream.name}", outside.connection))
 
-    def _pause_for(self, entry: _Entry, reason: str, *, until_room: bool = False) -> None:
+    def _pause_for(self, entry: _Entry, cause: PauseCause, *, until_room: bool = False) -> None:
         """Pauses a stream that has too much, or nowhere to write to; what it has read already still flows on.
 
         `until_room`: it goes on by itself when there is memory, and so it does when the engine is started again.
         """
         stream_id = entry.stream.stream_id
-        entry.pause_reason = reason
+        entry.pause = cause
         self._pause(stream_id)
-        self._tell(stream_id, f"paused: {reason}", logging.WARNING)
+        self._tell(stream_id, f"paused: {cause.text}", logging.WARNING)
         if until_room:
             entry.until_room = 1 + max(each.until_room for each in self._entries.values())
             return
-        self._helpers.submit(self._call_on_pause, stream_id, reason)
+        self._helpers.submit(self._call_on_pause, stream_id, cause)
 
-    def _call_on_pause(self, stream_id: int, reason: str) -> None:
+    def _call_on_pause(self, stream_id: int, cause: PauseCause) -> None:
         try:
-            self._on_pause(stream_id, reason)
+            self._on_pause(stream_id, cause)
         except Exception:  # noqa: BLE001
             # It is paused all the same, though not for longer than the engine runs.
             _log.exception("that stream %x is paused could not be noted", stream_id,
@@ -1108,7 +1010,7 @@ class StreamController:
         """Collects what the next attempt needs; in a helper thread, since files and the catalog may be slow."""
         stream = entry.stream
         try:
-            attempt = stream.next_attempt()
+            attempt = stream.keeper.next_attempt()
             record = newest_or_recovered(self._records, stream, attempt, entry.damaged)
             ids = self._records.ids(stream.stream_id)
             deployment = stream.deployment(attempt, None if record is None else record.checkpoint_id, entry.paused)
@@ -1243,7 +1145,7 @@ class StreamController:
         outcome: checkpoints.Event
         try:
             self._before_commit(record.stream_id)
-            self._records.write(record, entry.stream.savepoints())
+            self._records.write(record, entry.stream.keeper.savepoints())
             outcome = checkpoints.RecordWritten(record.stream_id, record.checkpoint_id)
         except PenstockError as error:
             outcome = checkpoints.RecordFailed(record.stream_id, record.checkpoint_id, str(error))
@@ -1321,11 +1223,11 @@ def _newest_or_recovered(
     try:
         record = records.newest(stream.stream_id, damaged)
     except CorruptionError:
-        if not stream.recover():
+        if not stream.keeper.recover():
             raise
         damaged.clear()
         return records.newest(stream.stream_id)
-    if record is None and attempt > 1 and stream.recover():
+    if record is None and attempt > 1 and stream.keeper.recover():
         return records.newest(stream.stream_id)
     return record
 

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.common.connection import OpenedConnection
 from penstock.mnode.monitor import TaskReport
-from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
+from penstock.mnode.stream_status import MemoryInfo, StreamStatus, WorkerInfo
 from penstock.tasks.messages import Recalculate, Replay, SetRates, TaskStatus
 
 if TYPE_CHECKING:
-    from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport
+    from penstock.mnode.controller import StreamEvent
     from penstock.mnode.records import CommitRecord
+    from penstock.mnode.running_stream import RunningStream
 
 
 class Controller(Protocol):
@@ -41,7 +42,7 @@ class Controller(Protocol):
 
     def task_reports(self) -> list[TaskReport]: ...
 
-    def stream_states(self) -> dict[int, StreamReport]: ...
+    def stream_states(self) -> dict[int, StreamStatus]: ...
 
     def events(self) -> list[StreamEvent]: ...
 

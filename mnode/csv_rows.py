@@ -12,9 +12,9 @@ import pyarrow.compute as pc
 import pyarrow.csv as csv
 
 from penstock.common.errors import InvalidValueError, NotFoundError, StorageError
-from penstock.sql.constants import Constants
-from penstock.sql.dialect import quote_string
+from penstock.sql.rows.constants import Constants
 from penstock.sql.schema import Column
+from penstock.sql.tree.expression_nodes import quote_string
 from penstock.sql.types import FLOATS, INTEGERS, STRINGS, Kind
 
 _NULLS = ["", "NULL", "null", "Null"]

@@ -36,7 +36,8 @@ from penstock.mnode.session import Result, SessionState
 from penstock.mnode.storage import Storage, vgroups_of
 from penstock.mnode.tag_values import read_tags
 from penstock.sql.schema import Column, Database, Session, Table, TagValue
-from penstock.sql.statements import (
+from penstock.sql.time_bounds import oldest_allowed
+from penstock.sql.tree.statements import (
     AlterDatabase,
     AlterTable,
     ColumnDefinition,
@@ -53,7 +54,6 @@ from penstock.sql.statements import (
     TrimDatabase,
     UseDatabase,
 )
-from penstock.sql.time_bounds import oldest_allowed
 from penstock.sql.types import INTEGERS, DataType, Kind
 
 NAME_BYTES = {"database": 64, "table": 192, "column": 64, "tag": 64, "stream": 192, "function": 64, "user": 23,
@@ -527,7 +527,7 @@ class Ddl:
                 raise _in_use(table, stream, "reads")
             if stream.target_uid == table.storage_uid and table.kind != "child":
                 raise _in_use(table, stream, "writes")
-            if stream.dlq == (table.database, table.name):
+            if stream.uses.dlq == (table.database, table.name):
                 raise _in_use(table, stream, "writes")
 
         for ingest in self._catalog.ingests():
@@ -538,7 +538,7 @@ class Ddl:
 
     def _refuse_if_target(self, table: Table) -> None:
         for stream in self._catalog.streams():
-            if stream.target_uid == table.uid or stream.dlq == (table.database, table.name):
+            if stream.target_uid == table.uid or stream.uses.dlq == (table.database, table.name):
                 raise _in_use(table, stream, "writes")
 
     def _refuse_if_column_streamed(self, table: Table, column: Column) -> None:

@@ -15,9 +15,9 @@ from penstock.mnode.queries import Queries
 from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
-from penstock.planner.dead_letters import dlq_columns, dlq_tags, replay_query
+from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags, replay_query
 from penstock.sql.schema import Session, Table
-from penstock.sql.statements import ReplayDlq
+from penstock.sql.tree.statements import ReplayDlq
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.messages import DeadRow, LeftOutRow
 

@@ -11,10 +11,10 @@ from penstock.mnode.catalog import Catalog
 from penstock.mnode.lookup import require_database, require_table
 from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage, vgroups_of
-from penstock.planner.batch_plan import BatchPlan
-from penstock.planner.scopes import conjuncts, unwrapped
+from penstock.planner.bind.scopes import conjuncts, unwrapped
+from penstock.planner.query.batch_plan import BatchPlan
 from penstock.sql.schema import Session, Table
-from penstock.sql.statements import Delete, Name, Query, Select, SelectItem, TableSource
+from penstock.sql.tree.statements import Delete, Name, Query, Select, SelectItem, TableSource
 
 NO_TIME_RANGE = 0x2655
 _COMPARISONS = (exp.GT, exp.GTE, exp.LT, exp.LTE, exp.EQ)

@@ -7,9 +7,10 @@ written in the order in which they once arrived, and what comes out is listed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -18,27 +19,28 @@ import pyarrow.compute as pc
 from penstock.common.errors import InvalidStatementError, NotFoundError, NotSupportedError
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.csv_rows import CsvBlock, read_csv
+from penstock.mnode.engine import Engine
 from penstock.mnode.inserts import place_by_index
 from penstock.mnode.lookup import find_table
-from penstock.mnode.sandbox import Sandbox
-from penstock.mnode.session import Result
-from penstock.mnode.show import create_statement
-from penstock.mnode.storage import Storage, vgroups_of
-from penstock.planner.instants import instant
-from penstock.planner.plan import ResultColumn
-from penstock.planner.stream import StreamPlan
-from penstock.sql.constants import Constants
-from penstock.sql.dialect import quote_identifier
+from penstock.mnode.session import Result, SessionState
+from penstock.mnode.settings import functions_directory
+from penstock.mnode.storage import vgroups_of
+from penstock.planner.bind.instants import instant
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
+from penstock.sql.dialect.create_statements import table_statement
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.rows.constants import Constants
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
-from penstock.sql.statements import CreateStream, DryRunStream
+from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.statements import CreateDatabase, DryRunStream, UseDatabase
 from penstock.sql.types import VARCHAR, timestamp
-from penstock.tasks.messages import Reason
+from penstock.tasks.messages import Reason, TaskStatus
 
 SAMPLE_ROWS_MAX = 1_000_000
 _RECORDS_WANTED = 5_000
 _TBNAME = Column("tbname", VARCHAR, "\x00tbname")
 
-Planner = Callable[[CreateStream, Session], StreamPlan]
 _LEFT_OUT: dict[Reason, str] = {
     "late": "came too late: all its windows were closed",
     "future": "is too far in the future",
@@ -46,15 +48,47 @@ _LEFT_OUT: dict[Reason, str] = {
 _Line = tuple[str, str | None, int | None, str]
 
 
-class DryRun:
-    """Executes DRY RUN statements; `plan` checks a stream as CREATE STREAM would."""
+class TaskStatuses(Protocol):
+    """How the tasks of streams are."""
 
-    def __init__(self, catalog: Catalog, storage: Storage, plan: Planner, functions_directory: Path) -> None:
-        """`functions_directory` is where users' functions are."""
-        self._functions_directory = functions_directory
-        self._catalog = catalog
-        self._storage = storage
-        self._plan = plan
+    def statuses(self) -> Sequence[TaskStatus]:
+        """Returns a status per task."""
+        ...
+
+
+class Bed(Protocol):
+    """An engine of its own in which streams are driven to rest."""
+
+    engine: Engine
+    session: SessionState
+
+    @property
+    def streams(self) -> TaskStatuses:
+        """Who runs the streams."""
+        ...
+
+    def execute(self, text: str) -> Result:
+        """Executes a statement, and lets the streams work until they rest."""
+        ...
+
+    def run(self) -> None:
+        """Lets the streams work until they rest."""
+        ...
+
+
+OpenBed = Callable[[str, int, Mapping[str, Any]], AbstractContextManager[Bed]]
+"""Opens one: its time zone, what its clock shows (ms), and its configuration."""
+
+
+class DryRun:
+    """Executes DRY RUN statements of an engine."""
+
+    def __init__(self, engine: Engine, open_bed: OpenBed) -> None:
+        self._functions_directory = functions_directory(engine.config, engine.paths)
+        self._catalog = engine.catalog
+        self._storage = engine.storage
+        self._plan = engine.streams.plan
+        self._open_bed = open_bed
 
     def run(self, statement: DryRunStream, session: Session) -> Result:
         """Returns lines of (kind, table, ts, values): result rows, late rows, then how much there was of each.
@@ -62,30 +96,30 @@ class DryRun:
         Raises what CREATE STREAM would, InvalidStatementError for a sample that is too large or has no such table.
         """
         plan = self._plan(statement.stream, session)
-        if plan.join is not None:
+        if isinstance(plan.computation, JoinPlan):
             raise NotSupportedError("DRY RUN is for streams over one table", hint="SELECT gives what a join will give")
         if plan.source.lookup is not None:
             raise NotSupportedError("a dry run has no other table to look up in", hint="SELECT gives what it will give")
         if plan.sink.outside is not None:
             raise NotSupportedError("a dry run has no connections",
                                     hint="write INTO a table's name: the results are the same")
-        table = self._catalog.table(plan.source_database, plan.source_table)
-        database = self._catalog.database(plan.source_database)
+        table = self._catalog.table(plan.source.database, plan.source.table)
+        database = self._catalog.database(plan.source.database)
         assert table is not None
         assert database is not None
         config = {"udfDir": str(self._functions_directory)}
-        with Sandbox(session.time_zone, session.now_ms, config) as sandbox:
+        with self._open_bed(session.time_zone, session.now_ms, config) as sandbox:
             for function in {call.function for call in plan.functions}:
                 sandbox.engine.catalog.create_function(function, replacing=False)
             copy = _Copy(sandbox, self._catalog, database, table)
             target = find_table(statement.stream.target.name, session, self._catalog, statement.stream.source_text)
             if target is not None and target.database == database.name:
-                sandbox.execute(create_statement(target))
+                sandbox.execute(print_sql(table_statement(target)))
             elif plan.sink.database != database.name:
                 copy.make_database(plan.sink.database, database)
                 if target is not None:
-                    sandbox.execute(f"USE {quote_identifier(plan.sink.database)}")
-                    sandbox.execute(create_statement(target))
+                    sandbox.execute(print_sql(UseDatabase(plan.sink.database)))
+                    sandbox.execute(print_sql(table_statement(target)))
             sandbox.session.database = session.database
             sandbox.execute(statement.stream.source_text)
             rows = (self._of_file(copy, statement.file, session) if statement.file is not None
@@ -133,19 +167,19 @@ class DryRun:
 class _Copy:
     """The source table once more, in the sandbox, with those child tables that rows are written for."""
 
-    def __init__(self, sandbox: Sandbox, catalog: Catalog, database: Database, table: Table) -> None:
+    def __init__(self, sandbox: Bed, catalog: Catalog, database: Database, table: Table) -> None:
         self.original = table
         self.database = database
         self._sandbox = sandbox
         self._catalog = catalog
         self._names = {child.uid: child for child in catalog.children(table.storage_uid)}
         self.make_database(database.name, database)
-        sandbox.execute(f"USE {quote_identifier(database.name)}")
+        sandbox.execute(print_sql(UseDatabase(database.name)))
         if table.kind == "child":
             parent = catalog.table_by_uid(table.storage_uid)
             assert parent is not None
-            sandbox.execute(create_statement(parent))
-        sandbox.execute(create_statement(table))
+            sandbox.execute(print_sql(table_statement(parent)))
+        sandbox.execute(print_sql(table_statement(table)))
         self.name = table.super_name if table.kind == "child" and table.super_name else table.name
         self.table = self._found()
         self._physical = {old.physical: new.physical
@@ -153,8 +187,8 @@ class _Copy:
 
     def make_database(self, name: str, like: Database) -> None:
         """Makes a database as `like` is in the sandbox, unless it is there."""
-        self._sandbox.execute(f"CREATE DATABASE IF NOT EXISTS {quote_identifier(name)} VGROUPS {len(like.vgroup_ids)} "
-                              f"PRECISION '{like.precision}'")
+        options = (("VGROUPS", len(like.vgroup_ids)), ("PRECISION", like.precision))
+        self._sandbox.execute(print_sql(CreateDatabase(name, options, if_not_exists=True)))
 
     def write(self, rows: pa.Table) -> None:
         """Writes rows as the store holds them (`_tuid`, physical columns) and lets the stream work."""
@@ -220,7 +254,7 @@ def _runs(versions: np.ndarray[Any, Any]) -> Iterator[tuple[int, int]]:
 # --- what came out -----------------------------------------------------------------------------------------------
 
 
-def _results(sandbox: Sandbox, plan: StreamPlan) -> Iterator[_Line]:
+def _results(sandbox: Bed, plan: StreamPlan) -> Iterator[_Line]:
     name = f"{quote_identifier(plan.sink.database)}.{quote_identifier(plan.sink.table)}"
     time = plan.sink.columns[0].name
     answer = sandbox.execute(f"SELECT tbname, * FROM {name} ORDER BY {quote_identifier(time)}").table
@@ -233,13 +267,13 @@ def _results(sandbox: Sandbox, plan: StreamPlan) -> Iterator[_Line]:
         yield "row", row[0], row[1], values
 
 
-def _late(sandbox: Sandbox, copy: _Copy) -> Iterator[_Line]:
+def _late(sandbox: Bed, copy: _Copy) -> Iterator[_Line]:
     for status in sandbox.streams.statuses():
         for row in status.left_out or ():
             yield row.reason, copy.name_of(row.tuid), row.ts, _LEFT_OUT[row.reason]
 
 
-def _summary(sandbox: Sandbox, rows: int, lines: Sequence[_Line]) -> _Line:
+def _summary(sandbox: Bed, rows: int, lines: Sequence[_Line]) -> _Line:
     statuses = sandbox.streams.statuses()
     results = sum(line[0] == "row" for line in lines)
     late = sum(status.late_rows for status in statuses)

@@ -48,10 +48,12 @@ from penstock.mnode.dump_manifest import (
 )
 from penstock.mnode.outside import TBNAME, Bounds, OutsideTable
 from penstock.mnode.scan import tag_array
-from penstock.mnode.show import create_statement, database_options, grant_statement
+from penstock.mnode.show import create_database_statement
 from penstock.mnode.streams import NO_TARGET
 from penstock.sql.cuts import Cut, cut_text
-from penstock.sql.literals import parse_timestamp
+from penstock.sql.dialect.create_statements import grant_statement, table_statement
+from penstock.sql.dialect.generator import database_options, print_sql
+from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import ChildTable, Database, Table, UserFunction
 from penstock.vnode.outside import OutsideVnode
 from penstock.vnode.snapshot import SnapshotTooOldError
@@ -118,7 +120,7 @@ class Dump:
         self._make_target()
         chosen = self._options.databases
         streams = [stream for stream in schema.streams
-                   if _is_whole({stream.source_uid, stream.target_uid}, stream.dlq, schema.tables, chosen)]
+                   if _is_whole({stream.source_uid, stream.target_uid}, stream.uses.dlq, schema.tables, chosen)]
         ingests = [ingest for ingest in schema.ingests
                    if _is_whole({ingest.target_uid}, ingest.dlq, schema.tables, chosen)]
         left_out = [*(stream.name for stream in schema.streams if stream not in streams),
@@ -190,7 +192,8 @@ class Dump:
         folder = f"{number:03d}_{_safe(database.name)}"
         dumped = [self._table(f"{folder}/{place:05d}_{_safe(table.name)}", database, table, children, cut)
                   for place, (table, children) in enumerate(tables, 1)]
-        return DumpDatabase(database.name, database_options(database.options), cut_text(cut), tuple(dumped))
+        options = create_database_statement(database).options
+        return DumpDatabase(database.name, database_options(options), cut_text(cut), tuple(dumped))
 
     def _vnode(self, vgroup_id: int) -> OutsideVnode:
         return OutsideVnode(self._paths.vnode(vgroup_id), vgroup_id, self._fs)
@@ -207,7 +210,7 @@ class Dump:
         for vgroup_id, version in cut:
             if vgroup_id in outside.vgroup_ids:
                 files += self._rows(folder, outside, vgroup_id, version, self._bounds(database))
-        return DumpTable(table.name, "normal" if listed is None else "super", create_statement(table), listed,
+        return DumpTable(table.name, "normal" if listed is None else "super", print_sql(table_statement(table)), listed,
                          tuple(files))
 
     def _bounds(self, database: Database) -> Bounds:
@@ -338,15 +341,16 @@ def _ingest(ingest: IngestRecord, tables: dict[int, Table]) -> DumpIngest:
 
 
 def _stream(stream: StreamRecord, tables: dict[int, Table]) -> DumpStream:
-    target = None if stream.target_uid == NO_TARGET else tables[stream.target_uid]
+    asked, target = stream.asked, None if stream.target_uid == NO_TARGET else tables[stream.target_uid]
     return DumpStream(
-        stream.name, stream.text, stream.database, stream.time_zone, stream.created_ms,
+        stream.name, asked.text, asked.database, asked.time_zone, asked.created_ms,
         None if target is None else (target.database, target.name), stream.created_target, stream.wanted,
-        stream.wanted_reason, stream.defaults)
+        "" if stream.pause is None else stream.pause.text, None if stream.pause is None else stream.pause.connection,
+        asked.defaults)
 
 
 def _user(user: UserRecord) -> DumpUser:
-    return DumpUser(user.name, user.role, tuple(grant_statement(user.name, right) for right in user.granted))
+    return DumpUser(user.name, user.role, tuple(print_sql(grant_statement(user.name, right)) for right in user.granted))
 
 
 def _connection(record: ConnectionRecord) -> DumpConnection:

@@ -73,6 +73,7 @@ class DumpStream:
     created_target: bool
     wanted: Literal["running", "paused", "stopped"]
     wanted_reason: str = ""
+    wanted_connection: str | None = None
     defaults: dict[str, Any] = field(default_factory=dict)
 
 

@@ -34,7 +34,7 @@ from penstock.mnode.activity import Activity, OnCancel, Running
 from penstock.mnode.audit import Audit, object_of, words_of
 from penstock.mnode.backup_store import open_backup_store
 from penstock.mnode.backups import Backups, backup_key
-from penstock.mnode.catalog import Catalog
+from penstock.mnode.catalog import Catalog, PauseCause
 from penstock.mnode.catalog_check import require_catalog, require_current
 from penstock.mnode.catalog_copies import CatalogKeeper
 from penstock.mnode.children import Children
@@ -81,11 +81,12 @@ from penstock.mnode.task_graph import task_graph
 from penstock.mnode.task_states import TaskStates
 from penstock.mnode.users import Users, without_password
 from penstock.mnode.view_keeper import ViewKeeper
-from penstock.planner.instants import instant
-from penstock.planner.plan import ResultColumn, render_tree
-from penstock.sql.parser import parse_one, parse_table_name
+from penstock.planner.bind.instants import instant
+from penstock.planner.task_plans.plan_tree import ResultColumn, render_tree
+from penstock.sql.dialect.parser import parse_one, parse_table_name
+from penstock.sql.dialect.stream_options import rates_sql
 from penstock.sql.schema import Session
-from penstock.sql.statements import (
+from penstock.sql.tree.statements import (
     AlterConnection,
     AlterDatabase,
     AlterStream,
@@ -139,7 +140,6 @@ from penstock.sql.statements import (
     TrimDatabase,
     UseDatabase,
 )
-from penstock.sql.stream_options import rates_sql
 from penstock.tasks.connectors.probing import probe
 from penstock.tasks.data_place import mark_place
 from penstock.tasks.environment import Request, RowsRequest, SpanRequest, TableRequest
@@ -153,6 +153,8 @@ _log = logger(__name__)
 RuntimeFactory = Callable[[Config, Path], Runtime]
 ControllerFactory = Callable[["Engine", Callable[[int, Mapping[int, int]], None]], Controller]
 """(engine, what to call with a stream's id and the versions of its committed checkpoint)"""
+DryRunner = Callable[["Engine", DryRunStream, Session], Result]
+"""Executes DRY RUN for an engine."""
 
 
 def spark_runtime(config: Config, root: Path) -> Runtime:
@@ -183,6 +185,7 @@ class Engine:
         runtime: RuntimeFactory = spark_runtime,
         controller: ControllerFactory | None = None,
         surroundings: Surroundings | None = None,
+        dry_run: DryRunner | None = None,
     ) -> None:
         """Raises `DataDirectoryInUseError`, `StorageError` or `CorruptionError`; then nothing stays open."""
         self.paths = DataPaths(path)
@@ -191,6 +194,7 @@ class Engine:
         self.fs: Fs = fs or OsFs()
         self._runtime_factory = runtime
         self._controller_factory = controller
+        self._dry_run = dry_run
         self._runtime: Runtime | None = None
         self._service: DnodeService | None = None
         self._surroundings: Surroundings = surroundings or Threads()
@@ -327,7 +331,13 @@ class Engine:
 
         What the session's identity may not do is refused here, wherever the statement comes from.
         """
-        return self.execute_parsed(parse_one(text), text, state)
+        return self.execute_parsed(self.read(text, state), text, state)
+
+    def read(self, text: str, state: SessionState) -> Statement:
+        """Returns the statement that a text is. Raises SqlSyntaxError, NotSupportedError, and LimitExceededError for
+        queries that are longer than those of the session's user may be.
+        """
+        return parse_one(text, None if state.identity.role == "admin" else self.config.query_words_max or None)
 
     def execute_parsed(
         self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None = None
@@ -401,10 +411,9 @@ class Engine:
                 case Insert():
                     return self._inserts.insert(statement, text, session)
                 case DryRunStream():
-                    from penstock.mnode.dry_run import DryRun
-
-                    return DryRun(self.catalog, self.storage, self._streams.plan,
-                                  functions_directory(self.config, self.paths)).run(statement, session)
+                    if self._dry_run is None:
+                        raise NotSupportedError("this engine makes no dry runs")
+                    return self._dry_run(self, statement, session)
                 case CheckpointStream():
                     return self._lifecycle.checkpoint(statement)
                 case StopStream():
@@ -676,13 +685,9 @@ class Engine:
             f"the query was ended: {shortage}", hint="try again; queryMemory and queriesMax bound what queries take")
         return self.activity.end_computing(error, sparing_lookers=True)
 
-    def _note_paused(self, stream_id: int, reason: str) -> None:
+    def _note_paused(self, stream_id: int, cause: PauseCause) -> None:
         with self._ddl_lock:
-            ingest = self.catalog.ingest_by_id(stream_id)
-            if ingest is not None:
-                self._ingests.note_paused(ingest, reason)
-            else:
-                self._streams.note_paused(stream_id, reason)
+            self._streams.note_paused(stream_id, cause)
 
     def _settle(self, stream_id: int) -> None:
         ingest = self.catalog.ingest_by_id(stream_id)

@@ -14,7 +14,7 @@ from penstock.mnode.ddl import check_name
 from penstock.mnode.session import Result
 from penstock.planner.functions.table import lookup
 from penstock.sql.schema import UserFunction
-from penstock.sql.statements import CreateFunction, DropFunction
+from penstock.sql.tree.statements import CreateFunction, DropFunction
 from penstock.tasks.function_loader import arity, load
 
 _CALLABLE_NAME = re.compile(r"[a-z_][a-z0-9_]*")
@@ -66,7 +66,7 @@ class Functions:
         return Result()
 
     def _refuse_in_use(self, name: str) -> None:
-        stream = next((stream for stream in self._catalog.streams() if name in stream.functions), None)
+        stream = next((stream for stream in self._catalog.streams() if name in stream.uses.functions), None)
         if stream is not None:
             raise InUseError(f"function {name} is in use: stream {stream.name} calls it",
                              hint=f"DROP STREAM {stream.name} first")

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from penstock.common.errors import InternalError, PenstockError
-from penstock.planner.stream import Company
+from penstock.planner.task_plans.stream_plan import Company
 from penstock.tasks.nodes import Nodes
 
 _STORY_EVENTS_MAX = 20

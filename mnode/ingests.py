@@ -13,30 +13,30 @@ from dataclasses import dataclass, replace
 
 from penstock.common.clock import Clock
 from penstock.common.config import Config
-from penstock.common.connection import Connection
+from penstock.common.connection import Connection, OpenedConnection
 from penstock.common.errors import AlreadyExistsError, InternalError, NotFoundError, PenstockError, UnavailableError
 from penstock.common.logging import about, logger
 from penstock.common.paths import DataPaths
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.catalog import Catalog, IngestRecord, Unfinished
+from penstock.mnode.catalog import Catalog, IngestRecord, PauseCause, Unfinished
 from penstock.mnode.connections import Connections, problem_text
-from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
 from penstock.mnode.ddl import Ddl, check_name
 from penstock.mnode.lookup import TABLE_MISSING, require_database
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.results import ResultStore
+from penstock.mnode.running_stream import RunningStream, StreamKeeper
 from penstock.mnode.session import Result
 from penstock.mnode.settings import task_settings
 from penstock.mnode.storage import Storage
 from penstock.mnode.task_graph import task_graph
 from penstock.mnode.task_states import TaskStates
-from penstock.planner.dead_letters import dlq_columns, dlq_tags
-from penstock.planner.ingest import IngestPlan, aimed, plan_ingest
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
+from penstock.planner.streams.ingest_plan import IngestPlan, aimed, plan_ingest
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateIngest, DropIngest, PauseIngest, ResumeIngest
-from penstock.tasks.messages import TaskStatus
+from penstock.sql.tree.statements import CreateIngest, DropIngest, PauseIngest, ResumeIngest
+from penstock.tasks.messages import Contact, TaskStatus
 
 _STOP_TIMEOUT_S = 1.5
 _STOP_LATER_S = 60.0
@@ -45,6 +45,31 @@ _TOLD_FIRST = ("FAILED", "RETRYING", "STARTING")
 """The states of tasks that an ingest has if one of its tasks has it, the worst first."""
 
 _log = logger(__name__)
+
+
+class _Keeper(StreamKeeper):
+    """Looks after one ingest."""
+
+    def __init__(self, ingest: IngestRecord, catalog: Catalog, results: ResultStore, states: TaskStates,
+                 connections: Connections) -> None:
+        self._ingest = ingest
+        self._catalog = catalog
+        self._results = results
+        self._states = states
+        self._connections = connections
+        self._user = f"ingest {ingest.name}"
+
+    def next_attempt(self) -> int:
+        attempt = self._catalog.next_ingest_attempt(self._ingest.id).attempt
+        self._results.fence(self._ingest.id, attempt)
+        self._states.fence(self._ingest.id, attempt)
+        return attempt
+
+    def connection(self) -> OpenedConnection:
+        return self._connections.open_for(self._user, self._ingest.connection)
+
+    def note_contact(self, contact: Contact) -> None:
+        self._connections.note_contact(self._user, contact)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,13 +268,6 @@ class Ingests:
             for vgroup_id in require_database(name, self._catalog).vgroup_ids:
                 self._storage.vnode(vgroup_id).sync()
 
-    def note_paused(self, ingest: IngestRecord, reason: str) -> None:
-        """Keeps in mind that the controller has paused an ingest, unless it was resumed or ended since."""
-        controller = self._running()
-        state = None if controller is None else controller.stream_states().get(ingest.id)
-        if ingest.wanted == "running" and state is not None and state.reason == reason:
-            self._catalog.set_ingest_wanted(ingest.id, "paused", reason)
-
     # --- what is shown -----------------------------------------------------------------------------------------
 
     def infos(self) -> list[IngestInfo]:
@@ -299,29 +317,12 @@ class Ingests:
         return aimed(plan, table.uid)
 
     def _run(self, ingest: IngestRecord, plan: IngestPlan) -> None:
-        user = f"ingest {ingest.name}"
+        settings = replace(task_settings(self._config), state_map_bytes=self._config.state_map_size)
         self._controller().start(RunningStream(
-            stream_id=ingest.id,
-            name=ingest.name,
-            database=plan.database.name,
-            plan=plan,
-            graph=task_graph(plan, plan.database.vgroup_ids),
-            start_versions=(),
-            children=lambda: (),
-            next_attempt=lambda: self._next_attempt(ingest.id),
-            settings=replace(task_settings(self._config), state_map_bytes=self._config.state_map_size),
-            paused=ingest.wanted == "paused",
-            pause_reason=ingest.wanted_reason,
-            checkpoint_interval_s=self._config.ingest_checkpoint_interval,
-            connection=lambda: self._connections.open_for(user, plan.connection),
-            note_contact=lambda contact: self._connections.note_contact(user, contact),
-        ))
-
-    def _next_attempt(self, ingest_id: int) -> int:
-        attempt = self._catalog.next_ingest_attempt(ingest_id).attempt
-        self._results.fence(ingest_id, attempt)
-        self._states.fence(ingest_id, attempt)
-        return attempt
+            ingest.id, ingest.name, plan, task_graph(plan, plan.database.vgroup_ids), (),
+            _Keeper(ingest, self._catalog, self._results, self._states, self._connections), settings,
+            ingest.wanted == "paused", PauseCause(ingest.wanted_reason) if ingest.wanted_reason else None,
+            self._config.ingest_checkpoint_interval))
 
     def _connection_altered(self, connection: Connection) -> None:
         """Has ingests from an altered connection read by what it is now."""

@@ -34,14 +34,14 @@ from penstock.mnode.placing import by_vgroup, order_of, pays_threads, ranks_of
 from penstock.mnode.session import Result
 from penstock.mnode.storage import Storage
 from penstock.mnode.tag_values import read_tags
-from penstock.sql.constants import Constants
-from penstock.sql.fitting import fitted
-from penstock.sql.parser import parse_table_name
+from penstock.sql.dialect.parser import parse_table_name
+from penstock.sql.rows.constants import Constants
+from penstock.sql.rows.fitting import fitted
+from penstock.sql.rows.values import read_values
 from penstock.sql.schema import ChildTable, Column, Database, Session, Table, TagValue
-from penstock.sql.statements import Insert, InsertTarget, Name, Query
 from penstock.sql.time_bounds import LATEST, oldest_allowed
+from penstock.sql.tree.statements import Insert, InsertTarget, Name, Query
 from penstock.sql.types import DataType, Kind
-from penstock.sql.values import read_values
 
 TBNAME = Column("tbname", DataType(Kind.VARCHAR, 192), "tbname")
 

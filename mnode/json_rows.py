@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.responsiveness import one_at_a_time
-from penstock.planner.plan import ResultColumn
+from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.types import DataType, Kind
 
 _ROWS = 4096

@@ -26,8 +26,9 @@ from penstock.mnode.session import Result, rows_result
 from penstock.mnode.storage import Storage
 from penstock.mnode.stream_status import SavepointInfo, SavepointState
 from penstock.mnode.streams import Streams
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import (
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.stream_options import ALTERABLE, LIVE, altered, given
+from penstock.sql.tree.statements import (
     AlterStream,
     CheckpointStream,
     CreateStream,
@@ -36,7 +37,6 @@ from penstock.sql.statements import (
     StopStream,
     StreamOptions,
 )
-from penstock.sql.stream_options import ALTERABLE, LIVE, altered, given
 from penstock.sql.types import BIGINT, DataType, Kind
 
 MAX_SAVEPOINTS_PER_STREAM = 20
@@ -187,7 +187,7 @@ class Lifecycle:
         return found
 
     def _altered_text(self, stream: StreamRecord, changes: StreamOptions) -> str:
-        statement = parse_one(stream.text)
+        statement = parse_one(stream.asked.text)
         assert isinstance(statement, CreateStream)
         allowed = set(ALTERABLE) | ({"trigger"} if changes.trigger == self._streams.trigger_of(stream) else set())
         refused = next((name for name in given(changes) if name not in allowed), None)

@@ -14,11 +14,12 @@ from penstock.common.errors import CheckpointDamagedError, NotFoundError, Pensto
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.mnode.connections import tell_contacts
-from penstock.mnode.controller import RunningStream, StreamEvent, StreamReport, newest_or_recovered
+from penstock.mnode.controller import StreamEvent, newest_or_recovered
 from penstock.mnode.monitor import Monitor, TaskReport
 from penstock.mnode.records import CommitRecord, CommitRecords, commit_record
 from penstock.mnode.results import ResultStore
-from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
+from penstock.mnode.running_stream import RunningStream
+from penstock.mnode.stream_status import MemoryInfo, StreamStatus, WorkerInfo
 from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.local import LocalEnvironment, LocalStream
 from penstock.tasks.messages import (
@@ -149,7 +150,7 @@ class LocalController:
                 progressed |= self._step(entry)
         for entry in self._entries.values():
             if entry.stream.connected and entry.running is not None:
-                tell_contacts(entry.running.statuses(), entry.contacts, entry.stream.note_contact)
+                tell_contacts(entry.running.statuses(), entry.contacts, entry.stream.keeper.note_contact)
 
     def checkpoint(self) -> None:
         """Takes a checkpoint of every stream, in the middle of its work, and commits it."""
@@ -179,11 +180,10 @@ class LocalController:
         monitor.heartbeat(self.statuses(), self._clock.monotonic())
         return monitor.report(self._clock.monotonic())
 
-    def stream_states(self) -> dict[int, StreamReport]:
-        return {stream_id: StreamReport(
-            stream_id, "RESTARTING" if entry.failure else "PAUSED" if entry.paused else "RUNNING", entry.failure,
-            self._clock.now_ms(), entry.attempt, "local", max(0, entry.attempt - 1),
-            damaged=dict(entry.damaged))
+    def stream_states(self) -> dict[int, StreamStatus]:
+        return {stream_id: StreamStatus(
+            "RESTARTING" if entry.failure else "PAUSED" if entry.paused else "RUNNING", entry.failure,
+            self._clock.now_ms(), entry.attempt, max(0, entry.attempt - 1), group="local", damaged=dict(entry.damaged))
             for stream_id, entry in self._entries.items()}
 
     def events(self) -> list[StreamEvent]:
@@ -210,7 +210,7 @@ class LocalController:
 
     def _deploy(self, entry: _Entry) -> None:
         stream = entry.stream
-        entry.attempt = stream.next_attempt()
+        entry.attempt = stream.keeper.next_attempt()
         entry.failure = ""
         entry.acknowledged.clear()
         while entry.running is None:
@@ -275,7 +275,7 @@ class LocalController:
         record = commit_record(
             stream.stream_id, entry.checkpoint_id, entry.attempt, stream.graph.source_vgroup_ids,
             [(ack, float(now_ms - started_ms)) for ack in done], started_ms, float(now_ms - started_ms), stream.layout)
-        self._records.write(record, stream.savepoints())
+        self._records.write(record, stream.keeper.savepoints())
         kept = tuple(id_ for id_ in self._records.ids(stream.stream_id) if id_ != record.checkpoint_id)
         running.post(CheckpointCommitted(record.checkpoint_id, kept))
         self._on_checkpoint(stream.stream_id, self._records.oldest_versions(stream.stream_id))

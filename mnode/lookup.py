@@ -8,9 +8,9 @@ from penstock.common.errors import InvalidStatementError, NotFoundError, Positio
 from penstock.common.suggestions import did_you_mean
 from penstock.mnode.catalog import Catalog
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
-from penstock.sql.literals import position
+from penstock.sql.dialect.literals import position
 from penstock.sql.schema import Column, Database, Session, Table
-from penstock.sql.statements import Name
+from penstock.sql.tree.statements import Name
 
 NO_DATABASE = 0x2616
 DATABASE_MISSING = 0x0388

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from penstock.common.quantities import mebibytes
-from penstock.sql.dialect import quote_identifier
+from penstock.sql.tree.expression_nodes import quote_identifier
 
 _GROWN = 1.05
 _ROOM = 0.9

@@ -22,11 +22,11 @@ from penstock.mnode.query_places import PlaceBounds, QueryPlaces
 from penstock.mnode.roles import looks_inside
 from penstock.mnode.scan import Scans
 from penstock.mnode.session import Result, text_result
-from penstock.planner.batch_plan import BatchPlan
-from penstock.planner.plan import render_tree
-from penstock.planner.select import plan_query
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.select import plan_query
+from penstock.planner.task_plans.plan_tree import render_tree
 from penstock.sql.schema import Session
-from penstock.sql.statements import Query
+from penstock.sql.tree.statements import Query
 
 
 class Queries:

@@ -26,10 +26,10 @@ from penstock.common.errors import (
 from penstock.common.quantities import size_text
 from penstock.common.responsiveness import LONG_TEXT, one_at_a_time
 from penstock.mnode.activity import Running
-from penstock.planner.batch_plan import BatchPlan
+from penstock.planner.duckdb_sql.quoting import LIMIT
 from penstock.planner.logical.operators import Scan
-from penstock.planner.plan import ResultColumn
-from penstock.planner.scalar_sql import LIMIT
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.types import Kind
 from penstock.tasks.user_functions import UserFunctions
 

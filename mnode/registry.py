@@ -12,6 +12,7 @@ from penstock.common.config import Config
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
 from penstock.mnode.engine import Engine
+from penstock.mnode.sandbox import dry_run
 
 _log = logger(__name__)
 
@@ -66,7 +67,12 @@ class EngineLease:
                 self.engine.close()
 
 
-def open_engine(path: Path, config: Config, make: EngineFactory = Engine) -> EngineLease:
+def new_engine(path: Path, config: Config) -> Engine:
+    """Opens the engine of a data directory; raises as `Engine` does."""
+    return Engine(path, config, dry_run=dry_run)
+
+
+def open_engine(path: Path, config: Config, make: EngineFactory = new_engine) -> EngineLease:
     """Returns a hold on the engine of a data directory, opening it if this process hasn't yet.
 
     `config` only counts for the one who opens it. `DataDirectoryInUseError` if another process has it open.

@@ -33,10 +33,10 @@ from penstock.mnode.lookup import DATABASE_MISSING
 from penstock.mnode.partial_writes import write_what_can_be
 from penstock.mnode.query import OpenQuery
 from penstock.mnode.session import Result, SessionState, rows_result
-from penstock.planner.plan import ResultColumn
-from penstock.sql.dialect import quote_identifier
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import Query, Select, SetOperation, Statement
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.tree.node import dissolve
+from penstock.sql.tree.statements import CreateDatabase, Query, Select, SetOperation, Statement
 from penstock.sql.types import INT
 
 SQL, LOGIN = "/sql", "/login"
@@ -71,6 +71,8 @@ class Statements(Protocol):
     """What an engine does with statements and with lines."""
 
     def execute(self, text: str, state: SessionState, /) -> Result: ...
+
+    def read(self, text: str, state: SessionState, /) -> Statement: ...
 
     def execute_parsed(
         self, statement: Statement, text: str, state: SessionState, on_cancel: OnCancel | None, /
@@ -127,10 +129,11 @@ class Rest:
         """Executes the statement in the body; what follows /sql/ is the database."""
         state = self._session(request, request.path.removeprefix(SQL).strip("/") or None)
         text = _text(request.read_body(self._size_max))
-        statement = parse_one(text)
+        statement = self._engine.read(text, state)
         if isinstance(statement, Select | SetOperation) and statement.into_file is None:
-            return Answer(HTTPStatus.OK, _Streamed(
-                self._engine.open_query(statement, text, state, request.on_gone)), _JSON)
+            rows = _Streamed(self._engine.open_query(statement, text, state, request.on_gone))
+            dissolve(statement)
+            return Answer(HTTPStatus.OK, rows, _JSON)
         result = self._engine.execute_parsed(statement, text, state, request.on_gone)
         if result.table is None:
             result = rows_result((("affected_rows", INT),), [(result.affected,)])
@@ -170,7 +173,8 @@ class Rest:
                                         hint=f"POST {SQL} takes Penstock's")
         name = found["plain"] or re.sub(r"\\(.)", r"\1", found["quoted"])
         # Lines have nanoseconds: what comes in must not be cut off.
-        self._engine.execute(f"CREATE DATABASE IF NOT EXISTS {quote_identifier(name)} PRECISION 'ns'", state)
+        create = CreateDatabase(name, (("PRECISION", "ns"),), if_not_exists=True)
+        self._engine.execute(print_sql(create), state)
         return _document_answer(HTTPStatus.OK, {"results": [{"statement_id": 0}]})
 
     def _login(self, request: Request) -> Answer:

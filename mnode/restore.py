@@ -22,7 +22,7 @@ from penstock.common.errors import (
 )
 from penstock.common.private import make_private, write_private
 from penstock.common.suggestions import did_you_mean
-from penstock.mnode.catalog import ConnectionRecord, IngestRecord, StreamRecord
+from penstock.mnode.catalog import AskedStream, ConnectionRecord, IngestRecord, PauseCause, StreamRecord
 from penstock.mnode.catalog_codec import function_from_json
 from penstock.mnode.dump import digest
 from penstock.mnode.dump_manifest import (
@@ -40,16 +40,18 @@ from penstock.mnode.engine import Engine
 from penstock.mnode.lookup import require_database
 from penstock.mnode.session import SessionState
 from penstock.mnode.settings import functions_directory
-from penstock.mnode.show import create_statement, database_options
+from penstock.mnode.show import create_database_statement
 from penstock.mnode.streams import NO_TARGET
-from penstock.planner.stream_time import TimeDefaults
-from penstock.sql.dialect import quote_identifier
-from penstock.sql.parser import parse_one
-from penstock.sql.renaming import with_databases
+from penstock.planner.streams.stream_time import TimeDefaults
+from penstock.sql.dialect.create_statements import table_statement
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.renaming import with_databases
+from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import Database, Table, TagValue
-from penstock.sql.statements import CreateStream, StreamOptions
-from penstock.sql.stream_options import altered
 from penstock.sql.time_bounds import oldest_allowed
+from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.statements import CreateStream, StreamOptions
 from penstock.tasks.function_loader import load
 
 PIECE_ROWS = 1 << 18
@@ -212,15 +214,17 @@ class Restore:
     def _restore_stream(self, engine: Engine, dumped: DumpStream) -> None:
         text = restored_text(with_databases(dumped.text, self._renames), dumped)
         existing = engine.catalog.stream(dumped.name)
-        if existing is not None and existing.text == text and self._resume:
+        if existing is not None and existing.asked.text == text and self._resume:
             return
         record = StreamRecord(
-            0, dumped.name, text, None if dumped.database is None else self.new_name(dumped.database),
-            dumped.time_zone, (), NO_TARGET, dumped.created_ms, (), dumped.created_target, wanted=dumped.wanted,
-            wanted_reason=dumped.wanted_reason, defaults=dumped.defaults)
+            0, dumped.name, AskedStream(
+                text, None if dumped.database is None else self.new_name(dumped.database), dumped.time_zone,
+                dumped.created_ms, dumped.defaults),
+            NO_TARGET, dumped.created_target, (), wanted=dumped.wanted,
+            pause=PauseCause(dumped.wanted_reason, dumped.wanted_connection) if dumped.wanted_reason else None)
         statement = _statement(text)
         if dumped.wanted == "running" and (statement.target.outside is not None or statement.notify is not None):
-            record = replace(record, wanted="paused", wanted_reason=_PAUSED)
+            record = replace(record, wanted="paused", pause=PauseCause(_PAUSED))
         if dumped.target is not None:
             record = replace(record, target_uid=self._target(engine, dumped.target).uid)
         engine.streams.restore(record)
@@ -284,11 +288,12 @@ class _DatabaseRestore:
         self._report.databases.append(self._name)
 
     def _create(self) -> Database:
+        # The dump has the options as CREATE DATABASE takes them.
+        statement = parse_one(f"CREATE DATABASE {quote_identifier(self._name)} {self._dumped.options}")
         if not (self._resume and self._engine.catalog.database(self._name) is not None):
-            self._engine.execute(
-                f"CREATE DATABASE {quote_identifier(self._name)} {self._dumped.options}", self._session)
+            self._engine.execute(print_sql(statement), self._session)
         database = require_database(self._name, self._engine.catalog)
-        if database_options(database.options) != self._dumped.options:
+        if create_database_statement(database) != statement:
             raise AlreadyExistsError(f"database {self._name} exists and has other options than the dumped one",
                                      hint="choose another name with --rename")
         return database
@@ -298,7 +303,7 @@ class _DatabaseRestore:
         if table is None:
             self._engine.execute(dumped.statement, self._session)
             table = self._engine.catalog.table(self._name, dumped.name)
-        if table is None or create_statement(table) != dumped.statement:
+        if table is None or table_statement(table) != parse_one(dumped.statement):
             raise AlreadyExistsError(f"table {self._name}.{dumped.name} exists and is another one than the dumped one",
                                      hint="choose another name for the database with --rename")
         return table

@@ -17,11 +17,11 @@ from penstock.mnode.lookup import TABLE_MISSING
 from penstock.mnode.placing import by_vgroup, order_of, pays_threads
 from penstock.mnode.result_children import Places, ResultChildren
 from penstock.mnode.storage import Storage, storage_schema
-from penstock.planner.binder import children_table
+from penstock.planner.bind.binder import children_table
 from penstock.sql.schema import Table
 from penstock.tasks.environment import RowsRequest, SpanRequest, StoreRequest, TableRequest
 from penstock.tasks.messages import ResultWrite, TaskId
-from penstock.vnode.delivery import Delivery
+from penstock.vnode.delivery import IngestDelivery
 from penstock.wal.record import TUID_COLUMN
 
 CHILD, OPERATION, OFFSET = "_child", "_op", "_offset"
@@ -220,7 +220,7 @@ class ResultStore:
         offsets = part.column(OFFSET).to_numpy()
         self._storage.write(
             vgroup_id, target.uid, part.drop_columns([OFFSET]),
-            Delivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets))
+            IngestDelivery(write.stream_id, write.delivered.partition, write.delivered.segment, offsets))
 
 
 def _nothing_of(table: Table, request: RowsRequest | SpanRequest) -> pa.Table:

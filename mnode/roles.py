@@ -16,7 +16,7 @@ from penstock.mnode.catalog import IngestRecord, StreamRecord
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
 from penstock.sql.rights import GrantObject, Privilege, Right, Rights, Role
 from penstock.sql.schema import Table
-from penstock.sql.statements import (
+from penstock.sql.tree.statements import (
     AlterUser,
     AnalyzeStream,
     CreateIngest,

@@ -9,18 +9,19 @@ import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from penstock.common.clock import ManualClock
 from penstock.common.config import load_config
 from penstock.common.errors import InternalError
+from penstock.common.fs import Fs
+from penstock.mnode.dry_run import DryRun
+from penstock.mnode.engine import Engine
 from penstock.mnode.local import LocalController
 from penstock.mnode.session import Result, SessionState
+from penstock.sql.schema import Session
+from penstock.sql.tree.statements import DryRunStream
 from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
-
-if TYPE_CHECKING:
-    from penstock.common.fs import Fs
-    from penstock.mnode.engine import Engine
 
 _STATE_MAP = "256MB"
 
@@ -47,8 +48,6 @@ class Sandbox:
         """`directory`: an existing one to work in and leave behind; by default a temporary one. `consumers` opens what
         ingests read from.
         """
-        from penstock.mnode.engine import Engine
-
         self._temporary = tempfile.TemporaryDirectory(prefix="penstock-") if directory is None else None
         root = Path(self._temporary.name) if self._temporary is not None else directory
         assert root is not None
@@ -58,7 +57,7 @@ class Sandbox:
         self._controller: LocalController | None = None
         self._consumers = consumers
         self.engine = Engine(root, load_config(settings, environment={}), clock=self.clock, fs=fs,
-                             controller=self._make_controller)
+                             controller=self._make_controller, dry_run=dry_run)
 
     def execute(self, text: str) -> Result:
         """Executes one statement, lets the streams work until they rest, and returns the statement's answer."""
@@ -114,3 +113,8 @@ class Sandbox:
         self._controller = LocalController(
             engine.paths, engine.fs, engine.clock, engine.results, engine.records, on_checkpoint, self._consumers)
         return self._controller
+
+
+def dry_run(engine: Engine, statement: DryRunStream, session: Session) -> Result:
+    """Executes DRY RUN for an engine, in a sandbox."""
+    return DryRun(engine, Sandbox).run(statement, session)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,9 +15,8 @@ from penstock.mnode.cuts import check_cuts
 from penstock.mnode.lookup import require_database
 from penstock.mnode.outside_tables import OutsideTables
 from penstock.mnode.storage import Storage, vgroups_of
-from penstock.mnode.system_tables import SystemTables
+from penstock.planner.duckdb_sql.quoting import quote_name
 from penstock.planner.logical.operators import Scan
-from penstock.planner.scalar_sql import quote_name
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import ChildTable, Column, Session, Table
 from penstock.sql.types import Kind
@@ -44,11 +44,24 @@ class ScanRelation:
     holds: tuple[object, ...] = field(default=(), repr=False)
 
 
+class SystemRows(Protocol):
+    """Who has the rows of system tables."""
+
+    def read(
+        self, database: str, name: str, columns: Sequence[str] | None = None, reader: Session | None = None
+    ) -> pa.Table:
+        """Returns the rows as they are now; TIMESTAMP columns are Arrow timestamps in ms.
+
+        `columns`: only these, in this order. `reader`: who may see what; None sees everything.
+        """
+        ...
+
+
 class Scans:
     """Gives relations as of now. Each vnode is read at one version; there is no cut through all vnodes."""
 
     def __init__(
-        self, catalog: Catalog, storage: Storage, system_tables: SystemTables, outside_tables: OutsideTables,
+        self, catalog: Catalog, storage: Storage, system_tables: SystemRows, outside_tables: OutsideTables,
         small_rows: int = SMALL_ROWS
     ) -> None:
         self._catalog = catalog
@@ -140,7 +153,7 @@ class Scans:
         self, snapshots: Sequence[Snapshot], scan: Scan, columns: Sequence[Column], tuids: pa.Array | None
     ) -> ScanRelation:
         physical = [column.physical for column in columns]
-        relations = [snapshot.relation(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
+        relations = [snapshot.to_sql(physical, tuids, scan.first_ts, scan.last_ts) for snapshot in snapshots]
         values = ", ".join(["_tuid", *(_named(column) for column in columns)])
         union = "\nUNION ALL\n".join(f"({relation.sql})" for relation in relations)
         tables = {name: table for relation in relations for name, table in relation.tables.items()}

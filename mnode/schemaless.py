@@ -25,8 +25,8 @@ from penstock.mnode.ddl import MAX_LENGTH, VARIABLE, Ddl, check_columns, check_n
 from penstock.mnode.inserts import Inserts, Rows
 from penstock.mnode.lookup import require_database
 from penstock.mnode.system_schema import DATABASES as SYSTEM_DATABASES
-from penstock.sql.line_protocol import FieldColumn, Ints, Points, parse_lines
-from penstock.sql.line_scanner import Series
+from penstock.sql.rows.line_protocol import FieldColumn, Ints, Points, parse_lines
+from penstock.sql.rows.line_scanner import Series
 from penstock.sql.schema import Column, Database, Table, TagValue
 from penstock.sql.time_bounds import LATEST, oldest_allowed
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind

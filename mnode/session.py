@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.mnode.audit import Origin
 from penstock.mnode.roles import OWNER, Identity
-from penstock.planner.plan import ResultColumn
+from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import Session
 from penstock.sql.types import DataType, Kind
 

@@ -11,9 +11,9 @@ from penstock.common.memory import limit_bytes
 from penstock.common.paths import DataPaths
 from penstock.mnode.query import ResultLimits
 from penstock.mnode.query_places import PlaceBounds
-from penstock.planner.stream import OnError, TimeClock
-from penstock.planner.stream_planner import StreamDefaults
-from penstock.planner.stream_time import TimeDefaults
+from penstock.planner.streams.stream_planner import StreamDefaults
+from penstock.planner.streams.stream_time import TimeDefaults
+from penstock.planner.task_plans.stream_plan import OnError, TimeClock
 from penstock.tasks.task import TaskSettings
 
 BYTES_PER_MEGABYTE = 1_000_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal
 
@@ -22,20 +21,18 @@ from penstock.mnode.options import effective_options
 from penstock.mnode.session import Result, rows_result
 from penstock.mnode.storage import Storage
 from penstock.mnode.system_schema import DATABASES, INFORMATION_SCHEMA, PERFORMANCE_SCHEMA, SCHEMAS
-from penstock.mnode.system_tables import SystemTables, tag_rows, tag_text
-from penstock.planner.plan import ResultColumn
-from penstock.planner.stream_time import TimeDefaults, kept_defaults
+from penstock.mnode.system_tables import SystemTables, tag_rows
+from penstock.planner.streams.stream_time import TimeDefaults, kept_defaults
+from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.cuts import cut_text
-from penstock.sql.dialect import quote_identifier, quote_string
-from penstock.sql.parser import parse_one
-from penstock.sql.rights import GrantObject, Right
-from penstock.sql.schema import ChildTable, Column, DatabaseOptions, Session, Table, TagValue
-from penstock.sql.statements import CreateStream, Describe, Name, Show
-from penstock.sql.stream_options import altered, given
-from penstock.sql.tokenizer import KEYWORDS
-from penstock.sql.types import INTEGERS, DataType, Kind
-
-_PLAIN_NAME = re.compile(r"[a-z_][a-z0-9_]*")
+from penstock.sql.dialect.create_statements import database_statement, table_statement
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.stream_options import altered, given
+from penstock.sql.rights import GrantObject
+from penstock.sql.schema import Database, Session, Table
+from penstock.sql.tree.statements import CreateDatabase, CreateStream, Describe, Name, Show
+from penstock.sql.types import DataType, Kind
 
 # SHOW <what>: (system database, table, columns with the names they get). All rows are shown.
 _WHOLE: dict[str, tuple[str, str]] = {
@@ -258,8 +255,8 @@ class Shower:
 
     def _create_database(self, show: Show, session: Session) -> Result:
         database = require_database(show.database or "", self._catalog)
-        statement = f"CREATE DATABASE {_name(database.name)} {database_options(database.options)}"
-        return rows_result((("Database", _TEXT), ("Create Database", _TEXT)), [(database.name, statement)])
+        text = print_sql(create_database_statement(database))
+        return rows_result((("Database", _TEXT), ("Create Database", _TEXT)), [(database.name, text)])
 
     def _create_table(self, show: Show, session: Session) -> Result:
         name, table = self._named(show, session)
@@ -267,8 +264,8 @@ class Shower:
             require_super(table, name)
         if table.kind == "system":
             raise InvalidStatementError(f"{name} is a system table")
-        statement = create_statement(table)
-        return rows_result((("Table", _TEXT), ("Create Table", _TEXT)), [(table.name, statement)])
+        text = print_sql(table_statement(table))
+        return rows_result((("Table", _TEXT), ("Create Table", _TEXT)), [(table.name, text)])
 
     def _create_stream(self, show: Show, session: Session) -> Result:
         assert show.table is not None
@@ -276,62 +273,16 @@ class Shower:
         if stream is None:
             raise NotFoundError(f"stream {show.table.name} does not exist", code=0x03F1,
                                 hint=did_you_mean(show.table.name, (s.name for s in self._catalog.streams())))
-        statement = parse_one(stream.text)
+        statement = parse_one(stream.asked.text)
         assert isinstance(statement, CreateStream)
-        kept = kept_defaults(statement, TimeDefaults(**stream.defaults))
-        text = altered(statement, kept) if given(kept) else stream.text
+        kept = kept_defaults(statement, TimeDefaults(**stream.asked.defaults))
+        text = altered(statement, kept) if given(kept) else stream.asked.text
         return rows_result((("Stream", _TEXT), ("Create Stream", _TEXT)), [(stream.name, text)])
 
 
-def database_options(options: DatabaseOptions) -> str:
-    """Returns the options as CREATE DATABASE has them, every one that has a value."""
-    quoted = ("PRECISION", "CACHEMODEL", "ENCRYPT_ALGORITHM", "STRICT")
-    return " ".join(f"{option} {quote_string(value) if option in quoted else value}"
-                    for option, value in effective_options(options).items() if value)
-
-
-def create_statement(table: Table) -> str:
-    """Returns the statement that creates the table, with comments, without options that change nothing."""
-    if table.kind == "child":
-        child = ChildTable(table.uid, table.name, table.vgroup_id or 0, table.tag_values)
-        tags = ", ".join(_tag_literal(value, tag) for value, tag in zip(child.tag_values, table.tags, strict=True))
-        names = ", ".join(_name(tag.name) for tag in table.tags)
-        return f"CREATE TABLE {_name(table.name)} USING {_name(table.super_name or '')} ({names}) TAGS ({tags})"
-    columns = ", ".join(_definition(column) for column in table.columns)
-    word = "STABLE" if table.kind == "super" else "TABLE"
-    statement = f"CREATE {word} {_name(table.name)} ({columns})"
-    if table.tags:
-        statement += f" TAGS ({', '.join(_definition(tag) for tag in table.tags)})"
-    return statement + (f" COMMENT {quote_string(table.comment)}" if table.comment else "")
-
-
-def grant_statement(user: str, right: Right) -> str:
-    """Returns the statement that gives a user what was granted."""
-    on = right.on
-    parts = [on.name] if on.kind == "connection" else [on.database, on.name]
-    words = ".".join("*" if part is None else _name(part) for part in parts)
-    return (f"GRANT {right.privilege.upper()} ON {'CONNECTION ' if on.kind == 'connection' else ''}{words} "
-            f"TO {_name(user)}")
-
-
-def _name(name: str) -> str:
-    return name if _PLAIN_NAME.fullmatch(name) and name.upper() not in KEYWORDS else quote_identifier(name)
-
-
-def _definition(column: Column) -> str:
-    text = f"{_name(column.name)} {column.type.sql()}"
-    if column.primary_key:
-        text += " PRIMARY KEY"
-    return text + (f" COMMENT {quote_string(column.comment)}" if column.comment else "")
-
-
-def _tag_literal(value: TagValue, tag: Column) -> str:
-    if value is None:
-        return "NULL"
-    if isinstance(value, bool | bytes) or tag.type.kind in INTEGERS or tag.type.kind is Kind.TIMESTAMP:
-        text = tag_text(value, tag.type) or "NULL"
-        return quote_string(text) if isinstance(value, bytes) else text
-    return repr(value) if isinstance(value, float) else quote_string(str(value))
+def create_database_statement(database: Database) -> CreateDatabase:
+    """Returns the statement that makes a database with all of its options."""
+    return database_statement(database.name, effective_options(database.options))
 
 
 _TEXT, _INTEGER, _LONG = DataType(Kind.VARCHAR), DataType(Kind.INT), DataType(Kind.BIGINT)

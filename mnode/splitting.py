@@ -32,7 +32,7 @@ from penstock.mnode.storage import Storage
 from penstock.mnode.streams import Streams
 from penstock.sql.cuts import Cut as StreamCut
 from penstock.sql.schema import Database
-from penstock.sql.statements import AlterDatabase, SplitVgroup
+from penstock.sql.tree.statements import AlterDatabase, SplitVgroup
 from penstock.tasks.environment import RowsRequest, StoreRequest
 from penstock.tasks.local import LocalEnvironment
 from penstock.tasks.repartition import Moved, Repartition, refusal
@@ -174,7 +174,7 @@ class Splitting:
             if any(source is not None and source.database == database.name for source in sources):
                 reading.append(stream)
             elif (target is not None and target.database == database.name) or (
-                    stream.dlq is not None and stream.dlq[0] == database.name):
+                    stream.uses.dlq is not None and stream.uses.dlq[0] == database.name):
                 writing.append(stream)
         return reading, writing
 

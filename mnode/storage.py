@@ -21,11 +21,12 @@ from penstock.mnode.catalog import Catalog, Unfinished
 from penstock.mnode.catalog_check import behind, orphans
 from penstock.mnode.gate import Gate
 from penstock.sql.schema import Database, Table
-from penstock.vnode.delivery import Delivery
+from penstock.vnode.delivery import IngestDelivery
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.keys import U64
 from penstock.vnode.snapshot import Snapshot
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 from penstock.wal.writer import Recovery
 
 _log = logger(__name__)
@@ -140,7 +141,7 @@ class Storage:
                               if child.vgroup_id != vgroup_id], np.uint64)
         gone = here[np.isin(here, elsewhere)]
         if len(gone):
-            vnode.give_away(table.uid, gone)
+            vnode.transfer.give_away(table.uid, gone)
 
     def _tables_in(self, database: Database, vgroup_id: int) -> list[Table]:
         normal = (table for table in self._catalog.tables(database.name, "normal") if table.vgroup_id == vgroup_id)
@@ -221,7 +222,7 @@ class Storage:
         for table in (*self._catalog.tables(database.name, "super"), *self._catalog.staged_tables(database.name)):
             vnode.define_table(table.uid, *storage_schema(table))
         for table_uid, tuids in moving.items():
-            vnode.take_over(table_uid, source.hand_over(table_uid, tuids))
+            vnode.transfer.take_over(table_uid, source.transfer.hand_over(table_uid, tuids))
         return version
 
     def settle(self, database: Database) -> None:
@@ -240,7 +241,7 @@ class Storage:
     # --- rows --------------------------------------------------------------------------------------------------
 
     def write(
-        self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch, delivery: Delivery | None = None
+        self, vgroup_id: int, table_uid: int, batch: pa.RecordBatch, delivery: IngestDelivery | None = None
     ) -> int:
         """Upserts rows (`_tuid`, physical columns) and returns the version once it is acknowledged."""
         return self.vnode(vgroup_id).write(table_uid, batch, delivery=delivery)

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from penstock.common.typed_json import Parts, TypedJson, parts_of_dataclass
 from penstock.mnode.records import require_layout
-from penstock.planner.stream import StreamPlan
-from penstock.sql.node import Node
-from penstock.sql.statements import StreamOptions
+from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.sql.tree.node import Node
+from penstock.sql.tree.statements import StreamOptions
 from penstock.tasks.graph import TaskGraph
 from penstock.tasks.layout import layout_of
 
@@ -23,7 +23,7 @@ class StoredPlan:
     options: StreamOptions
 
 
-_FORMAT = 1
+_FORMAT = 2
 """Raise it when the same JSON means something else."""
 
 

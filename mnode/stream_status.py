@@ -6,31 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from penstock.mnode.catalog import PauseCause
 from penstock.mnode.monitor import TaskReport
 from penstock.mnode.stored_plan import StoredPlan
 from penstock.tasks.messages import SetRates
-
-
-@dataclass(frozen=True, slots=True)
-class StreamInfo:
-    """One stream in one line. `stored`: its plan, None if it has none; `rates` None: those of all.
-
-    `state_limit`: bytes of state beyond which it is paused, 0 for no limit. `backup` says what is copied elsewhere.
-    `verdict`: what holds it up, in one line. `alike`: how many attempts in a row have failed for the same cause.
-    """
-
-    state: str
-    reason: str = ""
-    since_ms: int | None = None
-    restarts: int = 0
-    stored: StoredPlan | None = None
-    rates: SetRates | None = None
-    state_limit: int = 0
-    backup: str = "none"
-    verdict: str = ""
-    worker_group: str = ""
-    alike: int = 0
-
 
 CheckpointState = Literal["RUNNING", "COMMITTED", "ABANDONED", "DAMAGED"]
 
@@ -56,6 +35,46 @@ class CheckpointInfo:
     slowest_ms: float | None = None
     rows_to_replay: int | None = None
     task_bytes: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """How a stream, or an ingest, is now. `reason` says why it isn't running.
+
+    `state`: WAITING, STARTING, RUNNING, PAUSED, RESTARTING or STOPPING, where somebody runs it; else STOPPED, FAILED or
+    MISMATCHED; STALLED if its verdict says so. `attempt` is 0 before the first one is deployed; `restarts` counts those
+    after it, `alike` how many in a row have failed for the same cause. `group` are its workers. `pause`: why it is
+    paused, if not by its owner. `checkpoints` are those that have no record: the one under way and those abandoned
+    lately, oldest first; `damaged` are the ids of recorded ones of which a task found its part damaged, with what it
+    said.
+    """
+
+    state: str
+    reason: str = ""
+    since_ms: int | None = None
+    attempt: int = 0
+    restarts: int = 0
+    alike: int = 0
+    group: str = ""
+    pause: PauseCause | None = None
+    checkpoints: tuple[CheckpointInfo, ...] = ()
+    damaged: Mapping[int, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamInfo:
+    """How a stream is and what it works by, as it is shown. `stored`: its plan, None if it has none.
+
+    `rates` None: those of all. `state_limit`: bytes of state beyond which it is paused, 0 for no limit. `backup` says
+    what is copied elsewhere. `verdict`: what holds it up, in one line.
+    """
+
+    status: StreamStatus
+    stored: StoredPlan | None = None
+    rates: SetRates | None = None
+    state_limit: int = 0
+    backup: str = "none"
+    verdict: str = ""
 
 
 SavepointState = Literal["READY", "LOST", "DAMAGED"]

@@ -12,8 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 
-import pyarrow as pa
-
 from penstock.common.clock import Clock
 from penstock.common.config import Config
 from penstock.common.connection import Connection
@@ -37,10 +35,18 @@ from penstock.mnode import catalog_codec as codec
 from penstock.mnode import stored_plan
 from penstock.mnode.analyze import analysis
 from penstock.mnode.backups import Backups
-from penstock.mnode.catalog import NO_TABLE, Catalog, StreamRecord, TableRead, Unfinished
+from penstock.mnode.catalog import (
+    NO_TABLE,
+    AskedStream,
+    Catalog,
+    PauseCause,
+    StreamRecord,
+    StreamUses,
+    TableRead,
+    Unfinished,
+)
 from penstock.mnode.checkpoint_infos import checkpoint_infos
 from penstock.mnode.connections import Connections
-from penstock.mnode.controller import RunningStream
 from penstock.mnode.controlling import Controller
 from penstock.mnode.cuts import READER_PIN_PREFIX
 from penstock.mnode.ddl import Ddl, check_columns, check_name
@@ -49,24 +55,25 @@ from penstock.mnode.monitor import TaskReport
 from penstock.mnode.outside_tables import outside_table
 from penstock.mnode.records import CommitRecord, CommitRecords, require_layout
 from penstock.mnode.results import ResultStore
-from penstock.mnode.scan import tag_array
+from penstock.mnode.running_stream import RunningStream
 from penstock.mnode.session import Result
 from penstock.mnode.settings import BYTES_PER_MEGABYTE, functions_directory, stream_defaults, task_settings
 from penstock.mnode.storage import Storage, vgroups_of
 from penstock.mnode.stored_plan import StoredPlan
-from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot
+from penstock.mnode.stream_keeper import CatalogKeeper, children_of
+from penstock.mnode.stream_status import CheckpointInfo, EventInfo, StreamInfo, StreamsSnapshot, StreamStatus
 from penstock.mnode.task_graph import task_graph
 from penstock.mnode.task_states import TaskStates
 from penstock.mnode.verdict import Names, judged
-from penstock.planner.dead_letters import dlq_columns, dlq_tags
-from penstock.planner.instants import instant
-from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_planner import StreamDefaults, plan_stream
-from penstock.planner.stream_time import TimeDefaults
-from penstock.planner.windows import count_between
-from penstock.sql.parser import parse_one
+from penstock.planner.bind.instants import instant
+from penstock.planner.streams.dead_letters import dlq_columns, dlq_tags
+from penstock.planner.streams.stream_planner import StreamDefaults, plan_stream
+from penstock.planner.streams.stream_time import TimeDefaults
+from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamPlan
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.stream_options import altered
 from penstock.sql.schema import CatalogView, ChildTable, Database, Session, Table, UserFunction
-from penstock.sql.statements import (
+from penstock.sql.tree.statements import (
     AnalyzeStream,
     CreateStream,
     DropStream,
@@ -75,7 +82,6 @@ from penstock.sql.statements import (
     ResumeStream,
     StreamOptions,
 )
-from penstock.sql.stream_options import altered
 from penstock.tasks.graph import TaskGraph
 from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
@@ -156,7 +162,7 @@ class Streams:
                     f"stream {stream.name} writes into {target.database}.{target.name} already",
                     code=_TARGET_TAKEN, hint="give each stream a super table of its own")
         plan = plan_stream(statement, view, session, stream_defaults(self._config))
-        source_database = require_database(plan.source_database, self._catalog)
+        source_database = require_database(plan.source.database, self._catalog)
         count = sum(any(source is not None and source.database == source_database.name
                         for source in map(self._catalog.table_by_uid, stream.source_uids))
                     for stream in self._catalog.streams())
@@ -197,32 +203,32 @@ class Streams:
         streams = list(self._catalog.streams())
         while True:
             further = {stream.target_uid for stream in streams if reached.intersection(stream.source_uids)} - reached
-            for source, table in plan.sources:
+            for source in plan.sources:
                 if source.storage_uid in reached:
                     raise InvalidStreamError(
-                        f"{plan.sink.database}.{plan.sink.table} leads back to the source {table}: the stream would "
-                        "feed itself", hint="write into another table")
+                        f"{plan.sink.database}.{plan.sink.table} leads back to the source {source.table}: the stream "
+                        "would feed itself", hint="write into another table")
             if not further:
                 return
             reached |= further
 
     def _refuse_long_history(self, plan: StreamPlan, database: Database) -> None:
         """Refuses FILL_HISTORY over more windows than TDengine takes, from the oldest row to the newest."""
-        if plan.history is None or plan.agg is None or plan.agg.window is None:
+        if plan.source.history is None or plan.time_windows is None:
             return
-        first = TS_MIN if plan.history.first_ts is None else plan.history.first_ts
-        last = TS_MAX if plan.history.last_ts is None else plan.history.last_ts
-        table = self._catalog.table(plan.source_database, plan.source_table)
+        first = TS_MIN if plan.source.history.first_ts is None else plan.source.history.first_ts
+        last = TS_MAX if plan.source.history.last_ts is None else plan.source.history.last_ts
+        table = self._catalog.table(plan.source.database, plan.source.table)
         snapshots = [self._storage.snapshot(vgroup_id, plan.source.storage_uid)
                      for vgroup_id in (() if table is None else vgroups_of(database, table))]
         spans = [span for snapshot in snapshots if first <= last and (span := snapshot.span(first, last)) is not None]
         if not spans:
             return
-        count = count_between(min(span.first_ts for span in spans), max(span.last_ts for span in spans),
-                              plan.agg.window, plan.agg.precision, plan.agg.time_zone)
+        count = plan.time_windows.count_between(
+            min(span.first_ts for span in spans), max(span.last_ts for span in spans))
         if count > MAX_HISTORY_WINDOWS:
             raise InvalidStreamError(
-                f"the history of {plan.source_database}.{plan.source_table} spans {count} windows, at most "
+                f"the history of {plan.source.database}.{plan.source.table} spans {count} windows, at most "
                 f"{MAX_HISTORY_WINDOWS} are filled",
                 hint=f"take longer windows, or bound the primary timestamp {plan.source.time_column} in WHERE")
 
@@ -271,15 +277,11 @@ class Streams:
                 id=0,
                 name=statement.name if replaced is None else f"{statement.name}{REPLACEMENT_SUFFIX}",
                 replaces=None if replaced is None else replaced.id,
-                text=statement.source_text,
-                database=session.database,
-                time_zone=session.time_zone,
-                reading=(),
+                asked=AskedStream(statement.source_text, session.database, session.time_zone, session.now_ms,
+                                  asdict(stream_defaults(self._config).time)),
                 target_uid=target_uid,
-                created_ms=session.now_ms,
-                start_cut=self._storage.durable_cut(wanted.graph.read_vgroup_ids),
                 created_target=plan.sink.create,
-                defaults=asdict(stream_defaults(self._config).time),
+                start_cut=self._storage.durable_cut(wanted.graph.read_vgroup_ids),
             ), stored))
         except PenstockError:
             if plan.sink.create:
@@ -298,11 +300,9 @@ class Streams:
     def _planned(self, record: StreamRecord, stored: StoredPlan) -> StreamRecord:
         """Returns the record of a stream with its plan, and what that reads and uses."""
         plan, looked_up = stored.plan, stored.plan.source.lookup
-        sides = [(plan.source_database, plan.source_table, plan.source)] if plan.join is None else [
-            (side.database, side.table, side.source) for side in plan.join.sides]
         reading = []
-        for database, name, source in sides:
-            table = self._source_table(database, name)
+        for source in plan.sources:
+            table = self._source_table(source.database, source.table)
             reading.append(TableRead(table.storage_uid, table.uid if table.kind == "child" else None,
                                      tuple(column.physical for column in source.columns)))
         known = None
@@ -310,10 +310,9 @@ class Streams:
             reading.append(TableRead(looked_up.table_uid, None, tuple(column.physical for column in looked_up.columns)))
         elif looked_up is not None and looked_up.connection is not None:
             known = codec.table_to_json(outside_table(looked_up.connection, looked_up.table, looked_up.described), ())
-        return replace(
-            record, reading=tuple(reading), outside_table=known, connections=plan.connections,
-            functions=plan.function_names, dlq=None if plan.dlq is None else (plan.dlq.database, plan.dlq.table),
-            plan=stored_plan.encode(stored))
+        uses = StreamUses(tuple(reading), plan.function_names, plan.connections,
+                          None if plan.dlq is None else (plan.dlq.database, plan.dlq.table), known)
+        return replace(record, uses=uses, plan=stored_plan.encode(stored))
 
     def _source_table(self, database: str, name: str) -> Table:
         table = self._catalog.table(database, name)
@@ -332,7 +331,7 @@ class Streams:
             raise AlreadyExistsError(f"stream {record.name} already exists", code=_EXISTS)
         stored = self.plan_again(record)
         plan = stored.plan
-        self._refuse_long_history(plan, require_database(plan.source_database, self._catalog))
+        self._refuse_long_history(plan, require_database(plan.source.database, self._catalog))
         cut = self._storage.durable_cut(stored.graph.read_vgroup_ids)
         restored = self._catalog.create_stream(replace(
             self._planned(record, stored), id=0, start_cut=cut, attempt=0,
@@ -452,18 +451,18 @@ class Streams:
         stream = self.find(statement.name, if_exists=statement.if_exists)
         if stream is not None:
             _refuse_stopped(stream, "paused")
-            self._catalog.set_stream_wanted(stream.id, "paused", stream.wanted_reason)
+            self._catalog.set_stream_wanted(stream.id, "paused", stream.pause)
             if self._controller is not None and stream.id not in self._failed:
                 self._controller.pause(stream.id)
                 self._await_sources(self._controller, stream.id, paused=True)
         return Result()
 
-    def note_paused(self, stream_id: int, reason: str) -> None:
+    def note_paused(self, stream_id: int, cause: PauseCause) -> None:
         """Keeps in mind that the controller has paused a stream, unless it was resumed or ended since."""
         stream = self._catalog.stream_by_id(stream_id)
-        state = None if self._controller is None else self._controller.stream_states().get(stream_id)
-        if stream is not None and stream.wanted == "running" and state is not None and state.reason == reason:
-            self._catalog.set_stream_wanted(stream_id, "paused", reason)
+        status = None if self._controller is None else self._controller.stream_states().get(stream_id)
+        if stream is not None and stream.wanted == "running" and status is not None and status.pause == cause:
+            self._catalog.set_stream_wanted(stream_id, "paused", cause)
 
     def _await_sources(self, controller: Controller, stream_id: int, *, paused: bool) -> None:
         """Waits, not for long, until all source tasks rest, or none does.
@@ -531,10 +530,10 @@ class Streams:
         if stored is None or self._controller is None or stream.id in self._failed:
             raise UnavailableError(f"stream {stream.name} doesn't run", hint="RESUME it first")
         plan = stored.plan
-        if plan.join is not None:
+        if isinstance(plan.computation, JoinPlan):
             raise NotSupportedError(f"{statement} is not for joins: changes are taken into account anyway",
                                     hint="CREATE OR REPLACE STREAM computes all of it again, beside the running one")
-        if plan.force is not None or plan.time.clock != "event":
+        if isinstance(plan.computation, ForcePlan) or plan.policies.time.clock != "event":
             raise NotSupportedError(f"{statement} works for streams by event time only: what goes by the clock is "
                                     "computed once")
         return plan
@@ -553,7 +552,7 @@ class Streams:
             except PenstockError as error:
                 self.tell(stream.id, f"connection {connection.name} was altered, but can't be used: {error}")
                 continue
-            if stream.wanted == "paused" and stream.wanted_reason.startswith(f"connection {connection.name}: "):
+            if stream.wanted == "paused" and stream.pause is not None and stream.pause.connection == connection.name:
                 self._catalog.set_stream_wanted(stream.id, "running")
                 self._controller.resume(stream.id)
 
@@ -583,7 +582,7 @@ class Streams:
         graph = stored.graph if stored.graph.vgroup_ids == vgroup_ids else task_graph(stored.plan, vgroup_ids)
         return StreamDeployment(
             stream.id, stream.name, stream.attempt, stored.plan, graph, tuple(0 for _ in vgroup_ids),
-            checkpoint_id, self._children_of(stream.source_uid, vgroup_ids, homes or {}),
+            checkpoint_id, children_of(self._catalog, stream.source_uid, vgroup_ids, homes),
             self._settings(stored.options))
 
     def hold(self, stream: StreamRecord, record: CommitRecord) -> None:
@@ -648,7 +647,8 @@ class Streams:
         `live`: it changes nothing that the stream computes. Raises StateLayoutError if this version would lay the
         stream's state out otherwise.
         """
-        planned, stored = self.plan_again(replace(stream, text=text)), self._stored.get(stream.id)
+        planned = self.plan_again(replace(stream, asked=replace(stream.asked, text=text)))
+        stored = self._stored.get(stream.id)
         if stored is None:
             return planned
         if live:
@@ -708,7 +708,7 @@ class Streams:
             if stream.plan is not None:
                 require_layout(stored_plan.stored_layout(stream.plan), layout_of(planned.plan))
         if planned != kept:
-            self._catalog.set_stream_plan(stream.id, stream.text, stored_plan.encode(planned))
+            self._catalog.set_stream_plan(stream.id, stream.asked.text, stored_plan.encode(planned))
         return planned
 
     def _set_misfits_aside(self, stream: StreamRecord, vgroup_ids: tuple[int, ...]) -> None:
@@ -734,7 +734,7 @@ class Streams:
 
     def plan_again(self, stream: StreamRecord) -> StoredPlan:
         """Returns what the stream's text gave when it was created; raises what CREATE STREAM would."""
-        statement = parse_one(stream.text)
+        statement = parse_one(stream.asked.text)
         assert isinstance(statement, CreateStream)
         target = self._catalog.table_by_uid(stream.target_uid)
         view: CatalogView = self._catalog
@@ -744,11 +744,11 @@ class Streams:
         if stream.created_target and target is not None:
             # The plan is to be the one of the first time, when the stream's own result table wasn't there yet.
             view = _Without(self._catalog, target)
-        if stream.outside_table is not None:
+        if stream.uses.outside_table is not None:
             # It is as it was then, whatever has become of it: the server may not even answer.
-            view = _Remembering(view, codec.table_from_json(dict(stream.outside_table))[0])
-        session = Session(stream.database, stream.time_zone, stream.created_ms)
-        defaults = StreamDefaults(time=TimeDefaults(**stream.defaults))
+            view = _Remembering(view, codec.table_from_json(dict(stream.uses.outside_table))[0])
+        session = Session(stream.asked.database, stream.asked.time_zone, stream.asked.created_ms)
+        defaults = StreamDefaults(time=TimeDefaults(**stream.asked.defaults))
         plan = self._aimed(plan_stream(statement, view, session, defaults), stream.target_uid)
         return StoredPlan(plan, self.graph_of(plan), statement.options)
 
@@ -815,8 +815,8 @@ class Streams:
         assert stream is not None
         before = self.snapshot()
         info, stored = before.infos[stream.id], self._stored.get(stream.id)
-        if stored is None or info.state not in ("RUNNING", "STALLED", "PAUSED"):
-            raise UnavailableError(f"stream {stream.name} isn't running: {info.verdict or info.state}")
+        if stored is None or info.status.state not in ("RUNNING", "STALLED", "PAUSED"):
+            raise UnavailableError(f"stream {stream.name} isn't running: {info.verdict or info.status.state}")
         self._clock.wait(self._closing, statement.seconds)
         after = self.snapshot()
         return analysis(stored.plan, stored.graph, self._names(stream), before.tasks.get(stream.id, ()),
@@ -839,17 +839,16 @@ class Streams:
         infos: dict[int, StreamInfo] = {}
         checkpoints: dict[int, list[CheckpointInfo]] = {}
         for stream in self._catalog.streams():
-            state = states.get(stream.id)
-            if state is None:
+            status = states.get(stream.id)
+            if status is None:
                 infos[stream.id] = self._judged(stream, self._idle_info(stream))
                 checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), None, None)
                 continue
-            info = replace(self._idle_info(stream), state=state.state, reason=state.reason, since_ms=state.since_ms,
-                           restarts=state.restarts, worker_group=state.group, alike=state.alike)
+            info = replace(self._idle_info(stream), status=status)
             known = tasks.get(stream.id, [])
             tasks[stream.id] = self._with_silent_tasks(stream, info, known)
             infos[stream.id] = self._judged(stream, info, tasks[stream.id])
-            checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), state, _rows_total(known))
+            checkpoints[stream.id] = checkpoint_infos(self._records.all(stream.id), status, _rows_total(known))
         events = [EventInfo(event.at_ms, event.stream_id, event.text) for event in self._controller.events()]
         events = sorted([*events, *self._events], key=lambda event: event.at_ms)
         return StreamsSnapshot(infos, tasks, checkpoints, events, self._controller.workers(), self._controller.memory())
@@ -871,7 +870,7 @@ class Streams:
         stored = self._stored.get(stream.id)
         known = () if stored is None else stored.graph.edges(stream.id)
         silent = [
-            TaskReport(TaskStatus(edges.task, "STARTING", info.reason, info.since_ms or 0),
+            TaskReport(TaskStatus(edges.task, "STARTING", info.status.reason, info.status.since_ms or 0),
                        0, 0, 0, 0, None, None, None)
             for edges in known if edges.task not in heard
         ]
@@ -880,19 +879,22 @@ class Streams:
     def _idle_info(self, stream: StreamRecord) -> StreamInfo:
         """Returns what is known of a stream that the controller doesn't have."""
         stored = self._stored.get(stream.id)
-        info = StreamInfo("STARTING", "", stream.created_ms)
-        if stored is not None:
-            info = replace(info, stored=stored, rates=self._settings(stored.options).rates,
-                           state_limit=self.state_limit(stored.options), backup=self._backup_text(stream.id))
+        info = StreamInfo(self._idle_status(stream))
+        if stored is None:
+            return info
+        return replace(info, stored=stored, rates=self._settings(stored.options).rates,
+                       state_limit=self.state_limit(stored.options), backup=self._backup_text(stream.id))
+
+    def _idle_status(self, stream: StreamRecord) -> StreamStatus:
         failed = self._failed.get(stream.id)
         if stream.wanted == "stopped":
-            return replace(info, state="STOPPED", reason="by STOP STREAM", since_ms=None)
+            return StreamStatus("STOPPED", "by STOP STREAM")
         if failed is not None:
             state = "MISMATCHED" if isinstance(failed[0], StateLayoutError) else "FAILED"
-            return replace(info, state=state, reason=str(failed[0]), since_ms=failed[1])
+            return StreamStatus(state, str(failed[0]), failed[1])
         if self._config.disable_stream:
-            return replace(info, state="STOPPED", reason="disableStream is set", since_ms=None)
-        return info
+            return StreamStatus("STOPPED", "disableStream is set")
+        return StreamStatus("STARTING", since_ms=stream.asked.created_ms)
 
     # --- inside ------------------------------------------------------------------------------------------------
 
@@ -914,29 +916,13 @@ class Streams:
             if _pin(stream.id) not in vnode.stats().pins:
                 vnode.set_pin(_pin(stream.id), version)
         interval = options.checkpoint_interval
-        outside, lookup, user = plan.sink.outside, plan.source.lookup, f"stream {stream.name}"
-        looked_up = None if lookup is None else lookup.connection
+        keeper = CatalogKeeper(
+            stream, stored, self._catalog, self._results, self._states, self._backups, self._connections)
         self.controller().start(RunningStream(
-            stream_id=stream.id,
-            name=stream.name,
-            database=plan.source_database,
-            plan=plan,
-            graph=graph,
-            start_versions=tuple(starts[vgroup_id] for vgroup_id in graph.source_vgroup_ids),
-            children=lambda: self._children_of_sources(stream, graph),
-            next_attempt=lambda: self._next_attempt(stream.id),
-            settings=self._settings(options),
-            paused=stream.wanted == "paused",
-            pause_reason=stream.wanted_reason,
-            state_limit=self.state_limit(options),
-            checkpoint_interval_s=None if interval is None else interval.in_units("ms") / 1000,
-            savepoints=lambda: self._savepoints(stream.id),
-            recover=lambda: self._backups.restore(stream.id, graph.read_vgroup_ids),
-            last_checkpoint_id=stream.last_checkpoint_id,
-            connection=lambda: None if outside is None else self._connections.open_for(user, outside.connection),
-            lookup_connection=lambda: None if looked_up is None else self._connections.open_for(user, looked_up),
-            note_contact=lambda contact: self._connections.note_contact(user, contact),
-        ))
+            stream.id, stream.name, plan, graph, tuple(starts[vgroup_id] for vgroup_id in graph.source_vgroup_ids),
+            keeper, self._settings(options), stream.wanted == "paused", stream.pause,
+            None if interval is None else interval.in_units("ms") / 1000, stream.last_checkpoint_id,
+            self.state_limit(options)))
 
     def controller(self) -> Controller:
         """Returns what runs the streams, and ingests; made when the first of them has to run."""
@@ -950,7 +936,7 @@ class Streams:
 
     def graph_of(self, plan: StreamPlan, known: TaskGraph | None = None) -> TaskGraph:
         """Returns the task graph of a stream that starts now: the `known` one, while the vnodes are the same."""
-        vgroup_ids = require_database(plan.source_database, self._catalog).vgroup_ids
+        vgroup_ids = require_database(plan.source.database, self._catalog).vgroup_ids
         snode_ids = tuple(snode.id for snode in self._catalog.snodes())
         if known is not None and known.vgroup_ids == vgroup_ids:
             return known.placed(snode_ids)
@@ -977,44 +963,12 @@ class Streams:
             settings = replace(settings, lookup_freshness_s=options.lookup_freshness.in_units("ms") / 1000)
         return settings
 
-    def _savepoints(self, stream_id: int) -> frozenset[int]:
-        stream = self._catalog.stream_by_id(stream_id)
-        if stream is None:
-            return frozenset()
-        return self._backups.held(stream_id).union(one.checkpoint_id for one in stream.savepoints)
-
     def _backup_text(self, stream_id: int) -> str:
         info = self._backups.info(stream_id)
         if info is None:
             return "none"
         copied = "nothing yet" if info.checkpoint_id is None else f"checkpoint {info.checkpoint_id}"
         return f"{copied}; failed: {info.problem}" if info.problem else copied
-
-    def _next_attempt(self, stream_id: int) -> int:
-        attempt = self._catalog.next_attempt(stream_id).attempt
-        self._results.fence(stream_id, attempt)
-        self._states.fence(stream_id, attempt)
-        return attempt
-
-    def _children_of_sources(
-        self, stream: StreamRecord, graph: TaskGraph
-    ) -> tuple[bytes, ...]:
-        """Returns the child tables per source task."""
-        left = self._children_of(stream.source_uid, graph.vgroup_ids)
-        if not graph.right_vgroup_ids:
-            return left
-        return left + self._children_of(stream.reading[1].uid, graph.right_vgroup_ids)
-
-    def _children_of(
-        self, source_uid: int, vgroup_ids: Iterable[int], homes: Mapping[int, int] | None = None
-    ) -> tuple[bytes, ...]:
-        table = self._catalog.table_by_uid(source_uid)
-        if table is None:
-            raise NotFoundError("the source table of the stream was dropped")
-        by_vgroup: dict[int, list[ChildTable]] = {}
-        for child in self._catalog.children(source_uid):
-            by_vgroup.setdefault((homes or {}).get(child.uid, child.vgroup_id), []).append(child)
-        return tuple(children_ipc(table, by_vgroup.get(vgroup_id, ())) for vgroup_id in vgroup_ids)
 
 
 class _Without:
@@ -1065,21 +1019,6 @@ class _Remembering:
 
     def outside_table(self, connection: str, name: str) -> Table:
         return self._table
-
-
-def children_ipc(table: Table, children: Iterable[ChildTable]) -> bytes:
-    """Returns child tables as a deployment carries them: an Arrow IPC stream of uid, name and the tags by name."""
-    members = list(children)
-    arrays = [pa.array([child.uid for child in members], pa.uint64()),
-              pa.array([child.name for child in members], pa.string())]
-    arrays += [tag_array(tag, [child.tag_values[place] for child in members])
-               for place, tag in enumerate(table.tags)]
-    batch = pa.RecordBatch.from_arrays(arrays, names=["uid", "name", *(f"tag_{n}" for n in range(len(table.tags)))])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema) as writer:
-        writer.write_batch(batch)
-    data: bytes = sink.getvalue().to_pybytes()
-    return data
 
 
 def _refuse_stopped(stream: StreamRecord, verb: str) -> None:

@@ -35,10 +35,10 @@ from penstock.mnode.stream_status import CheckpointInfo, SavepointInfo, StreamsS
 from penstock.mnode.system_schema import DATABASES, SCHEMAS
 from penstock.mnode.verdict import stalled_reason
 from penstock.mnode.visibility import sight
-from penstock.planner.stream_outside import delivery
-from penstock.sql.dialect import quote_string
+from penstock.planner.streams.stream_outside import delivery
 from penstock.sql.rights import Privilege, Rights
 from penstock.sql.schema import ChildTable, Database, Session, Table, TagValue
+from penstock.sql.tree.expression_nodes import quote_string
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
 from penstock.tasks.explain import placement
 from penstock.tasks.graph import TaskGraph
@@ -401,20 +401,21 @@ class SystemTables:
             rates = info.rates or task_settings(self._config).rates
             checkpoint = next((c for c in reversed(now.checkpoints.get(stream.id, ())) if c.state == "COMMITTED"), None)
             yield (
-                stream.name, stream.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
-                stream.text[:1024],
-                _tdengine_status(info.state), source.database if source else None,
+                stream.name, stream.asked.created_ms, f"0x{stream.id:x}", f"0x{stream.id:x}" if filling else None,
+                stream.asked.text[:1024],
+                _tdengine_status(info.status.state), source.database if source else None,
                 target.database if target else None,
-                target.name if target else outside, plan.watermark if plan else 0,
+                target.name if target else outside, plan.policies.watermark if plan else 0,
                 (plan.trigger if plan else "window_close").replace("_", " "),
                 _rate(rates.sink_bytes_per_second / BYTES_PER_MEGABYTE, "MB/s"),
-                f"{interval_s:g} sec", info.backup, "100a", info.reason or None, info.state,
-                info.reason or None, info.since_ms, stream.attempt, info.restarts,
+                f"{interval_s:g} sec", info.backup, "100a", info.status.reason or None, info.status.state,
+                info.status.reason or None, info.status.since_ms, stream.attempt, info.status.restarts,
                 sum(status.rows_in for status in sources), sum(status.rows_out for status in sinks),
                 sum(report.status.late_rows for report in reports), sum(lags) if lags else None,
                 _to_ms(min(all_marks), precision) if all_marks else None,
                 checkpoint.checkpoint_id if checkpoint else None, checkpoint.end_ms if checkpoint else None, blocked,
-                history_text(history, precision), (plan.guarantee if plan else "exactly_once").replace("_", " "),
+                history_text(history, precision),
+                (plan.policies.guarantee if plan else "exactly_once").replace("_", " "),
                 None if plan is None else (delivery(plan) or "exactly once (upserts)").partition(":")[0],
                 info.verdict or None, _rate(rates.source_rows_per_second, "rows/s"),
                 _rate(rates.history_rows_per_second, "rows/s"), _rate(rates.sink_calls_per_second, "calls/s"),
@@ -438,7 +439,7 @@ class SystemTables:
             for report in now.tasks.get(stream.id, ()):
                 yield (*_task_row(stream, report, graph.nodes, starts, precision, checkpoint,
                                   downstream.get(report.status.task, ())),
-                       (info.worker_group or None) if info else None, apart, *_notified(report.status))
+                       (info.status.group or None) if info else None, apart, *_notified(report.status))
 
     def _checkpoint_rows(self) -> Iterator[Row]:
         now = self._streams.snapshot()

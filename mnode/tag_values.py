@@ -8,9 +8,9 @@ from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.lookup import require_column
+from penstock.sql.rows.values import read_value
 from penstock.sql.schema import Session, Table, TagValue
 from penstock.sql.types import Precision
-from penstock.sql.values import read_value
 
 
 def read_tags(

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from penstock.planner.ingest import IngestPlan
-from penstock.planner.stream import JoinPlan, StreamPlan
+from penstock.planner.streams.ingest_plan import IngestPlan
+from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, RowsPlan, RowWindow, StreamPlan, WindowsPlan
 from penstock.tasks.graph import Exchange, TaskGraph, TaskKind, TaskNode, Work
 from penstock.tasks.nodes import Nodes
 
@@ -21,21 +21,28 @@ def task_graph(
     nodes = Nodes(vgroup_ids)
     if isinstance(plan, IngestPlan):
         return TaskGraph(nodes, tuple(TaskNode("ingest", n, None, "messages") for n in range(plan.tasks)))
-    if plan.join is not None:
-        tasks, exchanges = _join(plan, plan.join, vgroup_ids)
-    elif plan.agg is None:
-        tasks, exchanges = _chains(
-            [_level("source", vgroup_ids, _reading(plan)), _level("sink", vgroup_ids, "results")])
-    else:
-        windows: Work = "windows" if plan.source.row_window is None else "row windows"
-        sources = _level("source", vgroup_ids, _reading(plan))
-        if plan.colocated or len(vgroup_ids) == 1:
-            tasks, exchanges = _chains(
-                [sources, _level("agg", vgroup_ids, windows), _level("sink", vgroup_ids, "results")])
-        else:
-            homes = vgroup_ids if plan.keys else vgroup_ids[:1]
-            tasks, exchanges = _exchanged(sources, _level("agg", homes, windows), _level("sink", homes, "results"))
+    match plan.computation:
+        case RowsPlan():
+            tasks, exchanges = _chains([_level("source", vgroup_ids, "rows"), _level("sink", vgroup_ids, "results")])
+        case ForcePlan():
+            tasks, exchanges = _chains([_level("source", vgroup_ids, "clock"), _level("sink", vgroup_ids, "results")])
+        case WindowsPlan(windows=windows):
+            work: Work = "row windows" if isinstance(windows, RowWindow) else "windows"
+            tasks, exchanges = _windows(plan, work, vgroup_ids)
+        case JoinPlan() as join:
+            tasks, exchanges = _join(plan, join, vgroup_ids)
     return TaskGraph(nodes, tasks, exchanges).placed(snode_ids)
+
+
+def _windows(
+    plan: StreamPlan, work: Work, vgroup_ids: tuple[int, ...]
+) -> tuple[tuple[TaskNode, ...], tuple[Exchange, ...]]:
+    """Windows are where their groups are: on each vnode, on the vnode that a group's hash tells, or on the first."""
+    sources = _level("source", vgroup_ids, "rows" if plan.policies.time.clock == "event" else "arrivals")
+    if plan.grouping.colocated or len(vgroup_ids) == 1:
+        return _chains([sources, _level("agg", vgroup_ids, work), _level("sink", vgroup_ids, "results")])
+    homes = vgroup_ids if plan.grouping.keys else vgroup_ids[:1]
+    return _exchanged(sources, _level("agg", homes, work), _level("sink", homes, "results"))
 
 
 def _join(
@@ -46,16 +53,10 @@ def _join(
     sources = [*_level("source", vgroup_ids, "left side"),
                *_level("source", join.right_vgroup_ids, "right side", vnodes)]
     joins = _level("join", vgroup_ids[:1] if join.single else vgroup_ids, "join")
-    sinks = _level("sink", vgroup_ids[:1] if join.single and not plan.keys else vgroup_ids, "results")
+    sinks = _level("sink", vgroup_ids[:1] if join.single and not plan.grouping.keys else vgroup_ids, "results")
     if join.meeting == "vnode":
         return _chains([sources[:vnodes], sources[vnodes:], joins, sinks])
     return _exchanged(sources, joins, sinks)
-
-
-def _reading(plan: StreamPlan) -> Work:
-    if plan.force is not None:
-        return "clock"
-    return "rows" if plan.time.clock == "event" else "arrivals"
 
 
 def _level(kind: TaskKind, vgroup_ids: Sequence[int], work: Work, first: int = 0) -> list[TaskNode]:

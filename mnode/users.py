@@ -15,7 +15,7 @@ from penstock.mnode.lookup import NO_DATABASE, require_table, require_user_datab
 from penstock.mnode.session import Result
 from penstock.sql.rights import GrantObject, Right, Rights
 from penstock.sql.schema import Session
-from penstock.sql.statements import (
+from penstock.sql.tree.statements import (
     AlterConnection,
     AlterUser,
     CreateConnection,

@@ -9,7 +9,7 @@ from typing import Literal
 from penstock.common.quantities import mebibytes
 from penstock.mnode.bounds import state_bytes
 from penstock.mnode.monitor import TaskReport
-from penstock.mnode.stream_status import StreamInfo
+from penstock.mnode.stream_status import StreamInfo, StreamStatus
 from penstock.tasks.messages import TaskId
 from penstock.tasks.nodes import Nodes
 
@@ -69,14 +69,15 @@ def judged(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Str
     """Returns the info with its verdict; a running stream that gets nowhere becomes STALLED."""
     found = verdict(info, reports, names)
     if found.kind == "stalled":
-        return replace(info, state="STALLED", reason=found.text.removeprefix("STALLED: "), verdict=found.text)
+        stalled = replace(info.status, state="STALLED", reason=found.text.removeprefix("STALLED: "))
+        return replace(info, status=stalled, verdict=found.text)
     return replace(info, verdict=found.text)
 
 
 def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Verdict:
     """Returns what holds a stream up. `reports`: those of its tasks, in whichever order."""
-    if info.state != "RUNNING" or info.reason:
-        return Verdict("down", _down(info))
+    if info.status.state != "RUNNING" or info.status.reason:
+        return Verdict("down", _down(info.status))
     silent = next((report for report in reports if report.silent_s is not None), None)
     if silent is not None:
         return Verdict("silent", f"{names(silent.status.task)}: {silent.status.reason}", silent.status.task)
@@ -101,11 +102,11 @@ def verdict(info: StreamInfo, reports: Sequence[TaskReport], names: Names) -> Ve
     return _at_ease(reports, names)
 
 
-def _down(info: StreamInfo) -> str:
-    text = f"{info.state}: {info.reason}" if info.reason else info.state
-    if info.state != "RESTARTING" or info.alike < _SAME_AGAIN:
+def _down(status: StreamStatus) -> str:
+    text = f"{status.state}: {status.reason}" if status.reason else status.state
+    if status.state != "RESTARTING" or status.alike < _SAME_AGAIN:
         return text
-    return (f"{text}; {info.alike} attempts in a row have failed in this way, so it won't pass by itself: do what "
+    return (f"{text}; {status.alike} attempts in a row have failed in this way, so it won't pass by itself: do what "
             "it asks for, and the stream goes on; if it asks for nothing, the log has the whole error, and a restart "
             "of the engine ends all processes that may be in the way")
 

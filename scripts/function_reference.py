@@ -11,8 +11,9 @@ from function_examples import EXAMPLES, SETUP
 
 import penstock
 from penstock.mnode.engine import Engine
-from penstock.planner.aggregates import aggregate, split
-from penstock.planner.duckdb_tree import render
+from penstock.planner.bind.aggregate_calls import aggregate_call
+from penstock.planner.duckdb_sql.duckdb_tree import parse_tree, render
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import (
     ANY,
     NUMBERS,
@@ -24,14 +25,15 @@ from penstock.planner.functions.spec import (
     text_of_first,
 )
 from penstock.planner.functions.table import FUNCTIONS, Argument, FunctionSpec
-from penstock.planner.grouped_call import RowKey
+from penstock.planner.logical.group_values import AggregateCall, RowKey
 from penstock.planner.logical.operators import Operator, Project, inputs_of
-from penstock.planner.plan import SqlExpr
-from penstock.planner.select import plan_query
+from penstock.planner.lower.duckdb.aggregate_sql import aggregate
+from penstock.planner.lower.partial_aggregates import split
+from penstock.planner.query.select import plan_query
 from penstock.shell.format import Style, text_columns
-from penstock.sql.parser import parse_one
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import Duration, Select
+from penstock.sql.tree.statements import Duration, Select
 from penstock.sql.types import BIGINT, UBIGINT, VARCHAR, DataType, Kind, timestamp
 
 _CATEGORIES = {
@@ -121,6 +123,13 @@ def _samples(spec: FunctionSpec) -> list[tuple[DataType, object]]:
     return samples
 
 
+def _sample_call(spec: FunctionSpec) -> AggregateCall:
+    arguments = [SqlExpr(parse_tree(spec.arguments[index].name), type_, constant)
+                 for index, (type_, constant) in enumerate(_samples(spec))]
+    row = RowKey(SqlExpr(parse_tree("ts"), timestamp()), SqlExpr(parse_tree("_tuid"), UBIGINT))
+    return aggregate_call("a", spec.name, arguments, row)
+
+
 def allowed_in_streams(spec: FunctionSpec) -> str:
     """Returns whether streams may use a function, in words."""
     if spec.only_force_window_close:
@@ -134,15 +143,10 @@ def _in_streams(spec: FunctionSpec) -> str:
         return allowed
     if spec.category not in ("aggregate", "selection"):
         return allowed
-    samples = _samples(spec)
-    arguments = [SqlExpr(spec.arguments[index].name, type_, constant)
-                 for index, (type_, constant) in enumerate(samples)]
-    numbers = count()
-    row = RowKey(SqlExpr("ts", timestamp()), SqlExpr("_tuid", UBIGINT))
-    found = split(spec.name, arguments, row, lambda: f"p{next(numbers)}")
-    if found is None:
+    if spec.split is None:
         return allowed
-    partial, _ = found
+    numbers = count()
+    partial = split(_sample_call(spec), lambda: f"p{next(numbers)}")
     made = ", ".join(render(tree) for part in partial.parts for tree in ([part.struct] if part.struct is not None
                                                                          else part.columns))
     combined = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
@@ -155,17 +159,14 @@ def _duckdb(spec: FunctionSpec, engine: Engine) -> str:
     if spec.category == "pseudo" or spec.name == "cols":
         return ""
     if spec.category == "aggregate" and spec.name not in ("twa", "elapsed", "histogram"):
-        samples = _samples(spec)
-        arguments = [SqlExpr(spec.arguments[index].name, type_, constant)
-                     for index, (type_, constant) in enumerate(samples)]
-        row = RowKey(SqlExpr("ts", timestamp()), SqlExpr("_tuid", UBIGINT))
-        return _shown(aggregate(spec.name, arguments, row).sql)
+        call = _sample_call(spec)
+        return _shown(render(aggregate(call)))
     query = parse_one(f"SELECT {EXAMPLES[spec.name]}")
     assert isinstance(query, Select)
     plan = plan_query(query, engine.catalog, Session("docs", "UTC", 0))
     if spec.category == "scalar":
         *_, made = (operator for operator in _chain(plan.plan) if isinstance(operator, Project))
-        return _shown(made.columns[0].value.sql)
+        return _shown(render(made.columns[0].value.node))
     return _functions(plan.sql)
 
 

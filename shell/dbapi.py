@@ -20,13 +20,15 @@ import pyarrow as pa
 
 from penstock.common import errors
 from penstock.common.config import Config, load_config
-from penstock.mnode.arrow_schema import create_table_sql, quoted
+from penstock.mnode.arrow_schema import create_table, quoted
 from penstock.mnode.registry import EngineLease, open_engine
 from penstock.mnode.roles import OWNER, Identity
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.arrow_values import column_values
 from penstock.shell.literals import bind, bind_rows
 from penstock.shell.time_window import TimeWindow
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.tree.statements import Name
 from penstock.sql.types import FLOATS, INTEGERS, DataType, Kind
 
 if TYPE_CHECKING:
@@ -430,15 +432,16 @@ class Cursor:
             if mode not in get_args(IngestMode):
                 raise errors.InvalidStatementError(f"{mode!r} is not a mode",
                                                    hint=", ".join(get_args(IngestMode)))
-            return self._ingest(quoted_table(table_name, db_schema_name), data, mode, tags)
+            return self._ingest(Name(table_name, db_schema_name), data, mode, tags)
         except errors.PenstockError as error:
             raise _translated(error) from error
 
-    def _ingest(self, name: str, data: ArrowData, mode: IngestMode, tags: Sequence[str]) -> int:
+    def _ingest(self, table: Name, data: ArrowData, mode: IngestMode, tags: Sequence[str]) -> int:
+        name = quoted_table(table.name, table.database)
         if mode == "append":
             return self.insert_arrow(name, data).rowcount
         with spooled(data) as rows:
-            create = create_table_sql(name, rows, tags)
+            create = print_sql(create_table(table, rows, tags))
             return self._create_and_fill(
                 name, create, rows.to_reader() if isinstance(data, pa.RecordBatchReader) else rows, mode)
 

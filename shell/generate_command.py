@@ -21,9 +21,9 @@ from penstock.shell.generate_plan import DatabasePlan, GeneratePlan, TablePlan, 
 from penstock.shell.generated_rows import GeneratedRows, requests, tag_rows
 from penstock.shell.literals import bind
 from penstock.shell.row_bar import counting_bar
-from penstock.sql.dialect import quote_identifier
-from penstock.sql.literals import parse_timestamp
+from penstock.sql.dialect.literals import parse_timestamp
 from penstock.sql.schema import DatabaseOptions
+from penstock.sql.tree.expression_nodes import quote_identifier
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 _CHILDREN_AT_ONCE = 1000

@@ -15,9 +15,9 @@ from typing import Any
 
 from penstock.common.errors import InvalidStatementError, NotFoundError
 from penstock.common.suggestions import did_you_mean
-from penstock.sql.dialect import quote_identifier, quote_string
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import CreateTable
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.tree.expression_nodes import quote_identifier, quote_string
+from penstock.sql.tree.statements import CreateTable
 from penstock.sql.types import DataType, Kind
 
 DEFAULT_START = "1500000000000"

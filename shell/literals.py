@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
-from penstock.sql.dialect import quote_string
+from penstock.sql.tree.expression_nodes import quote_string
 
 Row = Sequence[object]
 """The parameters of one execution."""

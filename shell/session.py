@@ -18,8 +18,8 @@ from penstock.shell.format import MODES, Mode, Style, format_table
 from penstock.shell.help_text import COMMANDS, HELP
 from penstock.shell.screen import Screen
 from penstock.shell.script import Piece, ShellCommand, SqlText, may_complete, split, split_all
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import AnalyzeStream, Select, SetOperation
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.tree.statements import AnalyzeStream, Select, SetOperation
 
 if TYPE_CHECKING:
     from penstock.common.config import Config

@@ -17,9 +17,9 @@ from zoneinfo import ZoneInfo
 from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
 from penstock.mnode.sandbox import Sandbox
 from penstock.shell.arrow_values import column_values
-from penstock.sql.dialect import quote_string
-from penstock.sql.literals import parse_timestamp
-from penstock.sql.statements import Duration
+from penstock.sql.dialect.literals import parse_timestamp
+from penstock.sql.tree.expression_nodes import quote_string
+from penstock.sql.tree.statements import Duration
 
 _DETAILS = ("rows", "columns", "code")
 _KNOWN = ("name", "timezone", "now", "setup", "steps")

@@ -28,7 +28,7 @@ from penstock.common.durations import duration_text
 from penstock.common.errors import PenstockError, UnavailableError
 from penstock.mnode.doors import OVERVIEW_PATH
 from penstock.mnode.overview import Overview, Row, overview
-from penstock.sql.dialect import quote_identifier
+from penstock.sql.tree.expression_nodes import quote_identifier
 
 if TYPE_CHECKING:
     from penstock.shell.dbapi import Connection

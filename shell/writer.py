@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.clock import Clock, SystemClock
-from penstock.sql.dialect import quote_identifier, quote_string
+from penstock.sql.tree.expression_nodes import quote_identifier, quote_string
 
 if TYPE_CHECKING:
     from penstock.shell.dbapi import Connection

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.stream import Accumulator, Field
+from penstock.planner.task_plans.stream_plan import Accumulator, Field
 from penstock.tasks.compute import field_type
 from penstock.tasks.user_functions import Merge, UserFunctions
 

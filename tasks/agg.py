@@ -8,7 +8,9 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from penstock.planner.task_plans.stream_plan import WindowsPlan
 from penstock.tasks.compute import OPERATION
+from penstock.tasks.delayed import Delayed
 from penstock.tasks.final_stage import FinalStage
 from penstock.tasks.group_index import GroupIndex
 from penstock.tasks.task import StreamDeployment
@@ -37,8 +39,9 @@ class AggTask(TimedTask):
     _table: Table
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
-        assert self._plan.agg is not None
-        self._agg = self._plan.agg
+        assert isinstance(self._plan.computation, WindowsPlan)
+        self._agg = self._plan.computation
+        self._delayed = Delayed(self._agg.period_ms / 1000)
         self._final = FinalStage(self._agg, self._schema, self._computer)
 
     def _own_status(self) -> dict[str, Any]:

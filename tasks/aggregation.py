@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.planner.kernel_spec import FieldKernel, PickKernel
+from penstock.planner.task_plans.kernel_spec import FieldKernel, PickKernel
 from penstock.tasks.vectors import Bools, Columns, NotInKernelError, Vector, evaluate
 
 Ints = npt.NDArray[np.int64]

@@ -10,8 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.planner.stream import ARRIVAL_COLUMN
-from penstock.planner.windows import window_bounds
+from penstock.planner.task_plans.stream_plan import ARRIVAL_COLUMN
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.compute import ADD
 from penstock.tasks.judging import own_rows, source_rows
@@ -69,7 +68,7 @@ class ArrivalSourceTask(SourceTask):
         """Returns the rows of a record with the time of their arrival."""
         batch = own_rows(record.batch, self._plan)
         per_ms = UNITS_PER_SECOND[self._source.precision] // 1_000
-        time = record.ingest_time_ms * per_ms if self._plan.time.clock == "ingestion" else self._now()
+        time = record.ingest_time_ms * per_ms if self._plan.policies.time.clock == "ingestion" else self._now()
         self._arrival = time if self._arrival is None else max(time, self._arrival)
         column = pa.repeat(pa.scalar(self._arrival, pa.int64()), batch.num_rows)
         return source_rows(pa.Table.from_batches([batch]), self._plan).append_column(ARRIVAL_COLUMN, column)
@@ -86,7 +85,5 @@ class ArrivalSourceTask(SourceTask):
 
     def _end_after(self, ts: int) -> int:
         """Returns when the first of the windows ends that an instant is in."""
-        agg = self._plan.agg
-        assert agg is not None
-        assert agg.window is not None
-        return min(end for _, end in window_bounds(ts, agg.window, agg.precision, agg.time_zone))
+        assert self._plan.time_windows is not None
+        return min(end for _, end in self._plan.time_windows.bounds(ts))

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.common.closed_duckdb import DuckdbBounds
 from penstock.common.errors import PenstockError
-from penstock.planner.stream import StreamPlan
+from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.children import Children
 from penstock.tasks.compute import Computer
 from penstock.tasks.messages import (
@@ -155,7 +155,7 @@ class ComputingTask(BaseTask):
         plan, settings = deployment.plan, deployment.settings
         self._plan: StreamPlan = plan
         # Only source tasks can tell which row a function failed for.
-        strict = plan.on_error != "null" and task.level == "source"
+        strict = plan.policies.on_error != "null" and task.level == "source"
         self._functions = UserFunctions(plan.functions, settings.functions_directory, self._clock, strict=strict)
         self._computer = Computer(self._functions, DuckdbBounds(
             settings.compute_bytes, spill=environment.spill, spill_bytes=settings.compute_spill_bytes))

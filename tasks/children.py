@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.planner.stream import SourcePlan
+from penstock.planner.task_plans.stream_plan import SourcePlan
 from penstock.tasks.compute import fields_schema
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds, closed_duckdb
 from penstock.common.errors import InternalError, InvalidValueError, OutOfMemoryError
-from penstock.planner.stream import Field
+from penstock.planner.task_plans.stream_plan import Field, StreamPlan, WindowsPlan
 from penstock.sql.types import DataType, Kind
 from penstock.tasks.user_functions import UserFunctions
 
@@ -116,6 +116,14 @@ ROWS = pa.field("_rows", pa.int64())
 def partial_schema(keys: Sequence[Field], accumulated: Sequence[Field]) -> pa.Schema:
     """Returns the schema of what `SourcePlan.sql` of a windowed stream yields."""
     return pa.schema([GROUP, *fields_schema(keys), WINDOW_START, ROWS, *fields_schema(accumulated)])
+
+
+def block_schema(plan: StreamPlan) -> pa.Schema:
+    """Returns the schema of what `SourcePlan.sql` yields: partials, or result columns with the number of their row."""
+    if isinstance(plan.computation, WindowsPlan):
+        return partial_schema(plan.grouping.keys, plan.computation.fields)
+    results = result_schema(plan.grouping.keys, plan.result_fields)
+    return pa.schema([pa.field("_row", pa.uint64()), *list(results)[1:]])
 
 
 def result_schema(keys: Sequence[Field], results: Sequence[Field]) -> pa.Schema:

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.dead_letters import CONTENT_BYTES, MESSAGE_BYTES, dlq_columns
-from penstock.planner.stream import DlqPlan, StreamPlan
+from penstock.planner.streams.dead_letters import CONTENT_BYTES, MESSAGE_BYTES, dlq_columns
+from penstock.planner.task_plans.stream_plan import DlqPlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.messages import DeadRow, LeftOutRow, ResultChild, ResultWrite, TaskId
 from penstock.tasks.task import ResultWriter
@@ -100,7 +100,7 @@ def dead_rows(
     by_version = {record.version: record.batch for record in records}
     found = []
     for row in rows:
-        table = names.get(row.tuid, plan.source_table)
+        table = names.get(row.tuid, plan.source.table)
         batch = by_version.get(row.version)
         if batch is None:
             found.append(DeadRow(row, _id_of_key(row), table, message, _content_of_key(row, plan.dlq)))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.common.placement import place
-from penstock.planner.stream import Field, SinkPlan
+from penstock.planner.task_plans.stream_plan import Field, SinkPlan
 from penstock.tasks.compute import GROUP, Computer, block_type, fields_schema
 from penstock.tasks.messages import ResultChild
 from penstock.tasks.numbering import Ids, Numbering, Numbers

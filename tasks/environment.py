@@ -20,7 +20,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
-from penstock.planner.stream import LookupPlan
+from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.compute import block_type
 from penstock.tasks.connectors.consumers import open_consumer
 from penstock.tasks.copied_state import CHANGES, CheckpointOf, CopiedState, StateKeeper, StateOrder

@@ -7,10 +7,19 @@ from collections.abc import Sequence
 
 from penstock.common.durations import duration_text
 from penstock.common.quantities import size_text
-from penstock.planner.ingest import IngestPlan
-from penstock.planner.plan import render_tree
-from penstock.planner.stream import Company, JoinPlan, NotifyPlan, StreamPlan
-from penstock.planner.stream_outside import avro_schema, columns_outside, delivery
+from penstock.planner.streams.ingest_plan import IngestPlan
+from penstock.planner.streams.stream_outside import avro_schema, columns_outside, delivery
+from penstock.planner.task_plans.plan_tree import render_tree
+from penstock.planner.task_plans.stream_plan import (
+    Company,
+    FillPlan,
+    ForcePlan,
+    JoinPlan,
+    NotifyPlan,
+    RowsPlan,
+    StreamPlan,
+    WindowsPlan,
+)
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.graph import TaskEdges, TaskGraph
 
@@ -33,32 +42,16 @@ def explain_stream(plan: StreamPlan, graph: TaskGraph, state_limit: int = 0, *, 
     `state_limit`: the STATE_LIMIT in force, 0 for none. `cluster`: whether workers may be on other machines.
     """
     lines = [*render_tree(plan.tree), *explain_tasks(plan, graph)]
-    if plan.join is None:
-        lines.append(f"Each source task computes with {_engine(plan.source.kernel is not None)}: {plan.source.sql}")
-    else:
-        lines += _join(plan, plan.join)
-    if plan.source.lookup is not None:
-        lines.append(f"Each source task keeps a copy of {plan.source.lookup.text}, read anew after LOOKUP_FRESHNESS: "
-                     f"{' '.join(column.physical for column in plan.source.lookup.columns)}")
-    if plan.agg is not None:
-        kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
-                         for accumulator in plan.agg.accumulators)
-        lines.append(f"Each agg task keeps per group and window: {kept}")
-        lines += [f"The state of a window grows with its rows: {GROWING[accumulator.kind]} is kept in "
-                  f"{accumulator.fields[0].name}"
-                  for accumulator in plan.agg.accumulators if accumulator.kind in GROWING]
-        lines.append(f"Each agg task computes with {_engine(plan.agg.kernel is not None)}: {plan.agg.final_sql}")
-    if plan.fill is not None:
-        lines.append(f"Rows between two windows are filled by: {plan.fill.sql}")
+    lines += _computation(plan)
     lines.append(f"WAL of each vnode: {_WAL_ON_CLUSTER if cluster else 'read as files'}")
     lines.append(f"Time of each vnode: {_time(plan)}")
-    lines += [f"State: {_state(plan)}"] if plan.join is None else _join_state(plan, plan.join)
+    lines += _state(plan)
     if state_limit:
         lines[-1] += f"; the stream is paused when all of it exceeds {size_text(state_limit)} (STATE_LIMIT)"
     apart = placement(plan, graph.nodes.snode_ids)
     if apart is not None:
         lines.append(f"Workers: {apart}")
-    lines.append(f"Guarantee of the stream: {PROCESSING[plan.guarantee]}")
+    lines.append(f"Guarantee of the stream: {PROCESSING[plan.policies.guarantee]}")
     lines.append(f"Delivery into {plan.sink.text}: {delivery(plan) or DELIVERY}")
     if plan.sink.outside is not None:
         lines.append(f"Columns there: {', '.join(column.name for column in columns_outside(plan.sink))}")
@@ -95,13 +88,50 @@ def explain_graph(graph: TaskGraph) -> list[str]:
     return lines
 
 
+def _computation(plan: StreamPlan) -> list[str]:
+    """Returns what source tasks compute, and the tasks behind them."""
+    match plan.computation:
+        case RowsPlan():
+            return _source(plan)
+        case WindowsPlan() as windows:
+            return [*_source(plan), *_windows(windows), *_fill(windows.fill)]
+        case JoinPlan() as join:
+            return _join(plan, join)
+        case ForcePlan(fill=fill):
+            return [*_source(plan), *_fill(fill)]
+
+
+def _source(plan: StreamPlan) -> list[str]:
+    """Returns what source tasks compute of the rows of one table, and what they look up in."""
+    source = plan.source
+    lines = [f"Each source task computes with {_engine(source.kernel is not None)}: {source.sql}"]
+    if source.lookup is not None:
+        lines.append(f"Each source task keeps a copy of {source.lookup.text}, read anew after LOOKUP_FRESHNESS: "
+                     f"{' '.join(column.physical for column in source.lookup.columns)}")
+    return lines
+
+
+def _windows(plan: WindowsPlan) -> list[str]:
+    """Returns what agg tasks keep, and compute of it."""
+    kept = ", ".join(f"{accumulator.kind}({', '.join(field.name for field in accumulator.fields)})"
+                     for accumulator in plan.accumulators)
+    growing = [f"The state of a window grows with its rows: {GROWING[accumulator.kind]} is kept in "
+               f"{accumulator.fields[0].name}" for accumulator in plan.accumulators if accumulator.kind in GROWING]
+    return [f"Each agg task keeps per group and window: {kept}", *growing,
+            f"Each agg task computes with {_engine(plan.kernel is not None)}: {plan.final_sql}"]
+
+
+def _fill(fill: FillPlan | None) -> list[str]:
+    return [] if fill is None else [f"Rows between two windows are filled by: {fill.sql}"]
+
+
 def _join(plan: StreamPlan, join: JoinPlan) -> list[str]:
     """Returns where the rows of a join meet and why, and what its tasks compute."""
     where = {"vnode": "on the vnode that both sides are stored on", "exchange": "on join tasks, exchanged"}
     lines = [f"Rows meet {where[join.meeting]}: {join.reason}"]
     if join.single:
         lines.append(f"One join task: {join.single}")
-    if join.window is None and plan.sink.key_column is None:
+    if join.windows is None and plan.sink.key_column is None:
         lines.append("Of results of one group and time the greatest stays, by its columns from left to right; a second "
                      "column with PRIMARY KEY keeps them apart")
     lines += [f"Each source task of the {name} side computes with DuckDB: {side.source.sql}"
@@ -115,11 +145,11 @@ def _join_state(plan: StreamPlan, join: JoinPlan) -> list[str]:
     lines = []
     per_second = UNITS_PER_SECOND[plan.source.precision]
     for place, (name, side) in enumerate(zip(("left", "right"), join.sides, strict=True)):
-        kept = duration_text(join.kept_of(place, plan.delete_mark), per_second)
+        kept = duration_text(join.kept_of(place, plan.policies.delete_mark), per_second)
         since = f"rows of the last {kept} behind the join's time"
         ranged = name == join.driver or join.start is not None or side.newest_sql is not None
         why = "the range of time of the join" + (" and its windows" if join.width else "")
-        if not plan.ignore_expired or not ranged:
+        if not plan.policies.ignore_expired or not ranged:
             why = "DELETE_MARK"
         text = f"State of the {name} side: bounded, {since} are kept ({why})"
         if side.newest_sql is not None:
@@ -153,36 +183,44 @@ def _notified(notify: NotifyPlan) -> str:
 
 def _time(plan: StreamPlan) -> str:
     """Returns where a vnode's watermark comes from, and when it holds time back no longer."""
-    if plan.force is not None:
+    if isinstance(plan.computation, ForcePlan):
         return "the machine's clock"
     per_second = UNITS_PER_SECOND[plan.source.precision]
     sources = {"event": "its newest row", "ingestion": "the ingestion of its newest record",
                "processing": "the machine's clock"}
-    source = sources[plan.time.clock]
-    if plan.time.writer_timeout_ms is not None:
-        timeout = duration_text(plan.time.writer_timeout_ms, 1000)
+    source = sources[plan.policies.time.clock]
+    if plan.policies.time.writer_timeout_ms is not None:
+        timeout = duration_text(plan.policies.time.writer_timeout_ms, 1000)
         source = f"what writers have noted, without those silent for {timeout},"
-    watermark = f"{source} minus {duration_text(plan.watermark, per_second)} (WATERMARK)"
-    idle_s = plan.time.idle_timeout_s
+    watermark = f"{source} minus {duration_text(plan.policies.watermark, per_second)} (WATERMARK)"
+    idle_s = plan.policies.time.idle_timeout_s
     idle = "idleTimeout" if idle_s is None else duration_text(round(idle_s * 1000), 1000)
     return f"{watermark}; one that is quiet for {idle} holds no time back"
 
 
-def _state(plan: StreamPlan) -> str:
+def _state(plan: StreamPlan) -> list[str]:
     """Returns whether state is bounded, and by what."""
+    match plan.computation:
+        case RowsPlan() | ForcePlan():
+            return ["State: bounded, nothing is kept of rows"]
+        case WindowsPlan():
+            return [f"State: {_window_state(plan)}"]
+        case JoinPlan() as join:
+            return _join_state(plan, join)
+
+
+def _window_state(plan: StreamPlan) -> str:
     where = "in memory up to streamBufferSize, on disk up to stateMapSize per task"
-    if plan.agg is None:
-        return "bounded, nothing is kept of rows"
     if not plan.forgets:
         bounded, kept = "unbounded", "all windows"
     else:
-        mark = duration_text(plan.delete_mark, UNITS_PER_SECOND[plan.source.precision])
+        mark = duration_text(plan.policies.delete_mark, UNITS_PER_SECOND[plan.source.precision])
         bounded, kept = "bounded", f"windows of the last {mark} (DELETE_MARK)"
-    if not plan.keys:
+    if not plan.grouping.keys:
         return f"{bounded}, {kept} are kept; {where}"
     if plan.source.group_is_table:
         return f"{bounded}, {kept} are kept for each child table; {where}"
-    if not plan.grouped_by_values:
+    if not plan.grouping.by_values:
         return f"{bounded}, {kept} are kept for each value of PARTITION BY, no more than tables; {where}"
     return f"unbounded, {kept} are kept for each value of PARTITION BY; {where}"
 
@@ -207,16 +245,16 @@ def _crossing(plan: StreamPlan, graph: TaskGraph) -> str:
 def work_of(plan: StreamPlan, edge: TaskEdges) -> str:
     """Returns in a few words what a task does."""
     match edge.node.kind:
-        case "source" if plan.join is not None:
-            side = plan.join.sides[edge.node.work == "right side"]
-            return f"WAL of {side.database}.{side.table}, rows for the join"
+        case "source" if edge.node.work in ("left side", "right side"):
+            source = plan.sources[edge.node.work == "right side"]
+            return f"WAL of {source.database}.{source.table}, rows for the join"
         case "source":
             work = "partial aggregates" if edge.downstream[0].level == "agg" else "filter and projection"
             if plan.source.lookup is not None:
                 work = f"lookup in {plan.source.lookup.text}, {work}"
             if edge.node.work == "clock":
                 work = "windows ended by the clock"
-            return f"WAL of {plan.source_database}.{plan.source_table}, {work}"
+            return f"WAL of {plan.source.database}.{plan.source.table}, {work}"
         case "join":
             return f"joins the rows of {len(edge.upstream)} inputs, emitted {plan.trigger.replace('_', ' ')}"
         case "agg":

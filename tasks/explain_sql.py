@@ -4,26 +4,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.planner.kernel_text import final_kernel_lines, source_kernel_lines
-from penstock.planner.stream import SourcePlan, StreamPlan
+from penstock.planner.task_plans.kernel_text import final_kernel_lines, source_kernel_lines
+from penstock.planner.task_plans.stream_plan import (
+    FillPlan,
+    ForcePlan,
+    JoinPlan,
+    RowsPlan,
+    SourcePlan,
+    StreamPlan,
+    WindowsPlan,
+)
 
 
 def explain_sql(plan: StreamPlan) -> list[str]:
     """Returns a line for each text of SQL, and indented lines for the steps of its kernel, if it has one."""
-    if plan.join is None:
-        lines = _source("source", plan.source)
-    else:
-        left, right = plan.join.sides
-        lines = [*_source("source of the left side", left.source), *_source("source of the right side", right.source),
-                 f"join: {plan.join.sql}", f"join, places of rows that stay alone: {plan.join.places_sql}"]
-    if plan.force is not None and plan.force.keep_sql is not None:
-        lines.append(f"source, rows that later windows look back at: {plan.force.keep_sql}")
-    if plan.agg is not None:
-        lines.append(f"agg: {plan.agg.final_sql}")
-        if plan.agg.kernel is not None:
-            lines += _kernel(final_kernel_lines(plan.agg.kernel))
-    if plan.fill is not None:
-        lines.append(f"windows without rows: {plan.fill.sql}")
+    match plan.computation:
+        case RowsPlan():
+            lines = _source("source", plan.source)
+        case WindowsPlan(final_sql=sql, kernel=kernel, fill=fill):
+            lines = [*_source("source", plan.source), f"agg: {sql}"]
+            if kernel is not None:
+                lines += _kernel(final_kernel_lines(kernel))
+            lines += _fill(fill)
+        case JoinPlan(left, right, sql, places_sql):
+            lines = [*_source("source of the left side", left.source),
+                     *_source("source of the right side", right.source),
+                     f"join: {sql}", f"join, places of rows that stay alone: {places_sql}"]
+        case ForcePlan(keep_sql=keep_sql, fill=fill):
+            lines = _source("source", plan.source)
+            if keep_sql is not None:
+                lines.append(f"source, rows that later windows look back at: {keep_sql}")
+            lines += _fill(fill)
     lines.append(f"sink, names and tags of child tables: {plan.sink.children_sql}")
     return lines
 
@@ -36,6 +47,10 @@ def _source(name: str, source: SourcePlan) -> list[str]:
     if source.late_sql is not None and source.expired_sql is not None:
         lines += [f"{name}, without late rows: {source.late_sql}", f"{name}, which rows are late: {source.expired_sql}"]
     return lines
+
+
+def _fill(fill: FillPlan | None) -> list[str]:
+    return [] if fill is None else [f"windows without rows: {fill.sql}"]
 
 
 def _kernel(lines: Iterable[str]) -> list[str]:

@@ -15,9 +15,9 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.logging import logger
-from penstock.planner.fill import MAX_FILLED
-from penstock.planner.stream import Field, FillPlan
-from penstock.planner.windows import Grid, starts_between
+from penstock.planner.duckdb_sql.fill import MAX_FILLED
+from penstock.planner.duckdb_sql.interval_windows import Grid, starts_between
+from penstock.planner.task_plans.stream_plan import Field, FillPlan
 from penstock.tasks.compute import GROUP, OPERATION, WINDOW_START, Computer, fields_schema
 from penstock.tasks.result_index import ResultIndex
 

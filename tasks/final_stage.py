@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.stream import AggPlan
+from penstock.planner.task_plans.stream_plan import WindowsPlan
 from penstock.tasks.compute import Computer
 from penstock.tasks.vectors import NotInKernelError, Vector, evaluate, mask_of
 from penstock.tasks.window_state import WindowState
 
 
 class FinalStage:
-    """One agg task's `AggPlan.final_sql`, in the schema of results."""
+    """One agg task's `WindowsPlan.final_sql`, in the schema of results."""
 
-    def __init__(self, plan: AggPlan, schema: pa.Schema, computer: Computer) -> None:
+    def __init__(self, plan: WindowsPlan, schema: pa.Schema, computer: Computer) -> None:
         self._plan = plan
         self._schema = schema
         self._computer = computer

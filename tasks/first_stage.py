@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
-from penstock.planner.stream import LOOKUP, StreamPlan
+from penstock.planner.task_plans.stream_plan import LOOKUP, StreamPlan, WindowsPlan
 from penstock.tasks.aggregation import Ints
 from penstock.tasks.children import Children
 from penstock.tasks.compute import WINDOW_START, Computer, as_batch
@@ -75,7 +75,7 @@ class FirstStage:
         found = self._by_kernel(rows)
         if found is None:
             found = self._run(self._source.sql, self._schema, rows=rows)
-        if self._plan.agg is None and self._plan.on_error != "null":
+        if not self._plan.sends_partials and self._plan.policies.on_error != "null":
             self._check_keys(found)
         return found
 
@@ -109,7 +109,7 @@ class FirstStage:
         """Raises InvalidValueError if any of the rows can't be computed, be they in a window or not."""
         if not rows.num_rows:
             return
-        if self._source.row_window is None:
+        if self._plan.row_window is None:
             self.compute(rows)
         else:
             self.segments_by_row(self.in_windows(rows))
@@ -167,20 +167,21 @@ class FirstStage:
         if self._groups is None:
             if self._known is not None:
                 self._computer.register("children", self._known)
-            self._groups = Groups(self._kernel.groups_sql, self._plan.keys, self._children.table(), self._computer)
+            self._groups = Groups(
+                self._kernel.groups_sql, self._plan.grouping.keys, self._children.table(), self._computer)
         return self._groups
 
     def _by_kernel(self, rows: pa.Table, keep: Bools | None = None) -> pa.RecordBatch | None:
-        kernel, agg = self._kernel, self._plan.agg
-        if kernel is None or self._source.row_window is not None:
+        kernel, computation = self._kernel, self._plan.computation
+        if kernel is None or self._plan.row_window is not None:
             return None
         groups = self.groups
         columns = RowColumns(rows, groups)
         try:
-            if agg is None:
+            if not isinstance(computation, WindowsPlan):
                 return projected(kernel, columns, rows.num_rows, groups, self._schema)
             found = window_partials(
-                kernel, agg.accumulators, columns, rows.num_rows, groups, self._source.time_column, keep)
+                kernel, computation.accumulators, columns, rows.num_rows, groups, self._source.time_column, keep)
         except NotInKernelError:
             return None
         return partials_batch(found, groups, self._schema)

@@ -14,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.stream import INSTANT
-from penstock.planner.windows import end_of, grid_of, window_bounds
+from penstock.planner.duckdb_sql.interval_windows import end_of
+from penstock.planner.task_plans.stream_plan import INSTANT, ForcePlan
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import BaseSourceTask
 from penstock.tasks.compute import GROUP, result_schema
@@ -44,16 +44,16 @@ class ForceSourceTask(BaseSourceTask):
     ) -> None:
         super().__init__(index, deployment, environment)
         plan, settings = deployment.plan, deployment.settings
-        assert plan.force is not None
+        assert isinstance(plan.computation, ForcePlan)
         output = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
         self.output: ChannelQueue[TaskId] | None = output
         self._queue: ChannelQueue[TaskId] = output
-        self._force = plan.force
+        self._force = plan.computation
         self._outbox = Outbox(output, settings.block_bytes_max)
         self._records: deque[Record] = deque()
-        self._grid = grid_of(self._force.window, self._force.precision, self._force.time_zone)
-        self._schema = result_schema(plan.keys, plan.result_fields)
-        self._keys = len(plan.keys)
+        self._grid = self._force.windows.grid
+        self._schema = result_schema(plan.grouping.keys, plan.result_fields)
+        self._keys = len(plan.grouping.keys)
         self._next = self._window_of(self._force.created)
         # Per group that ever had data: its keys and its newest results.
         self._groups: dict[int, tuple[Any, ...]] = {}
@@ -107,7 +107,7 @@ class ForceSourceTask(BaseSourceTask):
         while self._read_ahead():
             while self._records:
                 self._apply(self._records.popleft())
-        now = self._clock.now_ms() * UNITS_PER_SECOND[self._force.precision] // 1000
+        now = self._clock.now_ms() * UNITS_PER_SECOND[self._force.windows.precision] // 1000
         self._next = max(self._next, self._window_of(now))
 
     def _read_ahead(self) -> bool:
@@ -133,11 +133,11 @@ class ForceSourceTask(BaseSourceTask):
     # -- windows ---------------------------------------------------------------------------------------------
 
     def _window_of(self, ts: int) -> int:
-        return window_bounds(ts, self._force.window, self._force.precision, self._force.time_zone)[0][0]
+        return self._force.windows.bounds(ts)[0][0]
 
     def _end_ms(self, start: int) -> int:
         """Returns the first millisecond at which the window is over."""
-        return -(-end_of(start, self._grid) * 1000 // UNITS_PER_SECOND[self._force.precision])
+        return -(-end_of(start, self._grid) * 1000 // UNITS_PER_SECOND[self._force.windows.precision])
 
     def _compute(self, until_ms: int) -> None:
         """Computes the windows that have ended by then, a bounded number of them, from the store as of now."""
@@ -164,7 +164,7 @@ class ForceSourceTask(BaseSourceTask):
             if stored.num_rows and self._force.keep_sql is not None:
                 kept = self._computer.run(self._force.keep_sql, rows.schema, rows=rows)
                 self._kept = pa.Table.from_batches([kept])
-        if self._plan.fill is not None:
+        if self._force.fill is not None:
             results = self._filled(results, windows, starts)
         self._outbox.send(self._queue.channels[0], results)
         self._next = end
@@ -209,14 +209,14 @@ class ForceSourceTask(BaseSourceTask):
         return pa.concat_batches(batches)
 
     def _absent(self, groups: Sequence[tuple[int, tuple[Any, ...]]], start: int) -> pa.RecordBatch:
-        fill = self._plan.fill
+        fill = self._force.fill
         assert fill is not None
         pool = self._pool(groups)
         count = len(groups)
         row, none, at = np.arange(count), np.full(count, -1), np.full(count, start)
         gaps = GapRows(np.zeros(count, np.uint8), at, at, at, row, row, none)
-        return filled_rows(fill, gap_schema(fill, self._plan.keys, self._schema), self._schema, self._computer, gaps,
-                           pool)
+        schema = gap_schema(fill, self._plan.grouping.keys, self._schema)
+        return filled_rows(fill, schema, self._schema, self._computer, gaps, pool)
 
     def _pool(self, groups: Sequence[tuple[int, tuple[Any, ...]]]) -> pa.RecordBatch:
         """Returns groups with their newest results as results."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.stream import Field
+from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.compute import GROUP, fields_schema
 from penstock.tasks.numbering import Ids, Numbering

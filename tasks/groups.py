@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.stream import Field
+from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.compute import GROUP, Computer, fields_schema
 from penstock.tasks.vectors import NotInKernelError, Vector, vector_of
 

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.clock import Clock
-from penstock.planner.stream import History
+from penstock.planner.task_plans.stream_plan import History
 from penstock.tasks.messages import HistoryProgress
 from penstock.tasks.ranges import PieceReader, Reads, RowsWanted, Spans
 from penstock.vnode.keys import TS_MAX, TS_MIN

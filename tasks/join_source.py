@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
+from penstock.planner.task_plans.stream_plan import JoinPlan
 from penstock.tasks.compute import REPLAYED_ROWS
 from penstock.tasks.judging import NEVER, Judged, without_rows
 from penstock.tasks.messages import TaskId
@@ -27,10 +28,11 @@ class JoinSourceTask(SourceTask):
     def __init__(
         self, deployment: StreamDeployment, index: int, downstream: Sequence[TaskId], environment: TaskEnvironment
     ) -> None:
-        assert deployment.plan.join is not None
+        join = deployment.plan.computation
+        assert isinstance(join, JoinPlan)
         place = int(index >= len(deployment.graph.vgroup_ids))
         self._replays = False
-        self._slack = deployment.plan.join.sides[place].slack
+        self._slack = join.sides[place].slack
         super().__init__(replace(deployment, plan=deployment.plan.of_side(place)), index, downstream, environment)
 
     def _emit_history(self, rows: pa.Table, as_of: int) -> None:
@@ -68,7 +70,8 @@ class JoinSourceTask(SourceTask):
                     seen = int(judged.ts[:end].max())
                     newest = seen if newest is None else max(seen, newest)
             if newest is not None:
-                delete = replace(delete, first_ts=max(delete.first_ts, newest - self._plan.closing_delay - slack))
+                oldest = newest - self._plan.policies.closing_delay - slack
+                delete = replace(delete, first_ts=max(delete.first_ts, oldest))
             if delete.first_ts <= delete.last_ts:
                 found.append(delete)
         return found

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.stream import Field
-from penstock.planner.windows import window_bounds
+from penstock.planner.task_plans.stream_plan import Field, JoinPlan
 from penstock.sql.types import UBIGINT
 from penstock.tasks.compute import GROUP, OPERATION, REPLAYED_ROWS, as_batch, result_schema
 from penstock.tasks.messages import Watermark
@@ -50,8 +49,8 @@ class JoinTask(TimedTask):
     """One join task of a stream: level "agg" of the task graph."""
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
-        join = self._plan.join
-        assert join is not None
+        join = self._plan.computation
+        assert isinstance(join, JoinPlan)
         self._join = join
         self._left_sources = len(deployment.graph.vgroup_ids)
         schemas = []
@@ -282,14 +281,14 @@ class JoinTask(TimedTask):
 
     def _in_span(self, span: Span, found: pa.Table) -> pa.RecordBatch:
         """Returns what the query yields without what is outside of a span."""
-        if self._join.both or self._join.window is not None:
+        if self._join.both or self._join.windows is not None:
             at = found.column(0)
             found = found.filter(pc.and_(pc.greater(at, span.first), pc.less_equal(at, span.last)))
         return as_batch(found.drop_columns("_at"), self._schema)
 
     def _one_per_place(self, results: pa.RecordBatch) -> pa.RecordBatch:
         """Returns of results with the same place in the target the greatest one, by its values from left to right."""
-        if self._join.window is not None or results.num_rows < 2:
+        if self._join.windows is not None or results.num_rows < 2:
             return results
         if self._plan.sink.key_column is None:
             gids, times = results.column(GROUP.name).to_numpy(), results.column("r0").fill_null(0).to_numpy()
@@ -371,25 +370,24 @@ class JoinTask(TimedTask):
 
     def _next_place(self, ts: int) -> int:
         """Returns the time of the first result that isn't emitted yet and may have part of rows from `ts` on."""
-        if self._join.window is None:
+        if self._join.windows is None:
             return ts + 1
         if self._settled is not None:
             ts = max(ts, self._settled)
-        window = self._join.window
-        return min(end for _, end in window_bounds(ts, window, self._plan.source.precision, self._plan.time_zone))
+        return min(end for _, end in self._join.windows.bounds(ts))
 
     def _next_closing(self) -> int | None:
         if self._plan.trigger == "at_once":
             return None
         first = self._first_open(self._settled)
-        return None if first is None else self._next_place(first) + self._join.waits + self._plan.time.lateness
+        return None if first is None else self._next_place(first) + self._join.waits + self._plan.policies.time.lateness
 
     def _forgotten(self, side: int) -> int | None:
         """Returns before which time rows of a side count no more, None while all do."""
         until = self._closed_until
         if until is None:
             return None
-        return until - self._join.kept_of(side, self._plan.delete_mark)
+        return until - self._join.kept_of(side, self._plan.policies.delete_mark)
 
     def _forget(self) -> None:
         for side, rows in enumerate(self._sides):

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.kernel_spec import Panes
-from penstock.planner.stream import SourcePlan, StreamPlan
+from penstock.planner.task_plans.kernel_spec import Panes
+from penstock.planner.task_plans.stream_plan import SourcePlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.keys import among
 from penstock.tasks.messages import LeftOutRow
@@ -79,14 +79,14 @@ def judge(
     future: list[LeftOutRow] = []
     for place, record in enumerate(records):
         batch = own_rows(record.batch, plan)
-        if plan.time.max_future is not None:
+        if plan.policies.time.max_future is not None:
             batch, ahead = _without_future(batch, record, plan, times)
             future += ahead
         if not batch.num_rows:
             continue
         if times:
             lasts.append(times.correct(batch.column("_tuid").to_numpy(), times_of(batch), _verdict(batch, LAST_COLUMN)))
-        elif plan.time.max_future is not None:
+        elif plan.policies.time.max_future is not None:
             lasts.append(_verdict(batch, LAST_COLUMN))
         kept.append(record)
         batches.append(batch)
@@ -101,7 +101,7 @@ def judge(
     if noted is None:
         seen = np.maximum.accumulate(np.maximum.reduceat(ts, ends - sizes))
         reached = [newest, *(seen if newest is None else np.maximum(seen, newest)).tolist()][:-1]
-    limits = np.array([NEVER if time is None else time - plan.closing_delay for time in reached], np.int64)
+    limits = np.array([NEVER if time is None else time - plan.policies.closing_delay for time in reached], np.int64)
     change = last = None
     if any(CHANGE_COLUMN in batch.schema.names for batch in batches):
         change = np.concatenate([_verdict(batch, CHANGE_COLUMN) for batch in batches]).astype(np.uint8)
@@ -130,9 +130,9 @@ def _without_future(
 
 def future_bound(ingest_time_ms: int, plan: StreamPlan) -> int:
     """Returns the newest event time that a row that was written then may have."""
-    if plan.time.max_future is None:
+    if plan.policies.time.max_future is None:
         return TS_MAX
-    return ingest_time_ms * (UNITS_PER_SECOND[plan.source.precision] // 1_000) + plan.time.max_future
+    return ingest_time_ms * (UNITS_PER_SECOND[plan.source.precision] // 1_000) + plan.policies.time.max_future
 
 
 def _left_out(rows: pa.RecordBatch, record: RowsRecord, bound: int, source: SourcePlan) -> list[LeftOutRow]:
@@ -154,7 +154,7 @@ def never_late(rows: pa.Table, plan: StreamPlan, as_of: int) -> Judged:
     """
     rows = rows.sort_by(plan.source.time_column)
     ts = rows.column(plan.source.time_column).to_numpy()
-    created_ms = plan.time.created // (UNITS_PER_SECOND[plan.source.precision] // 1_000)
+    created_ms = plan.policies.time.created // (UNITS_PER_SECOND[plan.source.precision] // 1_000)
     return Judged(rows, ts, None, None, np.array([NEVER]), (len(ts),), (as_of,), (created_ms,))
 
 

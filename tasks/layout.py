@@ -11,9 +11,19 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from penstock.planner.stream import Accumulator, AggPlan, JoinPlan, StreamPlan
+from penstock.planner.task_plans.stream_plan import (
+    Accumulator,
+    Computation,
+    FillPlan,
+    ForcePlan,
+    JoinPlan,
+    RowsPlan,
+    RowWindow,
+    StreamPlan,
+    TimeWindows,
+    WindowsPlan,
+)
 from penstock.sql.schema import Column
-from penstock.sql.statements import IntervalWindow
 from penstock.tasks.compute import block_type, field_type
 
 _VERSION = 2
@@ -22,31 +32,48 @@ _VERSION = 2
 
 def layout_of(plan: StreamPlan) -> str:
     """Returns the fingerprint of a plan's state: 32 hexadecimal digits. State is for plans with an equal one only."""
-    source, force = plan.source, plan.force
     parts = {
         "version": _VERSION,
-        "keys": [str(field_type(key)) for key in plan.keys],
-        "colocated": plan.colocated,
-        "precision": source.precision,
+        "keys": [str(field_type(key)) for key in plan.grouping.keys],
+        "colocated": plan.grouping.colocated,
+        "precision": plan.source.precision,
         "time zone": plan.time_zone,
-        "groups are tables": source.group_is_table,
-        "row window": None if source.row_window is None else asdict(source.row_window),
-        "agg": None if plan.agg is None else _agg(plan.agg),
-        "join": None if plan.join is None else _join(plan.join),
-        "fill": None if plan.fill is None else [plan.fill.mode, plan.fill.before, plan.fill.after],
-        "force": None if force is None else [_window(force.window), force.keep_sql is not None, force.instants],
+        "groups are tables": plan.source.group_is_table,
+        **dict.fromkeys(("row window", "agg", "join", "fill", "force")), **_computation(plan.computation),
         "results": [_types(plan.sink.columns), _types(plan.sink.tags), plan.sink.outside is not None],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _agg(agg: AggPlan) -> list[Any]:
-    return [_window(agg.window), list(map(_accumulator, agg.accumulators)),
-            list(agg.meanings)]
+def _computation(computation: Computation) -> dict[str, Any]:
+    """Returns what the computation has of the fingerprint's parts."""
+    match computation:
+        case RowsPlan():
+            return {}
+        case WindowsPlan(windows=RowWindow() as window):
+            return {"row window": asdict(window), "agg": _agg(computation, None)}
+        case WindowsPlan(windows=TimeWindows() as windows):
+            return {"agg": _agg(computation, windows), "fill": _fill(computation.fill)}
+        case JoinPlan():
+            return {"join": _join(computation)}
+        case ForcePlan():
+            force = [_windows(computation.windows), computation.keep_sql is not None, computation.instants]
+            return {"force": force, "fill": _fill(computation.fill)}
+    raise AssertionError(computation)
 
 
-def _window(window: IntervalWindow | None) -> list[str] | None:
-    return None if window is None else list(map(str, (window.interval, window.offset, window.sliding)))
+def _agg(agg: WindowsPlan, windows: TimeWindows | None) -> list[Any]:
+    return [_windows(windows), list(map(_accumulator, agg.accumulators)), list(agg.meanings)]
+
+
+def _windows(windows: TimeWindows | None) -> list[str] | None:
+    if windows is None:
+        return None
+    return list(map(str, (windows.interval.interval, windows.interval.offset, windows.interval.sliding)))
+
+
+def _fill(fill: FillPlan | None) -> list[Any] | None:
+    return None if fill is None else [fill.mode, fill.before, fill.after]
 
 
 def _accumulator(accumulator: Accumulator) -> list[Any]:
@@ -58,7 +85,7 @@ def _accumulator(accumulator: Accumulator) -> list[Any]:
 def _join(join: JoinPlan) -> list[Any]:
     sides = [[_types(side.columns), [column.physical for column in side.source.columns], side.newest_sql is not None]
              for side in join.sides]
-    return [sides, join.driver, join.start, join.end, join.both, _window(join.window),
+    return [sides, join.driver, join.start, join.end, join.both, _windows(join.windows),
             join.width, join.meeting, bool(join.single)]
 
 

@@ -16,7 +16,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
-from penstock.planner.stream import LookupPlan
+from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.build import build_tasks
 from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.control import concerns

@@ -10,7 +10,7 @@ from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import PenstockError
 from penstock.common.logging import logger
-from penstock.planner.stream import LookupPlan
+from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.emit.courier import Backoff, Trouble
 from penstock.tasks.messages import Contact
 

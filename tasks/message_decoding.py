@@ -20,8 +20,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.json as pa_json
 
 from penstock.common.errors import InvalidValueError
-from penstock.sql.constants import shorten
-from penstock.sql.line_protocol import Points, parse_lines
+from penstock.sql.rows.constants import shorten
+from penstock.sql.rows.line_protocol import Points, parse_lines
 
 Path = tuple[str, ...]
 Index = npt.NDArray[np.int64]

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.common.errors import InvalidValueError
-from penstock.planner.ingest import IngestPlan, MappedColumn
-from penstock.sql.constants import shorten
-from penstock.sql.fitting import fitted
+from penstock.planner.streams.ingest_plan import IngestPlan, MappedColumn
+from penstock.sql.rows.constants import shorten
+from penstock.sql.rows.fitting import fitted
 from penstock.sql.schema import Column, can_name_child
-from penstock.sql.statements import MessageField, TimeUnit
 from penstock.sql.time_bounds import LATEST, oldest_allowed
+from penstock.sql.tree.statements import MessageField, TimeUnit
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind
 from penstock.tasks.message_decoding import (
     LINE_MEASUREMENT,

@@ -226,7 +226,7 @@ class ResultChild:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Which segment of which partition the rows of a write come from; see `penstock.wal.record.Origin`."""
+    """Which segment of which partition the rows of a write come from; see `penstock.wal.record.IngestOrigin`."""
 
     partition: str
     segment: str

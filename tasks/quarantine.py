@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.stream import SourcePlan
+from penstock.planner.task_plans.stream_plan import SourcePlan
 from penstock.tasks.messages import RowKey
 from penstock.tasks.state_store import StateStore
 from penstock.wal.record import DeleteRecord

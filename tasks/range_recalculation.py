@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.stream import AggPlan
-from penstock.planner.windows import end_of, grid_of, window_bounds
+from penstock.planner.duckdb_sql.interval_windows import end_of
+from penstock.planner.task_plans.stream_plan import TimeWindows
 from penstock.tasks.compute import WINDOW_START
 from penstock.tasks.ranges import PieceReader, Reads, RowsWanted, Spans
 from penstock.vnode.keys import TS_MAX
@@ -35,11 +35,10 @@ class Piece:
 class RangeRecalculation:
     """The ranges that one source task still has to compute again; part of its checkpoint."""
 
-    def __init__(self, agg: AggPlan | None, rows_wanted: RowsWanted, spans: Spans, reads: Reads) -> None:
-        self._agg = agg
-        self._window = agg.window if agg is not None else None
-        self._grid = (grid_of(self._window, agg.precision, agg.time_zone)
-                      if agg is not None and self._window is not None else None)
+    def __init__(self, windows: TimeWindows | None, rows_wanted: RowsWanted, spans: Spans, reads: Reads) -> None:
+        """`windows`: what is computed again as a whole; None: single rows are."""
+        self._windows = windows
+        self._grid = None if windows is None else windows.grid
         self._spans = spans
         self._reads = reads
         self._pieces = PieceReader(rows_wanted, spans)
@@ -58,7 +57,7 @@ class RangeRecalculation:
         """Orders the windows that hold the instants of rows that are tried once more, each once, or those rows."""
         seen: set[int] = set()
         for ts in instants:
-            first = ts if self._window is None else self._bounds(ts)[0][0]
+            first = ts if self._windows is None else self._bounds(ts)[0][0]
             if first not in seen:
                 seen.add(first)
                 self._ranges.append((ts, ts, True))
@@ -75,7 +74,7 @@ class RangeRecalculation:
             known = (newest, None if found is None else found.last_ts)
             last = max([first, *(ts for ts in known if ts is not None)])
             self._ranges[0] = (first, last, retries)  # or it would chase the live flow
-        following = self._next_rows if self._window is None else self._next_windows
+        following = self._next_rows if self._windows is None else self._next_windows
         return following(first, last, as_of, retries)
 
     def save(self) -> list[tuple[int, int, bool]]:
@@ -118,9 +117,8 @@ class RangeRecalculation:
             self._ranges[0] = (first, *self._ranges[0][1:])
 
     def _bounds(self, ts: int) -> list[tuple[int, int]]:
-        assert self._agg is not None
-        assert self._window is not None
-        return window_bounds(ts, self._window, self._agg.precision, self._agg.time_zone)
+        assert self._windows is not None
+        return self._windows.bounds(ts)
 
     def _end(self, start: int) -> int:
         assert self._grid is not None

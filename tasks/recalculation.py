@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.stream import StreamPlan
-from penstock.planner.windows import end_of, grid_of
+from penstock.planner.duckdb_sql.interval_windows import end_of
+from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
 from penstock.tasks.compute import GROUP, WINDOW_START
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.keys import among
@@ -56,8 +56,7 @@ class Recalculation:
         self._time = plan.source.time_column
         # Each read opens all parts of its time, so few reads are best; their size follows what windows held so far.
         self._windows_per_read = _FIRST_WINDOWS
-        self._grid = (grid_of(plan.agg.window, plan.agg.precision, plan.agg.time_zone)
-                      if plan.agg is not None and plan.agg.window is not None else None)
+        self._grid = None if plan.time_windows is None else plan.time_windows.grid
 
     def windows(
         self, change: Change, added: Sequence[pa.RecordBatch]
@@ -106,7 +105,7 @@ class Recalculation:
         if touched is not None:
             old = pa.concat_batches([old, self._partials(touched)])
         new = self._partials(self._current_rows(change))
-        names = [GROUP.name, *(["_tuid"] if self._plan.join is not None else []), "r0"]
+        names = [GROUP.name, *(["_tuid"] if isinstance(self._plan.computation, JoinPlan) else []), "r0"]
         whole = [*names, "r1"] if self._plan.sink.key_column is not None else names
         kept = set(_keys_of(new, names))
         # With a composite key a delete takes all rows of its time along; `new` has those that stay.
@@ -195,7 +194,7 @@ class Recalculation:
     def _emptied(self, windows: pa.RecordBatch) -> pa.RecordBatch:
         """Returns partials that say: nothing of this vnode is left in these windows."""
         count = windows.num_rows
-        width = 3 + len(self._plan.keys)
+        width = 3 + len(self._plan.grouping.keys)
         columns = [*windows.columns[: width - 1], pa.repeat(pa.scalar(0, pa.int64()), count)]
         columns += [pa.nulls(count, field.type) for field in list(self._schema)[width:]]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)

@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.common.clock import Clock
 from penstock.common.paths import DataPaths
 from penstock.wal.log import Access
-from penstock.wal.segment import NO_END, End
+from penstock.wal.segment import NO_END, LogEnd
 
 _PIECE = 4 << 20
 _REST_S = 0.005
@@ -27,7 +27,7 @@ _NO_VERSION = -1
 class EndRequest:
     """The ticket of a question: where does a vnode's log end? Answered once that isn't at `version`, or it takes long.
 
-    The answer is an `End` and whether the dnode could wait for it; it has no row while there is no log.
+    The answer is a `LogEnd` and whether the dnode could wait for it; it has no row while there is no log.
     """
 
     vgroup_id: int
@@ -64,17 +64,17 @@ class RemoteLogs:
         self._ask = ask
         self._paths = paths
         self._clock = clock
-        self._ends: dict[int, End] = {}
+        self._ends: dict[int, LogEnd] = {}
         self._lock = threading.Lock()
 
     def log(self, vgroup_id: int) -> RemoteLog:
         return RemoteLog(self, self._ask, self._paths, self._clock, vgroup_id)
 
-    def end(self, vgroup_id: int) -> End:
+    def end(self, vgroup_id: int) -> LogEnd:
         """Returns the newest end that anybody has heard of."""
         return self._ends.get(vgroup_id, NO_END)
 
-    def note(self, vgroup_id: int, end: End) -> None:
+    def note(self, vgroup_id: int, end: LogEnd) -> None:
         """Takes note of an end; answers may overtake each other."""
         with self._lock:
             if end.version >= self.end(vgroup_id).version:
@@ -95,7 +95,7 @@ class RemoteLog:
         self._asked = False
         self._rested_at = clock.monotonic()
 
-    def end(self) -> End:
+    def end(self) -> LogEnd:
         if not self._asked:
             self._ask_end(_NO_VERSION, 0.0)
         return self._logs.end(self._vgroup_id)
@@ -112,7 +112,7 @@ class RemoteLog:
         if not answer:
             return False
         waited: bool = answer[0].pop("waited")
-        self._logs.note(self._vgroup_id, End(**answer[0]))
+        self._logs.note(self._vgroup_id, LogEnd(**answer[0]))
         return waited
 
     def segments(self) -> list[int]:

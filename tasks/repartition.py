@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.errors import UnavailableError
-from penstock.planner.stream import StreamPlan
+from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamPlan, WindowsPlan
 from penstock.tasks.base_task import ROWS_TOTAL
 from penstock.tasks.compute import ADD, GROUP, REPLACE, ROWS, WINDOW_START
 from penstock.tasks.graph import TaskEdges
@@ -54,16 +54,17 @@ class Moved:
 
 def refusal(plan: StreamPlan) -> str | None:
     """Returns why the state of a stream can't be divided, or None if it can."""
-    if plan.join is not None:
+    computation = plan.computation
+    if isinstance(computation, JoinPlan):
         return "a join keeps rows of both sides by where their keys led them"
     if plan.source.lookup is not None:
         return "what its rows found in another table is known to the tasks that looked it up only"
-    if plan.source.row_window is not None and not plan.colocated:
-        return (f"its {plan.source.row_window.kind.upper()} windows are made of rows of several tables, "
+    if plan.row_window is not None and not plan.grouping.colocated:
+        return (f"its {plan.row_window.kind.upper()} windows are made of rows of several tables, "
                 "whose order is known within one vnode only")
     if plan.emits_at_checkpoints:
         return "its results leave Penstock with checkpoints, and those of one may be on their way still"
-    if plan.force is not None and (plan.fill is not None or plan.force.keep_sql is not None):
+    if isinstance(computation, ForcePlan) and (computation.fill is not None or computation.keep_sql is not None):
         return "FORCE_WINDOW_CLOSE goes on from rows and groups that it has kept per vnode"
     return None
 
@@ -72,14 +73,14 @@ def homes_of(plan: StreamPlan, groups: GroupIndex, task: int, tasks: int, moved:
     """Returns which of so many agg tasks has each group of agg task `task`, by the groups' numbers."""
     count = len(groups)
     numbers = np.arange(count)
-    if not plan.colocated:
+    if not plan.grouping.colocated:
         return (groups.ids(numbers) % np.uint64(tasks)).astype(np.int64)
     if plan.source.keep_tuid is not None:
         return np.full(count, moved.by_uid.get(plan.source.keep_tuid, task))
     if plan.source.group_is_table:
         return np.array([moved.by_uid.get(gid, task) for gid in groups.ids(numbers).tolist()], np.int64)
-    assert plan.table_key is not None
-    place = plan.table_key
+    assert plan.grouping.table_key is not None
+    place = plan.grouping.table_key
     return np.array([moved.by_name.get(groups.key(number)[place], task) for number in range(count)], np.int64)
 
 
@@ -141,7 +142,7 @@ class Repartition:
         Raises UnavailableError if rows are still read back for the stream, CheckpointDamagedError, StorageError.
         """
         self._sources()
-        if self._plan.agg is not None:
+        if self._plan.sends_partials:
             self._aggs()
         for edges in self._new["sink"]:
             if edges.task in _tasks(self._old["sink"]):
@@ -205,7 +206,7 @@ class Repartition:
     @property
     def _divides(self) -> bool:
         """Whether sources may put something else in the place of what they sent for groups of several tables."""
-        return not self._plan.colocated and self._plan.time.clock == "event"
+        return not self._plan.grouping.colocated and self._plan.policies.time.clock == "event"
 
     def _known_agg(self, task: TaskId, stores: ExitStack, functions: UserFunctions) -> _Agg:
         store, meta = self._restored(task, stores)
@@ -222,7 +223,7 @@ class Repartition:
     ) -> _Agg:
         """Returns an agg task without windows; what else it knows is as of its parent."""
         # Where tables stay together there are as many agg tasks as vnodes, else any one's times will do.
-        meta = metas[self._parents[task.index]] if self._plan.colocated else metas[0]
+        meta = metas[self._parents[task.index]] if self._plan.grouping.colocated else metas[0]
         store = self._fresh(task, stores)
         groups, table = self._empty_table(store, functions)
         counted: dict[str, Any] = {name: [] for name in ("late_rows_kept", "late_rows_forgotten") if name in meta}
@@ -230,16 +231,16 @@ class Repartition:
 
     def _empty_table(self, store: StateStore, functions: UserFunctions) -> tuple[GroupIndex, WindowTable | None]:
         plan = self._plan
-        assert plan.agg is not None
-        if plan.source.row_window is not None:
-            return GroupIndex(plan.keys), None
-        inputs = 1 if plan.colocated else len(self._new["source"])
-        table = WindowTable(plan.agg, plan.keys, inputs, store, functions)
+        assert isinstance(plan.computation, WindowsPlan)
+        if plan.row_window is not None:
+            return GroupIndex(plan.grouping.keys), None
+        inputs = 1 if plan.grouping.colocated else len(self._new["source"])
+        table = WindowTable(plan.computation, plan.grouping.keys, inputs, store, functions)
         return table.groups, table
 
     def _closed_until(self, meta: Mapping[str, Any]) -> int | None:
         current: int | None = meta["watermarks"]["current"]
-        return None if current is None else current - self._plan.time.lateness
+        return None if current is None else current - self._plan.policies.time.lateness
 
     def _hand_over(self, agg: _Agg, aggs: Sequence[_Agg], homes: Homes) -> None:
         """Moves the windows of groups that have another home, and which of their results are out."""
@@ -327,7 +328,7 @@ class Repartition:
             agg.store.put_many(agg.groups.unsaved())
             stored = [one["table"]["newest_stored"] for one in metas]
             meta["table"] = {"newest_stored": max((ts for ts in stored if ts is not None), default=None)}
-        if not self._plan.colocated:
+        if not self._plan.grouping.colocated:
             meta["watermarks"] = united_watermarks([one["watermarks"] for one in metas], self._parents)
         if "forgotten_until" in meta:
             known = [one["forgotten_until"] for one in metas if one["forgotten_until"] is not None]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.stream import StreamPlan
+from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
 from penstock.tasks.judging import UPDATED, own_rows, times_of
 from penstock.wal.record import CHANGE_COLUMN, DeleteRecord, Record, RowsRecord
 
@@ -34,14 +34,15 @@ def runs(records: Iterable[Record], plan: StreamPlan, newest: int | None) -> Ite
             ts = times_of(batch)
             change = changes_of(batch)
             changes = change is not None
-            if len(ts) and newest is not None and plan.join is not None:
-                anew = recalculates and plan.ignore_expired and int(ts.min()) < newest - plan.closing_delay
+            if len(ts) and newest is not None and isinstance(plan.computation, JoinPlan):
+                late = plan.policies.ignore_expired and int(ts.min()) < newest - plan.policies.closing_delay
+                anew = recalculates and late
             elif len(ts) and newest is not None:
-                anew = (not plan.recalls and int(ts.min()) < newest - plan.delete_mark) or (
+                anew = (not plan.recalls and int(ts.min()) < newest - plan.policies.delete_mark) or (
                     recalculates and change is not None and _differs_from_store(change, ts, plan, newest))
         elif isinstance(record, DeleteRecord) and record.table_uid == plan.source.storage_uid:
             changes = True
-            anew = not plan.recalls and newest is not None and record.first_ts < newest - plan.delete_mark
+            anew = not plan.recalls and newest is not None and record.first_ts < newest - plan.policies.delete_mark
         if anew and run:
             yield run
             run, recalculates = [], False
@@ -65,7 +66,7 @@ def _never_cut(records: list[Record], plan: StreamPlan, newest: int | None) -> b
         if len(ts):
             lows.append(int(ts.min()))
             highs.append(int(ts.max()))
-    return bool(records) and (plan.recalls or not lows or min(lows) >= max(highs) - plan.delete_mark)
+    return bool(records) and (plan.recalls or not lows or min(lows) >= max(highs) - plan.policies.delete_mark)
 
 
 def changes_of(batch: pa.RecordBatch) -> npt.NDArray[np.int64] | None:
@@ -80,8 +81,8 @@ def _differs_from_store(
     change: npt.NDArray[np.int64], ts: npt.NDArray[np.int64], plan: StreamPlan, newest: int
 ) -> bool:
     """Tells whether there may be rows that the stream doesn't count as often as the store has them."""
-    if plan.ignore_update and bool((change == UPDATED).any()):
+    if plan.policies.ignore_update and bool((change == UPDATED).any()):
         return True
-    if plan.ignore_expired and plan.time.writer_timeout_ms is not None:
+    if plan.policies.ignore_expired and plan.policies.time.writer_timeout_ms is not None:
         return True  # what writers have noted decides, which isn't known here
-    return plan.ignore_expired and bool(((change != 0) & (ts < newest - plan.closing_delay)).any())
+    return plan.policies.ignore_expired and bool(((change != 0) & (ts < newest - plan.policies.closing_delay)).any())

@@ -20,14 +20,12 @@ class SegmentAggTask(AggTask):
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         super()._set_up(inputs, deployment)
-        window = self._plan.source.row_window
-        assert window is not None
-        self._table = SegmentTable(self._agg, window, self._plan.trigger, self._plan.keys, inputs, self._store,
+        self._table = SegmentTable(self._agg, self._plan.trigger, self._plan.grouping.keys, inputs, self._store,
                                    self._functions, announces=self._plan.announces_windows)
 
     def _next_closing(self) -> int | None:
         closing = self._table.next_closing()
-        return None if closing is None else closing + self._plan.time.lateness
+        return None if closing is None else closing + self._plan.policies.time.lateness
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
         until = self._closed_until

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.kernel_spec import SourceKernel
+from penstock.planner.task_plans.kernel_spec import SourceKernel
 from penstock.sql.types import DataType
 from penstock.tasks.aggregation import Coded, Ints
 from penstock.tasks.compute import WINDOW_START, block_type

@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.stream import AggPlan, Field, RowWindow, Trigger
-from penstock.planner.stream_row_windows import END_ROWS, LAST_ROW
+from penstock.planner.task_plans.stream_plan import END_ROWS, LAST_ROW, Field, RowWindow, Trigger, WindowsPlan
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START
 from penstock.tasks.group_index import GROUP_PREFIX
@@ -47,14 +46,15 @@ class SegmentTable(SlotTable):
     in memory counts more than what is stored.
     """
 
-    def __init__(self, plan: AggPlan, window: RowWindow, trigger: Trigger, keys: Sequence[Field], inputs: int,
-                 store: StateStore, functions: UserFunctions | None = None, *, announces: bool = False) -> None:
+    def __init__(self, plan: WindowsPlan, trigger: Trigger, keys: Sequence[Field], inputs: int, store: StateStore,
+                 functions: UserFunctions | None = None, *, announces: bool = False) -> None:
         """`announces`: `announced` tells of windows that open."""
         super().__init__(plan, keys, inputs, store, functions)
         self._announces = announces
         self._opened: list[WindowState] = []
         self._voided: set[tuple[int, int]] = set()
-        self._window = window
+        assert isinstance(plan.windows, RowWindow)
+        self._window = plan.windows
         self._at_once = trigger == "at_once"
         self._delays = trigger == "max_delay"
         self._changed: set[tuple[int, int]] = set()

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.stream import RowWindow
+from penstock.planner.task_plans.stream_plan import RowWindow
 
 GROUP_COLUMN, TIME_COLUMN = "#group", "#ts"
 

@@ -70,9 +70,9 @@ class SinkTask(ComputingTask):
         self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] | None = None
         self._attempt = deployment.attempt
-        self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
-        self._destinations = Destinations(plan.sink, plan.keys, self._computer)
-        self._result_rows = ResultRows(plan.sink, plan.agg is not None)
+        self._inbox = Inbox(self.input, aligned=plan.policies.guarantee == "exactly_once")
+        self._destinations = Destinations(plan.sink, plan.grouping.keys, self._computer)
+        self._result_rows = ResultRows(plan.sink, plan.sends_partials)
         self._outside: OutsideWriter | None = None
         self._connection = deployment.connection
         self._delivered_before = 0  # rows, by other options of the connection
@@ -81,14 +81,14 @@ class SinkTask(ComputingTask):
         self._notifier = None if plan.notify is None else environment.notifier(self.id, deployment)
         self._writer: ResultWriter = self._outside or environment.result_writer(self.id)
         self._transactions = self._writer if isinstance(self._writer, TransactionalWriter) else None
-        self._commits_with_checkpoints = plan.guarantee == "exactly_once" or plan.emits_at_checkpoints
+        self._commits_with_checkpoints = plan.policies.guarantee == "exactly_once" or plan.emits_at_checkpoints
         now = self._clock.monotonic()
         calls, rate = settings.sink_calls_per_second, settings.sink_bytes_per_second
         self._calls = TokenBucket(calls, burst(calls, _CALLS_AT_ONCE_S), now)
         self._bytes = TokenBucket(rate, burst(rate, _BYTES_AT_ONCE_S), now)
         # A new child table costs the dnode, and all streams of the vnode, more than many rows. Where groups come from
         # tables their number has a bound; where they don't, a stream could keep everybody busy with nothing else.
-        makes_tables = plan.grouped_by_values and self._outside is None
+        makes_tables = plan.grouping.by_values and self._outside is None
         tables = settings.sink_tables_per_second if makes_tables else 0.0
         self._tables_at_once = burst(tables, _TABLES_AT_ONCE_S)
         self._tables = TokenBucket(tables, self._tables_at_once, now)

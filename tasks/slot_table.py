@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
-from penstock.planner.stream import AggPlan, Field
+from penstock.planner.task_plans.stream_plan import Field, WindowsPlan
 from penstock.tasks.accumulators import Slots, Values, columns_for, merges_of
 from penstock.tasks.compute import ROWS
 from penstock.tasks.group_index import GroupIndex
@@ -31,7 +31,7 @@ class SlotTable:
     """What `tasks.segment_table` builds on: slots, their columns, and their place in the store."""
 
     def __init__(
-        self, plan: AggPlan, keys: Sequence[Field], inputs: int, store: StateStore,
+        self, plan: WindowsPlan, keys: Sequence[Field], inputs: int, store: StateStore,
         functions: UserFunctions | None = None,
     ) -> None:
         """`functions` has the users' aggregates of the plan, if there are any."""

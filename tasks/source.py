@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.errors import InvalidValueError
-from penstock.planner.windows import end_of, grid_of
+from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import ROWS_TOTAL, BaseSourceTask
 from penstock.tasks.compute import (
@@ -22,8 +22,7 @@ from penstock.tasks.compute import (
     REPLAYED,
     ROWS,
     WINDOW_START,
-    partial_schema,
-    result_schema,
+    block_schema,
     with_operation,
 )
 from penstock.tasks.dead_letters import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
@@ -122,7 +121,7 @@ class SourceTask(BaseSourceTask):
         self._quiet_since = self._clock.monotonic()
         self._ledger = TimeLedger()
         self._table_times = TableTimes()
-        timeout_ms = plan.time.writer_timeout_ms
+        timeout_ms = plan.policies.time.writer_timeout_ms
         self._writers = None if timeout_ms is None else WriterTimes(
             timeout_ms, UNITS_PER_SECOND[plan.source.precision] // 1_000)
         # Rows of the DLQ that are tried once more, and the records that are processed now.
@@ -131,14 +130,12 @@ class SourceTask(BaseSourceTask):
         # While rows that are read back are tried as well: the keys that the block writes, else None.
         self._rewritten: frozenset[RowKey] | None = None
         self._bytes_in = 0
-        self._history = None if plan.history is None else HistoryReader(
-            plan.history, self._version, self._rows_of_piece, self._time_span, self._read_range, self._clock)
-        self._ranges = RangeRecalculation(plan.agg, self._rows_of_piece, self._time_span, self._read_piece)
+        self._history = None if plan.source.history is None else HistoryReader(
+            plan.source.history, self._version, self._rows_of_piece, self._time_span, self._read_range, self._clock)
+        self._ranges = RangeRecalculation(plan.time_windows, self._rows_of_piece, self._time_span, self._read_piece)
         self._live_had_its_turn = False
-        agg = plan.agg
-        self._grid = (grid_of(agg.window, agg.precision, agg.time_zone)
-                      if agg is not None and agg.window is not None else None)
-        self._unseen: list[tuple[int, int]] = [(0, self._version)] if plan.history is None else []
+        self._grid = None if plan.time_windows is None else plan.time_windows.grid
+        self._unseen: list[tuple[int, int]] = [(0, self._version)] if plan.source.history is None else []
         meta = self._restore_store(deployment.checkpoint_id)
         if meta is not None:
             self._restore(meta)
@@ -149,11 +146,7 @@ class SourceTask(BaseSourceTask):
             settings.lookup_freshness_s, self._clock, environment.wake)
         self._dead = self._open_dead_letters(deployment)
         self._open_wal()
-        if plan.agg is not None:
-            self._schema = partial_schema(plan.keys, plan.agg.fields)
-        else:
-            scalar = result_schema(plan.keys, plan.result_fields)
-            self._schema = pa.schema([pa.field("_row", pa.uint64()), *list(scalar)[1:]])
+        self._schema = block_schema(plan)
         self._first_stage = FirstStage(plan, self._schema, self._computer, self._children)
         self._recalculation = Recalculation(plan, self._first_stage, self._schema, self._read_rows)
         self._windower: Windower | None = None
@@ -163,7 +156,7 @@ class SourceTask(BaseSourceTask):
         if deployment.attempt > 1:
             reserved = self._store.reserved
             self._replayed_until = self._wal.acknowledged_version if reserved is None else reserved
-        if plan.source.row_window is not None:
+        if plan.row_window is not None:
             self._windower = Windower(plan, self._schema, self._first_stage, self._recalculation, self._read_rows,
                                       self._store)
             self._windower.restore()
@@ -368,7 +361,7 @@ class SourceTask(BaseSourceTask):
         """
         own = [row for vgroup_id, row in order.rows if vgroup_id == self._vgroup_id]
         self._retries.update((row.row.row_key, row) for row in own)
-        rows = own if self._grid is None or self._plan.colocated else [row for _, row in order.rows]
+        rows = own if self._grid is None or self._plan.grouping.colocated else [row for _, row in order.rows]
         self._ranges.add_retries(sorted({row.row.ts for row in rows}))
 
     def _skip_to_end(self) -> None:
@@ -419,7 +412,7 @@ class SourceTask(BaseSourceTask):
 
     def _emit_history(self, rows: pa.Table, as_of: int) -> None:
         """Sends rows from before the stream; what is in the future of its creation isn't taken for time."""
-        time_plan = self._plan.time
+        time_plan = self._plan.policies.time
         self._block = ()
         judged = never_late(rows, self._plan, as_of)
         if time_plan.max_future is not None and judged.ts[-1] > time_plan.created + time_plan.max_future:
@@ -462,7 +455,7 @@ class SourceTask(BaseSourceTask):
     def _emit_computable(self, judged: Judged | None, deletes: Sequence[DeleteRecord], before: int, after: int) -> None:
         """Sends what a block changes, without rows that can't be computed if the stream's ON_ERROR says so."""
         failing: dict[int, str] = {}
-        if self._plan.leaves_out_errors:
+        if self._plan.policies.leaves_out_errors:
             if self._emitted_whole(judged, deletes, before, after):
                 return
             # Rows that are read back may have come before the stream: nobody has tried them.
@@ -566,7 +559,7 @@ class SourceTask(BaseSourceTask):
             return
         self._quarantine.forget(readmitted)
         fresh = self._recomputed(rows)
-        if self._plan.agg is None:
+        if not self._plan.sends_partials:
             self._send(ADD, fresh)
         else:
             self._outbox.signal(Cleared(piece.first, piece.last))
@@ -579,7 +572,7 @@ class SourceTask(BaseSourceTask):
         if not held.any():
             return rows, []
         tried = rows.filter(pa.array(held))
-        if self._plan.leaves_out_errors:
+        if self._plan.policies.leaves_out_errors:
             tried = self._computable(tried)
         return pa.concat_tables([rows.filter(pa.array(~held)), tried]), keys_of(tried, self._source)
 
@@ -588,13 +581,13 @@ class SourceTask(BaseSourceTask):
         try:
             return self._first_stage.compute(rows)
         except InvalidValueError:
-            if not self._plan.leaves_out_errors:
+            if not self._plan.policies.leaves_out_errors:
                 raise
             return self._first_stage.compute(self._computable(rows))
 
     @property
     def _idle_timeout_s(self) -> float:
-        own = self._plan.time.idle_timeout_s
+        own = self._plan.policies.time.idle_timeout_s
         return self._settings.idle_timeout_s if own is None else own
 
     def _become_idle(self) -> bool:
@@ -643,7 +636,7 @@ class SourceTask(BaseSourceTask):
             self._rows_in += len(future)
         if judged is not None:
             self._rows_in += len(judged.ts)
-            self._ledger.note(judged, self._plan.closing_delay)
+            self._ledger.note(judged, self._plan.policies.closing_delay)
         if judged is None and not deletes:
             self._send_watermark()
             return
@@ -690,7 +683,7 @@ class SourceTask(BaseSourceTask):
         replaced: Sequence[pa.RecordBatch] = []
         if rewritten is not None or deletes:
             change = Change(judged.rows if judged is not None else None, rewritten, tuple(deletes), before, after)
-            if self._plan.agg is None:
+            if not self._plan.sends_partials:
                 for operation, batch in self._recalculation.rows(change, added[0] if added else None):
                     self._send(operation, batch)
                 return
@@ -710,7 +703,7 @@ class SourceTask(BaseSourceTask):
         """
         if self._grid is None or self._max_ts is None or partials.num_rows == 0 or self._plan.recalls:
             return partials
-        limit = self._max_ts - self._plan.delete_mark
+        limit = self._max_ts - self._plan.policies.delete_mark
         if partials.column(WINDOW_START.name).to_numpy().min() > limit:
             return partials
         grid = self._grid
@@ -775,7 +768,7 @@ class SourceTask(BaseSourceTask):
     def _send(self, operation: int, batch: pa.RecordBatch) -> None:
         if batch.num_rows == 0:
             return
-        if self._plan.agg is None:
+        if not self._plan.sends_partials:
             batch = batch.select(batch.schema.names[1:])
         batch = with_operation(batch, operation)
         channels = self.output.channels
@@ -788,7 +781,7 @@ class SourceTask(BaseSourceTask):
     def _watermark(self) -> int | None:
         if self._writers is not None:
             return self._writers.shown
-        return None if self._max_ts is None else self._max_ts - self._plan.watermark
+        return None if self._max_ts is None else self._max_ts - self._plan.policies.watermark
 
     def _send_watermark(self) -> bool:
         """Tells downstream what time it is, if that is news; returns whether it was."""

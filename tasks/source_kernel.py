@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.kernel_spec import FieldKernel, Panes, SourceKernel
-from penstock.planner.stream import Accumulator
+from penstock.planner.task_plans.kernel_spec import FieldKernel, Panes, SourceKernel
+from penstock.planner.task_plans.stream_plan import Accumulator
 from penstock.tasks.accumulators import Values, columns_for, combine
 from penstock.tasks.aggregation import Aggregation, Coded, Ints
 from penstock.tasks.groups import Groups

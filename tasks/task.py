@@ -17,8 +17,8 @@ from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.queues import ChannelQueue
 
 if TYPE_CHECKING:
-    from penstock.planner.ingest import IngestPlan
-    from penstock.planner.stream import LookupPlan, StreamPlan
+    from penstock.planner.streams.ingest_plan import IngestPlan
+    from penstock.planner.task_plans.stream_plan import LookupPlan, StreamPlan
     from penstock.tasks.emit.writers import OutsideWriter
     from penstock.tasks.notify.notifier import Notifier
     from penstock.tasks.state_store import StateStore

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from penstock.planner.stream import StreamPlan
+from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.judging import NEVER, Judged, record_of
 from penstock.tasks.messages import Lateness, LeftOutRow, Reason
 from penstock.tasks.state_store import StateStore
@@ -121,7 +121,7 @@ def left_out_rows(
         record = record_of(judged, row)
         ts = int(judged.ts[row])
         limit = int(judged.limits[record])
-        lateness = 0 if limit == NEVER else limit + plan.closing_delay - ts
+        lateness = 0 if limit == NEVER else limit + plan.policies.closing_delay - ts
         found.append(LeftOutRow(tuids[row].as_py(), ts, lateness, reason, judged.versions[record],
                                 judged.ingest_times_ms[record], None if second is None else second[row].as_py()))
     return found

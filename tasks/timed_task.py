@@ -38,17 +38,17 @@ class TimedTask(ComputingTask):
         self.input = ChannelQueue(settings.queue_bytes, list(upstream), environment.wake)
         self.output: ChannelQueue[TaskId] = ChannelQueue(settings.queue_bytes, list(downstream), environment.wake)
         self._units_per_second = UNITS_PER_SECOND[plan.source.precision]
-        self._inbox = Inbox(self.input, aligned=plan.guarantee == "exactly_once")
+        self._inbox = Inbox(self.input, aligned=plan.policies.guarantee == "exactly_once")
         self._outbox = Outbox(self.output, settings.block_bytes_max)
         self._upstream = tuple(upstream)
         self._inputs = {channel: n for n, channel in enumerate(upstream)}
         self._watermarks = Watermarks(len(upstream))
-        self._destinations = Destinations(plan.sink, plan.keys, self._computer)
-        self._schema = result_schema(plan.keys, plan.result_fields)
+        self._destinations = Destinations(plan.sink, plan.grouping.keys, self._computer)
+        self._schema = result_schema(plan.grouping.keys, plan.result_fields)
         # Per input that is idle: since when (monotonic seconds) its vnode has been quiet.
         self._quiet_since: dict[int, float] = {}
         self._ahead: frozenset[TaskId] = frozenset()
-        self._delayed = Delayed(plan.period_ms / 1000)
+        self._delayed = Delayed(0)
         self._late_kept = dict.fromkeys((task.index for task in upstream), 0)
         self._late_forgotten = dict.fromkeys((task.index for task in upstream), 0)
         self._rows_in = 0
@@ -165,13 +165,13 @@ class TimedTask(ComputingTask):
 
     def _hold_back(self) -> None:
         """Notes which inputs are not read for now; their queues fill up, and their sources are backpressured."""
-        skew = self._plan.time.max_skew
+        skew = self._plan.policies.time.max_skew
         if skew is not None:
             self._ahead = frozenset(self._upstream[input] for input in self._watermarks.ahead(skew))
 
     def _idle_until(self) -> float:
         """Returns when the clock closes the next window, because all vnodes are idle; infinity if it doesn't."""
-        if not self._plan.time.close_when_idle or not self._watermarks.all_idle:
+        if not self._plan.policies.time.close_when_idle or not self._watermarks.all_idle:
             return math.inf
         closing = self._next_closing()
         if closing is None:
@@ -197,7 +197,7 @@ class TimedTask(ComputingTask):
     def _closed_until(self) -> int | None:
         """Windows that end by then are closed; None: none is."""
         current = self._watermarks.current
-        return None if current is None else current - self._plan.time.lateness
+        return None if current is None else current - self._plan.policies.time.lateness
 
     # -- what subclasses do ------------------------------------------------------------------------------------
 

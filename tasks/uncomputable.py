@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.stream import SourcePlan
+from penstock.planner.task_plans.stream_plan import SourcePlan
 from penstock.tasks.judging import LATE, UPDATED, Judged, record_of, without_rows
 from penstock.tasks.messages import RowKey
 from penstock.tasks.quarantine import keys_of

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.errors import UserFunctionError
-from penstock.planner.user_calls import UserCall
+from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import DataType, Kind
 from penstock.tasks.function_loader import LoadedAggregate, LoadedFunction, load

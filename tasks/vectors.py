@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.kernel_spec import Expr
+from penstock.planner.task_plans.kernel_spec import Expr
 from penstock.sql.types import DataType, Kind
 
 Bools = npt.NDArray[np.bool_]

@@ -29,7 +29,7 @@ class WindowAggTask(AggTask):
 
     def _set_up(self, inputs: int, deployment: StreamDeployment) -> None:
         super()._set_up(inputs, deployment)
-        self._table = WindowTable(self._agg, self._plan.keys, inputs, self._store, self._functions)
+        self._table = WindowTable(self._agg, self._plan.grouping.keys, inputs, self._store, self._functions)
         self._open: set[int] = set()
         #: the groups of open windows, by their starts, of which those who are notified were told
         self._told: dict[int, set[int]] = {}
@@ -41,9 +41,9 @@ class WindowAggTask(AggTask):
         self._missing: list[int] = []
         self._following: deque[Iterator[pa.RecordBatch]] = deque()
         self._filler = None
-        if self._plan.fill is not None:
+        if self._agg.fill is not None:
             withdrawn = ResultIndex(self._store, prefix=WITHDRAWN) if deployment.attempt > 1 else None
-            self._filler = Filler(self._plan.fill, self._table.grid, self._plan.keys, self._schema,
+            self._filler = Filler(self._agg.fill, self._table.grid, self._plan.grouping.keys, self._schema,
                                   ResultIndex(self._store), self._computer, self._results_of, withdrawn=withdrawn)
 
     def _merge(self, data: pa.RecordBatch, input: int) -> None:
@@ -186,7 +186,7 @@ class WindowAggTask(AggTask):
                     self._delayed.discard(start)
 
     def _next_closing(self) -> int | None:
-        lateness = self._plan.time.lateness
+        lateness = self._plan.policies.time.lateness
         return min((self._table.end(start) + lateness for start in self._open), default=None)
 
     def _emit_delayed(self) -> None:
@@ -268,8 +268,8 @@ class WindowAggTask(AggTask):
             self._table.forget(self._forgotten_until, lambda start: start in waiting or is_in_part(start))
 
     def _forgettable_until(self) -> int | None:
-        until = self._closed_until
-        return None if until is None else min(until, until + self._plan.closing_delay - self._plan.delete_mark)
+        until, policies = self._closed_until, self._plan.policies
+        return None if until is None else min(until, until + policies.closing_delay - policies.delete_mark)
 
     def _restore(self, meta: dict[str, Any]) -> None:
         self._table.restore(meta["table"], self._closed_until)

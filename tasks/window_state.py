@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.planner.stream import Field
+from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.accumulators import Slots, Values
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.group_index import GroupIndex
@@ -31,7 +31,7 @@ class WindowState:
         return len(self.starts)
 
     def table(self) -> pa.Table:
-        """Returns the relation `state` of `AggPlan.final_sql`."""
+        """Returns the relation `state` of `WindowsPlan.final_sql`."""
         arrays = [pa.array(self.index.ids(self.groups)), *self.index.key_columns(self.groups), pa.array(self.starts),
                   pa.array(self.rows), *(column.arrow() for column in self.columns)]
         schema = pa.schema([GROUP, *self.index.key_fields, WINDOW_START, ROWS, *fields_schema(self.fields)])

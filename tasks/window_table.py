@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.common.errors import InternalError
-from penstock.planner.stream import AggPlan, Field
-from penstock.planner.windows import Grid, end_of, grid_of
+from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
+from penstock.planner.task_plans.stream_plan import Field, TimeWindows, WindowsPlan
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine, merges_of
 from penstock.tasks.compute import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
@@ -75,12 +75,12 @@ class WindowTable:
     """All windows of one agg task. `closed_until`: windows that end at or before it are closed (None: none is)."""
 
     def __init__(
-        self, plan: AggPlan, keys: Sequence[Field], inputs: int, store: StateStore,
+        self, plan: WindowsPlan, keys: Sequence[Field], inputs: int, store: StateStore,
         functions: UserFunctions | None = None,
     ) -> None:
         """`functions` has the users' aggregates of the plan, if there are any."""
-        assert plan.window is not None
-        self.grid: Grid = grid_of(plan.window, plan.precision, plan.time_zone)
+        assert isinstance(plan.windows, TimeWindows)
+        self.grid: Grid = plan.windows.grid
         self._regular = self.grid.zone is None and not self.grid.step_months and not self.grid.width_months
         self._accumulators = plan.accumulators
         self._merges = merges_of(plan.accumulators, functions)

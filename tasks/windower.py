@@ -17,8 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_row_windows import LAST_ROW
+from penstock.planner.task_plans.stream_plan import LAST_ROW, StreamPlan
 from penstock.tasks.compute import GROUP, ROWS, WINDOW_START
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.judging import LATE, UPDATED, Judged
@@ -88,9 +87,9 @@ class Windower:
 
     def __init__(self, plan: StreamPlan, schema: pa.Schema, first_stage: FirstStage, recalculation: Recalculation,
                  read_rows: ReadRows, store: StateStore) -> None:
-        assert plan.source.row_window is not None
+        assert plan.row_window is not None
         self._plan = plan
-        self._window = plan.source.row_window
+        self._window = plan.row_window
         self._schema = schema
         self._first_stage = first_stage
         self._recalculation = recalculation
@@ -208,7 +207,7 @@ class Windower:
 
     def _expired(self, judged: Judged) -> Bools | None:
         """Returns which rows are expired: older than their table's newest row and than the watermark."""
-        if not self._plan.ignore_expired or judged.change is None or judged.last is None:
+        if not self._plan.policies.ignore_expired or judged.change is None or judged.last is None:
             return None
         expired: Bools = (judged.change != 0) & (judged.ts < judged.limit) & (judged.ts < judged.last)
         return expired if expired.any() else None
@@ -276,7 +275,7 @@ class Windower:
 
     def _tables_of(self, changed: pa.Table) -> pa.Array | None:
         """Returns the tables that the changed groups consist of, or None if a group may have rows of any."""
-        if not self._plan.colocated:
+        if not self._plan.grouping.colocated:
             return None
         return pa.array(np.unique(changed.column("_tuid").to_numpy()), pa.uint64())
 

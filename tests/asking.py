@@ -6,7 +6,7 @@ from typing import get_args
 
 from penstock.common.errors import PermissionDeniedError
 from penstock.mnode.roles import Identity, require
-from penstock.sql.parser import parse_one
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.rights import Role
 
 

@@ -12,6 +12,7 @@ from penstock.common.clock import Clock, ManualClock
 from penstock.common.config import load_config
 from penstock.common.fs import Fs
 from penstock.mnode.engine import Engine
+from penstock.mnode.sandbox import dry_run
 from penstock.mnode.session import Result, SessionState
 from penstock.shell.arrow_values import column_values
 from penstock.tasks.executors import Executors
@@ -71,7 +72,8 @@ class Embedded:
         self.session = SessionState("UTC")
 
     def _open(self) -> Engine:
-        return Engine(self.path, self.config, clock=self.clock, fs=self.fs, runtime=lambda config, root: NoRuntime())
+        return Engine(self.path, self.config, clock=self.clock, fs=self.fs, runtime=lambda config, root: NoRuntime(),
+                      dry_run=dry_run)
 
     def execute(self, text: str) -> Result:
         return self.engine.execute(text, self.session)

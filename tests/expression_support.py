@@ -9,15 +9,15 @@ import duckdb
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
-from penstock.planner.duckdb_tree import closed, render
-from penstock.planner.expressions import compile_expression, condition_tree
-from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_sql import quote_name
-from penstock.sql.dialect import source_range
-from penstock.sql.literals import position
-from penstock.sql.parser import parse_one
+from penstock.planner.bind.expressions import compile_expression, condition_tree
+from penstock.planner.duckdb_sql.duckdb_tree import closed, column, render
+from penstock.planner.duckdb_sql.quoting import quote_name
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.sql.dialect.literals import position
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import Select
+from penstock.sql.tree.expression_nodes import source_range
+from penstock.sql.tree.statements import Select
 from penstock.sql.types import DataType, Precision
 
 NOW_MS = 1_700_000_000_123
@@ -36,7 +36,7 @@ class TableScope:
     def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
         if name not in self.columns:
             raise NotFoundError(f"column {name} does not exist", position=self.position(node))
-        return SqlExpr(quote_name(name), self.columns[name])
+        return SqlExpr(column(name), self.columns[name])
 
     def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
         return None
@@ -63,6 +63,11 @@ def compiled(expression: str, scope: TableScope | None = None) -> SqlExpr:
     return compile_expression(parsed(expression, scope), scope)
 
 
+def sql_of(value: SqlExpr) -> str:
+    """Returns an expression as text, which may stand anywhere."""
+    return render(closed(value.node))
+
+
 def condition(expression: str, scope: TableScope | None = None) -> str:
     """Compiles a condition as WHERE has it."""
     scope = scope or TableScope()
@@ -73,7 +78,7 @@ def value(expression: str, *, time_zone: str = "UTC", precision: Precision = "ms
     """Returns the value of an expression without columns; the SQL must have the type that was promised."""
     scope = TableScope(session=Session(database="db", now_ms=NOW_MS, time_zone=time_zone), precision=precision)
     result = compiled(expression, scope)
-    row = CONNECTION.execute(f"SELECT {result.sql}, typeof({result.sql})").fetchone()
+    row = CONNECTION.execute(f"SELECT {sql_of(result)}, typeof({sql_of(result)})").fetchone()
     assert row is not None
     promised = result.type.duckdb()
     assert row[1] == promised or row[1].strip('"') in ("NULL", "JSON"), f"{expression}: {row[1]}, not {promised}"
@@ -85,7 +90,7 @@ def column_values(expression: str, data: dict[str, tuple[DataType, list[Any]]], 
     """Returns the values of an expression over columns given as {name: (type, values)}."""
     session = Session(database="db", now_ms=NOW_MS, time_zone=time_zone)
     scope = TableScope({name: kind for name, (kind, _) in data.items()}, session, precision)
-    return run_over(compiled(expression, scope).sql, data)
+    return run_over(sql_of(compiled(expression, scope)), data)
 
 
 def rows_where(expression: str, data: dict[str, tuple[DataType, list[Any]]]) -> list[int]:

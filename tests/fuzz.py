@@ -23,8 +23,8 @@ from golden_runner import read_blocks
 
 from penstock.common.errors import InternalError, PenstockError
 from penstock.planner.functions.table import FUNCTIONS, Argument
-from penstock.sql.parser import parse
-from penstock.sql.statements import (
+from penstock.sql.dialect.parser import parse
+from penstock.sql.tree.statements import (
     AlterDatabase,
     CreateDatabase,
     Insert,

@@ -15,9 +15,9 @@ from pathlib import Path
 from sqlglot import exp
 
 from penstock.common.errors import PenstockError
-from penstock.sql.dialect import expression_sql
-from penstock.sql.node import Node
-from penstock.sql.statements import Duration, Name, PartitionItem, SelectItem
+from penstock.sql.tree.expression_nodes import expression_sql
+from penstock.sql.tree.node import Node
+from penstock.sql.tree.statements import Duration, Name, PartitionItem, SelectItem
 from penstock.sql.types import DataType
 
 # Taken out of the environment, since PENSTOCK_* there are keys of the configuration for engines that tests open.

@@ -13,13 +13,13 @@ import pyarrow as pa
 from penstock.common.connection import Connection
 from penstock.common.errors import InvalidStatementError
 from penstock.mnode.query import OpenQuery
-from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.logical.operators import Scan
-from penstock.planner.plan import render_tree
-from penstock.planner.select import plan_query
-from penstock.sql.parser import parse_one
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.select import plan_query
+from penstock.planner.task_plans.plan_tree import render_tree
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
-from penstock.sql.statements import Explain, Select, SetOperation
+from penstock.sql.tree.statements import Explain, Select, SetOperation
 from penstock.sql.types import DataType, Kind, Precision, timestamp
 
 Row = Sequence[object]

@@ -18,10 +18,10 @@ from stream_kit import Store, StreamKit
 from penstock.common.closed_duckdb import UNBOUNDED, DuckdbBounds
 from penstock.mnode.query import OpenQuery
 from penstock.planner.logical.operators import Scan
-from penstock.planner.select import plan_query
-from penstock.sql.parser import parse_one
+from penstock.planner.query.select import plan_query
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import Select
+from penstock.sql.tree.statements import Select
 from penstock.tasks import base_task
 from penstock.tasks.compute import Computer
 from penstock.tasks.task import TaskSettings

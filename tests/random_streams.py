@@ -1,7 +1,8 @@
 """Random schemas, histories and streams over all kinds of windows, and what a stream must answer, in plain Python.
 
 The model takes rows and gives result rows. It knows nothing of SQL, of tasks or of the planner; only the windows that
-follow a calendar it takes from `planner.windows.window_bounds`, whose own tests hold it against the SQL.
+follow a calendar it takes from `planner.duckdb_sql.interval_windows.window_bounds`, whose own tests hold it against
+the SQL.
 """
 
 from __future__ import annotations
@@ -18,9 +19,9 @@ from typing import Any, Literal
 from hypothesis import strategies as st
 from stream_kit import Catalog
 
-from penstock.planner.windows import grid_of, starts_between, window_bounds
+from penstock.planner.duckdb_sql.interval_windows import grid_of, starts_between, window_bounds
 from penstock.sql.schema import Column, UserFunction
-from penstock.sql.statements import Duration, IntervalWindow
+from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision, timestamp
 
 Draw = st.DrawFn

@@ -19,10 +19,20 @@ from penstock.common.errors import PenstockError
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.executor_keeper import Scale
+from penstock.mnode.running_stream import StreamKeeper
 from penstock.mnode.service import DnodeService
-from penstock.planner.plan import PlanNode
-from penstock.planner.stream import AggPlan, Company, SinkPlan, SourcePlan, StreamPlan
-from penstock.planner.user_calls import UserCall
+from penstock.planner.task_plans.plan_tree import PlanNode
+from penstock.planner.task_plans.stream_plan import (
+    Company,
+    Grouping,
+    Policies,
+    RowWindow,
+    SinkPlan,
+    SourcePlan,
+    StreamPlan,
+    WindowsPlan,
+)
+from penstock.planner.task_plans.user_calls import UserCall
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import BIGINT
 from penstock.tasks import control
@@ -64,12 +74,27 @@ class FakePlan:
     def shipped(self, company: Company = Company.ANY) -> StreamPlan:
         """Returns a plan that workers take, since they take no classes that Penstock doesn't know; see `_unpacked`."""
         function = UserFunction("f", False, None, BIGINT, "f.py")
-        source = SourcePlan(0, None, "ts", True, "ms", (), (), False, "", None, None)
+        source = SourcePlan("db", json.dumps(astuple(self)), 0, None, "ts", True, "ms", (), (), False, "", None, None)
         sink = SinkPlan("db", "out", (), (), "", 0, create=True)
-        return StreamPlan("db", json.dumps(astuple(self)), "at_once", 0, True, False, "UTC", (), source,
-                          AggPlan(None, "ms", "UTC", (), ""), sink, False, PlanNode("Stream"),
-                          functions=(UserCall("scalar", function, (), BIGINT),) * (company is Company.USER_CODE),
-                          grouped_by_values=company is Company.OPEN_GROUPS)
+        grouping = Grouping((), colocated=False, by_values=company is Company.OPEN_GROUPS)
+        windows = WindowsPlan(RowWindow("session"), (), "")
+        return StreamPlan(source, grouping, windows, "at_once", Policies(), sink, "UTC", PlanNode("Stream"),
+                          functions=(UserCall("scalar", function, (), BIGINT),) * (company is Company.USER_CODE))
+
+
+class FakeKeeper(StreamKeeper):
+    """Counts the attempts of a stream in `attempts`."""
+
+    def __init__(self, stream_id: int, attempts: dict[int, int]) -> None:
+        self._stream_id = stream_id
+        self._attempts = attempts
+
+    def next_attempt(self) -> int:
+        self._attempts[self._stream_id] = self._attempts.get(self._stream_id, 0) + 1
+        return self._attempts[self._stream_id]
+
+    def children(self) -> tuple[bytes, ...]:
+        return b"", b""
 
 
 def fake_graph(snode_ids: tuple[int, ...] = ()) -> TaskGraph:
@@ -83,7 +108,7 @@ def fake_graph(snode_ids: tuple[int, ...] = ()) -> TaskGraph:
 
 def _unpacked(plan: object) -> FakePlan:
     assert isinstance(plan, StreamPlan)
-    return FakePlan(*json.loads(plan.source_table))
+    return FakePlan(*json.loads(plan.source.table))
 
 
 def numbers(start: int, rows: int) -> pa.RecordBatch:

@@ -16,11 +16,11 @@ from penstock.common.clock import ManualClock
 from penstock.common.connection import Connection, OpenedConnection
 from penstock.common.placement import place
 from penstock.mnode.task_graph import task_graph
-from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
 from penstock.tasks.emit.build import OpenTarget, open_target, outside_writer
 from penstock.tasks.emit.courier import Target
@@ -42,7 +42,8 @@ from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
 from penstock.vnode.snapshot import TimeSpan
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 
@@ -319,7 +320,7 @@ class StreamKit:
             with pa.ipc.new_stream(buffer, table.schema) as writer:
                 writer.write_table(table)
             children.append(buffer.getvalue().to_pybytes())
-        sides = 1 if self.plan.join is None else 2
+        sides = len(self.plan.sources)
         deployment = StreamDeployment(
             1, "s", self.attempt, self.plan, task_graph(self.plan, tuple(self.vnodes)), self.start_versions * sides,
             self.committed, tuple(children) * sides, self.settings, connection=self.connection)

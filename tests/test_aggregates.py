@@ -8,20 +8,28 @@ from typing import Any
 
 import duckdb
 import pytest
+from expression_support import sql_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.common.errors import InternalError, InvalidStatementError
-from penstock.planner.aggregates import ALL_ROWS, aggregate, companion
-from penstock.planner.grouped_call import RowKey
-from penstock.planner.plan import SqlExpr
-from penstock.sql.statements import Duration
+from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
+from penstock.planner.duckdb_sql.duckdb_tree import parse_tree
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.logical.group_values import PickedColumn, RowKey
+from penstock.planner.lower.duckdb import aggregate_sql
+from penstock.sql.tree.statements import Duration
 from penstock.sql.types import BIGINT, DOUBLE, INT, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
 
 FLOAT = DataType(Kind.FLOAT)
-N, F, S, U, B, T = (SqlExpr(name, kind) for name, kind in (
+def spelled(sql: str, type: DataType, value: object = None) -> SqlExpr:
+    """Returns DuckDB's SQL as a compiled expression."""
+    return SqlExpr(parse_tree(sql), type, value)
+
+
+N, F, S, U, B, T = (spelled(name, kind) for name, kind in (
     ("i", INT), ("f", FLOAT), ("s", VARCHAR), ("u", UBIGINT), ("b", BIGINT), ("ts", timestamp())))
-TABLE = SqlExpr("_tuid", UBIGINT)
+TABLE = spelled("_tuid", UBIGINT)
 ROW = RowKey(T, TABLE)
 ROWS = [
     # group, ts, table, i, f, s, u, b
@@ -33,13 +41,24 @@ ROWS = [
 ]
 
 
+def aggregate(name: str, arguments: list[SqlExpr], row: RowKey, precision: Precision = "ms") -> SqlExpr:
+    """What DuckDB computes for a call."""
+    call = aggregate_call("a", name, arguments, row, precision=precision)
+    return SqlExpr(aggregate_sql.aggregate(call), call.type)
+
+
+def companion(name: str, by: SqlExpr, column: SqlExpr, row: RowKey) -> SqlExpr:
+    """What DuckDB computes for a plain column next to a call."""
+    return SqlExpr(aggregate_sql.aggregate(PickedColumn("c", name, by, column, row)), column.type)
+
+
 def constant(item: int | float | str | Duration) -> SqlExpr:
     """A literal argument."""
     if isinstance(item, str):
-        return SqlExpr(f"'{item}'", VARCHAR, item)
+        return spelled(f"'{item}'", VARCHAR, item)
     if isinstance(item, Duration):
-        return SqlExpr("1", BIGINT, item)
-    return SqlExpr(repr(item), DOUBLE if isinstance(item, float) else BIGINT, item)
+        return spelled("1", BIGINT, item)
+    return spelled(repr(item), DOUBLE if isinstance(item, float) else BIGINT, item)
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +73,7 @@ def connection() -> duckdb.DuckDBPyConnection:
 
 def per_group(connection: duckdb.DuckDBPyConnection, expression: SqlExpr) -> list[Any]:
     """Evaluates an aggregate per group and checks that it has the type that was promised."""
-    sql = f"SELECT {expression.sql}, typeof({expression.sql}) FROM t GROUP BY g ORDER BY g"
+    sql = f"SELECT {sql_of(expression)}, typeof({sql_of(expression)}) FROM t GROUP BY g ORDER BY g"
     rows = connection.execute(sql).fetchall()
     assert {row[1] for row in rows} <= {expression.type.duckdb(), f"{expression.type.duckdb()}[]"}
     return [row[0] for row in rows]
@@ -94,15 +113,15 @@ def test_aggregate_gives_known_value(
 def test_empty_input_gives_no_value_and_counts_zero(connection: duckdb.DuckDBPyConnection) -> None:
     """Without rows the one result row has NULLs, and 0 where something is counted."""
     for name, args in (("count", [ALL_ROWS]), ("count", [N]), ("hyperloglog", [N])):
-        assert connection.execute(f"SELECT {aggregate(name, args, ROW).sql} FROM t WHERE false").fetchone() == (0,)
+        assert connection.execute(f"SELECT {sql_of(aggregate(name, args, ROW))} FROM t WHERE false").fetchone() == (0,)
     for name in ("sum", "avg", "min", "max", "first", "last", "last_row", "mode", "irate", "stddev", "spread"):
-        sql = aggregate(name, [N], ROW).sql
+        sql = sql_of(aggregate(name, [N], ROW))
         assert connection.execute(f"SELECT {sql} FROM t WHERE false").fetchone() == (None,), name
 
 
 def test_companions_come_from_the_selected_row(connection: duckdb.DuckDBPyConnection) -> None:
     """A plain column next to a selecting function is that row's, also if it is NULL."""
-    table = SqlExpr("_tuid", UBIGINT)
+    table = spelled("_tuid", UBIGINT)
     for name, column, want in (
         ("min", S, ["a", None]), ("max", S, [None, None]), ("first", S, ["a", None]), ("last", S, [None, None]),
         ("last_row", N, [8, None]), ("max", T, [3000, None]), ("min", table, [1, None]), ("last_row", table, [1, 1]),
@@ -137,8 +156,8 @@ def test_ties_go_to_the_earliest_row_then_to_the_lowest_table(
     con.execute("CREATE TABLE r (ts BIGINT, _tuid UBIGINT, i INTEGER)")
     con.executemany("INSERT INTO r VALUES (?, ?, ?)", shuffled)
     for name, row in expected.items():
-        place = [companion(name, N, SqlExpr(column, BIGINT), ROW).sql for column in ("ts", "_tuid", "i")]
-        got = con.execute(f"SELECT {aggregate(name, [N], ROW).sql}, {', '.join(place)} FROM r").fetchone()
+        place = [sql_of(companion(name, N, spelled(column, BIGINT), ROW)) for column in ("ts", "_tuid", "i")]
+        got = con.execute(f"SELECT {sql_of(aggregate(name, [N], ROW))}, {', '.join(place)} FROM r").fetchone()
         assert got == ((None,) * 4 if row is None else (row[2], *row))
 
 
@@ -147,12 +166,12 @@ def test_composite_keys_order_rows_of_one_time() -> None:
     con = duckdb.connect()
     con.execute("CREATE TABLE r AS SELECT * FROM (VALUES (1, 1, 'b', 10), (1, 1, 'a', 20), (1, 1, 'c', 30)) "
                 "v(ts, _tuid, k, i)")
-    key = RowKey(T, TABLE, (SqlExpr("k", VARCHAR),))
+    key = RowKey(T, TABLE, (spelled("k", VARCHAR),))
     for name, want in (("first", 20), ("last", 30), ("last_row", 30)):
-        assert con.execute(f"SELECT {aggregate(name, [N], key).sql} FROM r").fetchone() == (want,)
-        assert con.execute(f"SELECT {companion(name, N, N, key).sql} FROM r").fetchone() == (want,)
-    bare = aggregate("last", [N], RowKey(T)).sql
-    beside = companion("max", N, N, RowKey(T)).sql
+        assert con.execute(f"SELECT {sql_of(aggregate(name, [N], key))} FROM r").fetchone() == (want,)
+        assert con.execute(f"SELECT {sql_of(companion(name, N, N, key))} FROM r").fetchone() == (want,)
+    bare = sql_of(aggregate("last", [N], RowKey(T)))
+    beside = sql_of(companion("max", N, N, RowKey(T)))
     assert con.execute(f"SELECT {bare} IS NOT NULL, {beside} FROM r").fetchone() == (True, 30)
 
 
@@ -161,7 +180,7 @@ def test_rates_count_a_fall_as_a_restart() -> None:
     con = duckdb.connect()
     con.execute("CREATE TABLE r (ts BIGINT, _tuid UBIGINT, i DOUBLE)")
     con.execute("INSERT INTO r VALUES (0, 1, 2.116), (360000, 1, 2.028)")
-    sql = aggregate("irate", [SqlExpr("i", DOUBLE)], ROW).sql
+    sql = sql_of(aggregate("irate", [spelled("i", DOUBLE)], ROW))
     assert con.execute(f"SELECT {sql} FROM r").fetchone()[0] == pytest.approx(2.028 / 360)  # type: ignore[index]
     assert con.execute(f"SELECT {sql} FROM r WHERE ts = 0").fetchone() == (0.0,)
 
@@ -172,8 +191,9 @@ def test_rates_follow_the_precision(precision: Precision, unit: int) -> None:
     con = duckdb.connect()
     con.execute("CREATE TABLE r AS SELECT i * ? AS ts, 1::UBIGINT AS _tuid, i / 10 AS v FROM range(0, 5000, 500) x(i)",
                 [unit])
-    rate = aggregate("irate", [SqlExpr("v", DOUBLE)], RowKey(SqlExpr("ts", timestamp(precision))), precision=precision)
-    assert con.execute(f"SELECT {rate.sql} FROM r").fetchone() == (100.0,)
+    row = RowKey(spelled("ts", timestamp(precision)))
+    rate = aggregate("irate", [spelled("v", DOUBLE)], row, precision=precision)
+    assert con.execute(f"SELECT {sql_of(rate)} FROM r").fetchone() == (100.0,)
 
 
 def test_histogram_bins(connection: duckdb.DuckDBPyConnection) -> None:
@@ -201,16 +221,16 @@ def test_bins_that_make_no_sense_are_refused(bin_type: str, bins: str) -> None:
 
 def test_one_point_has_no_line(connection: duckdb.DuckDBPyConnection) -> None:
     """LEASTSQUARES over one value prints nan, as TDengine does."""
-    sql = aggregate("leastsquares", [N, constant(1), constant(1)], ROW).sql
+    sql = sql_of(aggregate("leastsquares", [N, constant(1), constant(1)], ROW))
     row = connection.execute(f"SELECT {sql} FROM t WHERE i = 5").fetchone()
     assert row == ("{slop:nan, intercept:nan}",)
 
 
 def test_null_literal_is_aggregated(connection: duckdb.DuckDBPyConnection) -> None:
     """max(NULL) is NULL, count(NULL) is 0."""
-    null = SqlExpr("NULL", DataType(Kind.NULL))
-    assert connection.execute(f"SELECT {aggregate('max', [null], ROW).sql} FROM t").fetchone() == (None,)
-    assert connection.execute(f"SELECT {aggregate('count', [null], ROW).sql} FROM t").fetchone() == (0,)
+    null = spelled("NULL", DataType(Kind.NULL))
+    assert connection.execute(f"SELECT {sql_of(aggregate('max', [null], ROW))} FROM t").fetchone() == (None,)
+    assert connection.execute(f"SELECT {sql_of(aggregate('count', [null], ROW))} FROM t").fetchone() == (0,)
 
 
 def test_functions_over_rows_are_no_aggregates() -> None:

@@ -15,18 +15,18 @@ from stream_kit import Catalog, StreamKit
 from penstock.common.errors import UnavailableError
 from penstock.mnode.analyze import analysis
 from penstock.mnode.monitor import Monitor, TaskReport
-from penstock.mnode.stream_status import StreamInfo
+from penstock.mnode.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.task_graph import task_graph
 from penstock.mnode.verdict import Names
-from penstock.planner.stream_planner import plan_stream
+from penstock.planner.streams.stream_planner import plan_stream
 from penstock.shell.elapsed_bar import ElapsedBar
-from penstock.sql.parser import parse_one
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.explain import explain_stream
 from penstock.tasks.nodes import Nodes
 
-INFO = StreamInfo("RUNNING", verdict="healthy")
+INFO = StreamInfo(StreamStatus("RUNNING"), verdict="healthy")
 COUNT = "SELECT _wstart, count(*) FROM meters PARTITION BY tbname INTERVAL(10s)"
 
 

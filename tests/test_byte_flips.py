@@ -23,11 +23,12 @@ from penstock.tasks.state_store import StateStore
 from penstock.vnode.keys import TS_MAX, TS_MIN
 from penstock.vnode.manifest import load
 from penstock.vnode.parts import PartCache
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import RowsRecord
-from penstock.wal.writer import WalWriter
+from penstock.wal.writer import WalOptions, WalWriter
 
 CHECKPOINT = 4
 
@@ -97,8 +98,8 @@ def rows_of_part(vnode_directory: Path, path: Path) -> Any:
 
 def log_records(vnode_directory: Path) -> list[Any]:
     """Opens the log of a vnode as the engine does, and returns everything that a reader finds in it."""
-    log = WalWriter.open(vnode_directory / "wal", UnsyncedFs(), ManualClock(), vgroup_id=int(vnode_directory.name),
-                         level=2)
+    log = WalWriter.open(vnode_directory / "wal", WalOptions(int(vnode_directory.name), level=2), fs=UnsyncedFs(),
+                         clock=ManualClock())
     log.close()
     reader = WalReader(LogFiles(vnode_directory / "wal", UnsyncedFs()))
     found: list[Any] = []

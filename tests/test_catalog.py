@@ -10,7 +10,18 @@ import pytest
 
 from penstock.common.errors import AlreadyExistsError, CorruptionError, NotFoundError, StorageError
 from penstock.mnode import catalog_codec as codec
-from penstock.mnode.catalog import FIRST_UID, Catalog, StreamRecord, TableRead, physical_name, stable_vgroup
+from penstock.mnode.catalog import (
+    FIRST_UID,
+    AskedStream,
+    Catalog,
+    PauseCause,
+    StreamRecord,
+    StreamUses,
+    TableRead,
+    _stream,
+    physical_name,
+    stable_vgroup,
+)
 from penstock.sql.schema import Column, DatabaseOptions, Table
 from penstock.sql.types import BIGINT, DOUBLE, DataType, Kind, timestamp
 
@@ -33,9 +44,9 @@ def meters(catalog: Catalog, vgroups: int = 3) -> Table:
 
 def stream(name: str = "s", **changes: object) -> StreamRecord:
     fields: dict[str, object] = {
-        "id": 0, "name": name, "text": "CREATE STREAM ...", "database": "d", "time_zone": "UTC",
-        "reading": (TableRead(1000, None, ("ts", "v")),),
-        "target_uid": 1001, "created_ms": NOW, "start_cut": ((2, 5), (3, 0)), "created_target": True,
+        "id": 0, "name": name, "asked": AskedStream("CREATE STREAM ...", "d", "UTC", NOW),
+        "uses": StreamUses((TableRead(1000, None, ("ts", "v")),)),
+        "target_uid": 1001, "start_cut": ((2, 5), (3, 0)), "created_target": True,
     }
     return StreamRecord(**(fields | changes))  # type: ignore[arg-type]
 
@@ -153,6 +164,22 @@ def test_streams_count_their_attempts(catalog: Catalog, tmp_path: Path) -> None:
     again.drop_stream(record.id)
     with pytest.raises(NotFoundError):
         again.next_attempt(record.id)
+    again.close()
+
+
+def test_why_a_stream_is_paused_is_kept(catalog: Catalog, tmp_path: Path) -> None:
+    """Versions before kept the text alone; who goes on after ALTER CONNECTION is told by more than that."""
+    record = catalog.create_stream(stream(pause=PauseCause("connection pg: away", "pg")))
+    kept = catalog.create_stream(stream("older"))
+    value = codec.dataclass_to_json(kept)
+    older = {name: one for name, one in value.items() if name not in ("asked", "uses", "pause")}
+    older |= value["asked"] | value["uses"]
+    assert _stream(older) == kept
+    assert _stream({**older, "wanted_reason": "its state is too large"}).pause == PauseCause("its state is too large")
+    assert _stream({**older, "wanted_reason": ""}).pause is None
+    again = reopened(catalog, tmp_path)
+    assert again.stream("s") == record
+    assert again.set_stream_wanted(record.id, "running").pause is None
     again.close()
 
 

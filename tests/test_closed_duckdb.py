@@ -13,7 +13,7 @@ from embedded import Embedded
 from penstock.common.closed_duckdb import DuckdbBounds, closed_duckdb
 from penstock.common.errors import PenstockError
 from penstock.common.quantities import MIB
-from penstock.planner import folding
+from penstock.planner.duckdb_sql import folding
 from penstock.tasks.compute import Computer
 
 ESCAPES = [

@@ -29,11 +29,11 @@ from penstock.common.errors import (
     SqlSyntaxError,
 )
 from penstock.mnode import connections as connections_module
-from penstock.mnode.catalog import Catalog, StreamRecord, TableRead
+from penstock.mnode.catalog import AskedStream, Catalog, StreamRecord, StreamUses, TableRead
 from penstock.mnode.connections import Connections
-from penstock.sql.dialect import quote_string
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.tree.expression_nodes import quote_string
+from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, TestConnection
 from penstock.tasks.messages import Contact
 from penstock.tasks.wire import decode, encode
 
@@ -104,8 +104,8 @@ def registry(tmp_path: Path) -> Iterator[Registry]:
 
 
 def stream(name: str, *connections: str) -> StreamRecord:
-    return StreamRecord(0, name, "CREATE STREAM ...", "d", "UTC", (TableRead(1),), 2, NOW, (), False,
-                        connections=connections)
+    asked, uses = AskedStream("CREATE STREAM ...", "d", "UTC", NOW), StreamUses((TableRead(1),), (), connections)
+    return StreamRecord(0, name, asked, 2, False, (), uses)
 
 
 # --- options -------------------------------------------------------------------------------------------------------

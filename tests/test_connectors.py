@@ -21,7 +21,7 @@ from penstock.common.errors import (
     OutsideError,
     TargetMissingError,
 )
-from penstock.sql.dialect import quote_string
+from penstock.sql.tree.expression_nodes import quote_string
 from penstock.tasks.connectors import kafka as kafka_connector
 
 Tester = Callable[..., tuple[str, str]]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from runtime_fakes import FakePlan, FakeTask, Results, ThreadRuntime, build_fakes, fake_graph, serve
+from runtime_fakes import FakeKeeper, FakePlan, FakeTask, Results, ThreadRuntime, build_fakes, fake_graph, serve
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
@@ -18,13 +18,15 @@ from penstock.common.errors import CheckpointDamagedError, NotFoundError, Unavai
 from penstock.common.fs import OsFs
 from penstock.common.memory import Memory
 from penstock.common.paths import DataPaths
+from penstock.mnode.catalog import PauseCause
 from penstock.mnode.checkpoints import CheckpointSettings
-from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
+from penstock.mnode.controller import ControllerSettings, StreamController
 from penstock.mnode.executor_keeper import Scale
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
+from penstock.mnode.running_stream import RunningStream
 from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
-from penstock.planner.stream import Company
+from penstock.planner.task_plans.stream_plan import Company
 from penstock.tasks.executors import Executor, Executors
 from penstock.tasks.messages import SetRates, TaskEvent, TaskId
 from penstock.tasks.queues import ChannelQueue
@@ -45,7 +47,7 @@ class Engine:
         self.limits = limits
         self.measure = measure
         self.end_queries = end_queries
-        self.paused: list[tuple[int, str]] = []
+        self.paused: list[tuple[int, PauseCause]] = []
         self.build = build
         self.results = Results()
         self.runtime = ThreadRuntime()
@@ -74,7 +76,7 @@ class Engine:
             SECRET,
             lambda stream_id, versions: self.pins.append((stream_id, dict(versions))),
             self.build,
-            on_pause=lambda stream_id, reason: self.paused.append((stream_id, reason)),
+            on_pause=lambda stream_id, cause: self.paused.append((stream_id, cause)),
             measure=self.measure,
             end_queries=self.end_queries,
         )
@@ -83,20 +85,14 @@ class Engine:
         self, stream_id: int, plan: FakePlan, company: Company = Company.ANY, snode_ids: tuple[int, ...] = (),
         **more: Any,
     ) -> RunningStream:
-        def next_attempt() -> int:
-            self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
-            return self.attempts[stream_id]
-
         arguments: dict[str, Any] = {"settings": TaskSettings(queue_bytes=1 << 20)} | more
         return RunningStream(
             stream_id=stream_id,
             name=f"s{stream_id}",
-            database="db",
             plan=plan.shipped(company),
             graph=fake_graph(snode_ids),
             start_versions=(0, 0),
-            children=lambda: (b"", b""),
-            next_attempt=next_attempt,
+            keeper=FakeKeeper(stream_id, self.attempts),
             **arguments,
         )
 
@@ -152,15 +148,16 @@ def test_rates_that_change_while_an_attempt_is_prepared_hold(tmp_path: Path) -> 
         assert deployment.settings.rates == TaskSettings().rates
         return build_fakes(deployment, index, environment, Listening)
 
-    def children() -> tuple[bytes, ...]:
-        asked.set()
-        gate.wait(30)
-        return b"", b""
+    class Slow(FakeKeeper):
+        def children(self) -> tuple[bytes, ...]:
+            asked.set()
+            gate.wait(30)
+            return super().children()
 
     engine = Engine(tmp_path, build)
     try:
         plan = FakePlan(4, 5)
-        engine.controller.start(replace(engine.stream(1, plan), children=children))
+        engine.controller.start(replace(engine.stream(1, plan), keeper=Slow(1, engine.attempts)))
         assert asked.wait(30)
         rates = replace(TaskSettings().rates, source_rows_per_second=5.0)
         engine.controller.set_rates(1, rates)

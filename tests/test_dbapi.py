@@ -21,8 +21,8 @@ from penstock.common.errors import DataDirectoryInUseError, InvalidValueError, N
 from penstock.mnode.registry import open_engine
 from penstock.shell import dbapi
 from penstock.shell.literals import bind, literal
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import Select
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.tree.statements import Select
 
 CONFIG = {"timezone": "UTC"}
 

@@ -16,11 +16,11 @@ from penstock.common.errors import InvalidStatementError, PenstockError, SqlSynt
 from penstock.common.headroom import FRAMES_OF_CALLERS, with_headroom
 from penstock.common.logging import MAX_TRACE, JsonFormatter, TextFormatter
 from penstock.mnode import streams
-from penstock.planner import kernel_planner
-from penstock.planner.duckdb_tree import fragment
-from penstock.sql.base_parser import MAX_NESTING
-from penstock.sql.parse_expression import MAX_CHAIN
-from penstock.sql.parser import parse_one
+from penstock.planner.duckdb_sql.duckdb_tree import fragment
+from penstock.planner.lower.kernels import kernel_planner
+from penstock.sql.dialect.base_parser import MAX_NESTING
+from penstock.sql.dialect.parse_expression import MAX_CHAIN
+from penstock.sql.dialect.parser import parse_one
 
 TABLES = ("CREATE DATABASE d VGROUPS 1 KEEP 36500d", "USE d",
           "CREATE STABLE st (ts TIMESTAMP, i INT, s VARCHAR(16)) TAGS (g INT)",

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from penstock.planner.duckdb_tree import (
+from penstock.planner.duckdb_sql.duckdb_tree import (
     all_of,
     any_of,
     call,
@@ -31,7 +31,7 @@ from penstock.planner.duckdb_tree import (
     text,
     try_cast,
 )
-from penstock.planner.plan import SqlExpr
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.sql.types import BIGINT
 
 OPERATORS = (":a + :b", ":a - :b", ":a * :b", "-:a", "(:a) + :b", "CASE WHEN :a < :b THEN :a ELSE :b END",
@@ -98,11 +98,11 @@ def test_casts_are_casts() -> None:
 
 
 def test_a_tree_may_be_used_again() -> None:
-    """What stands in one tree already is copied."""
+    """Trees share what stands in both."""
     value = SqlExpr(fragment("v + 1"), BIGINT)
     twice = fragment(":x * :x", x=value.node)
     again = fragment("-:x", x=value.node)
-    assert (render(twice), render(again), value.sql) == ("(v + 1) * (v + 1)", "-(v + 1)", "(v + 1)")
+    assert (render(twice), render(again), render(value.node)) == ("(v + 1) * (v + 1)", "-(v + 1)", "v + 1")
 
 
 def test_a_select_has_its_clauses_in_their_places() -> None:
@@ -167,3 +167,9 @@ def test_types_have_the_names_that_duckdb_gives_them() -> None:
         assert render(cast(column("a"), name)) == f'CAST("a" AS {name})'
         assert render(try_cast(null(name), "VARCHAR")) == f"TRY_CAST(CAST(NULL AS {name}) AS VARCHAR)"
     assert render(integer(-(1 << 63), "HUGEINT")) == f"CAST(-{1 << 63} AS HUGEINT)"
+
+
+def test_a_type_holds_no_tree() -> None:
+    """Types are in all trees: one that knew where it is would keep that tree."""
+    for tree in (cast(column("a"), "DATE"), try_cast(column("a"), "DATE"), integer(1, "DATE"), null("DATE")):
+        assert tree.args["to"].parent is None

@@ -30,7 +30,7 @@ from penstock.mnode.dump_manifest import MANIFEST, DumpManifest, read_manifest
 from penstock.mnode.restore import Restore, RestoreReport
 from penstock.mnode.sandbox import Sandbox
 from penstock.shell.main import main
-from penstock.sql.renaming import with_databases
+from penstock.sql.dialect.renaming import with_databases
 from penstock.sql.types import DataType, Kind
 from penstock.vnode import outside
 
@@ -361,11 +361,11 @@ def test_streams_come_back_as_they_were_wanted(tmp_path: Path) -> None:
         streams = {stream.name: stream for stream in catalog.streams()}
         assert [streams[name].wanted for name in "pfon"] == ["paused", "running", "running", "paused"]
         assert all(stream.created_target for stream in streams.values())
-        assert "FILL_HISTORY" not in streams["f"].text
+        assert "FILL_HISTORY" not in streams["f"].asked.text
         target = catalog.table_by_uid(streams["o"].target_uid)
         assert target is not None
         assert (target.database, target.name) == ("d", "z")
-        assert "INTO `d`.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].text
+        assert "INTO `d`.z AS SELECT _wstart, sum(v) FROM `e`.m" in streams["o"].asked.text
 
 
 def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -400,9 +400,9 @@ def test_what_talks_to_others_waits_to_be_resumed(tmp_path: Path, monkeypatch: p
         assert "INTO `e`.m" in ingest.text
         assert "RESUME INGEST when it doesn't" in ingest.wanted_reason
         (stream,) = sandbox.engine.catalog.streams()
-        assert (stream.wanted, stream.connections) == ("paused", ("out",))
-        assert "RESUME STREAM when it doesn't" in stream.wanted_reason
-        assert "FILL_HISTORY 0" in stream.text
+        assert (stream.wanted, stream.uses.connections) == ("paused", ("out",))
+        assert "RESUME STREAM when it doesn't" in stream.pause.text
+        assert "FILL_HISTORY 0" in stream.asked.text
         sandbox.execute("ALTER CONNECTION out SET (timeout='3s')")
         again = restore(tmp_path / "dump", sandbox, {"d": "e"}, resume=True)
         assert list(again.problems) == ["connection out"]

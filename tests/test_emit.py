@@ -17,7 +17,7 @@ from stream_kit import StreamKit, unhurried
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ContentRefusedError, InvalidStreamError, LoginRefusedError, NotFoundError
-from penstock.planner.stream_outside import filled_in
+from penstock.planner.streams.stream_outside import filled_in
 from penstock.tasks.connectors.files import Folder
 from penstock.tasks.connectors.kafka import Sender
 from penstock.tasks.connectors.mqtt import Publisher

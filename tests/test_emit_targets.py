@@ -27,8 +27,8 @@ from waiting import wait_until
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ConnectionFailedError, LoginRefusedError, RowRefusedError
-from penstock.planner.stream import OutsidePlan, SinkPlan
-from penstock.planner.stream_outside import avro_schema
+from penstock.planner.streams.stream_outside import avro_schema
+from penstock.planner.task_plans.stream_plan import OutsidePlan, SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import BIGINT, VARCHAR, DataType, Kind, timestamp
 from penstock.tasks.connectors.avro import reader

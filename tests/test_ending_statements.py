@@ -31,7 +31,7 @@ from penstock.mnode.session import SessionState
 from penstock.shell.dbapi import Connection, OperationalError
 from penstock.shell.screen import Screen
 from penstock.shell.session import ShellOptions, ShellSession
-from penstock.sql.parser import parse_one
+from penstock.sql.dialect.parser import parse_one
 
 #: 25 million pairs of rows, each with a text that takes a while.
 ENDLESS = ("SELECT sum(length(replace(repeat('a', b.v), 'a', 'b'))) FROM d.m a LEFT WINDOW JOIN d.m b "
@@ -225,6 +225,21 @@ def test_results_are_bounded_but_for_admins(start: Callable[..., Engine]) -> Non
     assert run(engine, "SELECT ts, v FROM d.m LIMIT 100", READER).table.num_rows == 100
     assert run(engine, "SELECT ts FROM d.m WHERE v < 0", READER).table.num_rows == 0
     assert run(engine, "SELECT ts, v, repeat('a', 1000) FROM d.m").table.num_rows == 5000
+
+
+def test_queries_are_bounded_in_words_but_for_admins(start: Callable[..., Engine]) -> None:
+    """From SELECT on, wherever it stands; a text is one word, and the rows of an INSERT are none."""
+    engine = start(queryWordsMax=100)
+    fits, too_long = (f"SELECT v FROM d.m WHERE v IN ({', '.join(map(str, range(n)))})" for n in (45, 46))
+    writer = Identity("eve", "write")
+    assert run(engine, fits, READER).table.num_rows == 45
+    for before in ("", "EXPLAIN ", "INSERT INTO d.m (ts, v) "):
+        with pytest.raises(LimitExceededError, match=r"more than 100 words.*line 1, column \d+.*queryWordsMax"):
+            run(engine, before + too_long, writer)
+    assert run(engine, too_long).table.num_rows == 46
+    assert run(engine, f"SELECT '{'a b ' * 1000}'", READER).table.num_rows == 1
+    tables = " ".join(f"d.m VALUES ({n}, {n}) ({n + 1}, {n})" for n in range(100))
+    assert run(engine, f"INSERT INTO {tables}", writer).affected == 200
 
 
 def test_a_closed_connection_ends_its_statements(start: Callable[..., Engine]) -> None:

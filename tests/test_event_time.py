@@ -17,10 +17,10 @@ from stream_kit import Catalog, StreamKit
 
 from penstock.common.errors import InvalidStreamError
 from penstock.mnode.lateness_text import histogram_text, suggestion
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.agg import AggTask
 from penstock.tasks.judging import Judged
 from penstock.tasks.messages import Lateness

@@ -16,16 +16,17 @@ from expression_support import (
     parsed,
     rows_where,
     run_over,
+    sql_of,
     value,
 )
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.common.errors import InvalidStatementError, NotFoundError, PenstockError
-from penstock.planner.duckdb_tree import column, render
-from penstock.planner.expressions import compile_expression, result_type
-from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_cast import cast, cut_to_bytes
+from penstock.planner.bind.expressions import compile_expression, result_type
+from penstock.planner.duckdb_sql.duckdb_tree import column, render
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.scalar.scalar_cast import cast, cut_to_bytes
 from penstock.sql.schema import Session
 from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, UBIGINT, VARCHAR, DataType, Kind, timestamp
 
@@ -118,14 +119,16 @@ def test_cast_of_bigint_wraps(number: int, kind: Kind) -> None:
 @given(st.integers(0, 2**64 - 1), st.sampled_from(sorted(BITS)))
 def test_cast_of_unsigned_bigint_wraps(number: int, kind: Kind) -> None:
     """The same from BIGINT UNSIGNED, through a column."""
-    got = run_over(cast(SqlExpr('"u"', UBIGINT), DataType(kind), "ms", "UTC").sql, {"u": (UBIGINT, [number, None])})
+    converted = cast(SqlExpr(column("u"), UBIGINT), DataType(kind), "ms", "UTC")
+    got = run_over(sql_of(converted), {"u": (UBIGINT, [number, None])})
     assert got == [wrapped(number, kind), None]
 
 
 @given(st.floats(-(2.0**31), 2.0**31 - 1), st.sampled_from(sorted(BITS)))
 def test_cast_of_double_cuts_and_wraps(number: float, kind: Kind) -> None:
     """A DOUBLE loses its fraction and then wraps as an integer does."""
-    got = run_over(cast(SqlExpr('"d"', DOUBLE), DataType(kind), "ms", "UTC").sql, {"d": (DOUBLE, [number, None])})
+    converted = cast(SqlExpr(column("d"), DOUBLE), DataType(kind), "ms", "UTC")
+    got = run_over(sql_of(converted), {"d": (DOUBLE, [number, None])})
     assert got == [wrapped(int(number), kind), None]
 
 
@@ -288,7 +291,7 @@ def test_deep_nesting_does_not_double_the_sql() -> None:
     expression = "s"
     for _ in range(12):
         expression = f"cast(cast({expression} as int) as varchar(5))"
-    sql = compiled(expression, TableScope({"s": VARCHAR})).sql
+    sql = sql_of(compiled(expression, TableScope({"s": VARCHAR})))
     assert len(sql) < 50_000
     assert run_over(sql, {"s": (VARCHAR, ["123456x", None])}) == ["12345", None]
 

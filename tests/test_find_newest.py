@@ -16,7 +16,8 @@ from penstock.vnode.memtable import Run
 from penstock.vnode.parts import PartCache
 from penstock.vnode.source import find_newest
 from penstock.vnode.tombstones import TombstoneIndex
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 
 KEYS = [(uid, ts) for uid in (1, 2, 9) for ts in (10, 20)]
 WRITES = st.lists(st.lists(st.sampled_from(KEYS), unique=True, min_size=1), min_size=1, max_size=8)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import subprocess
 import threading
 
-from penstock.planner.duckdb_tree import fragment
-from penstock.planner.folding import evaluate
+from penstock.planner.duckdb_sql.duckdb_tree import fragment
+from penstock.planner.duckdb_sql.folding import evaluate
 
 
 def test_a_process_can_be_forked_from_another_thread_afterwards() -> None:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
+from penstock import planner
 from penstock.common.errors import InvalidStatementError, NotFoundError, Position
 from penstock.planner.functions.table import FUNCTIONS, check_call, lookup, require, suggest
-from penstock.sql.dialect import PSEUDO_COLUMNS
-from penstock.sql.statements import Duration
+from penstock.sql.tree.expression_nodes import PSEUDO_COLUMNS
+from penstock.sql.tree.statements import Duration
 from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, UBIGINT, VARCHAR, DataType, Kind, timestamp
 
 FLOAT = DataType(Kind.FLOAT)
@@ -18,6 +23,58 @@ NOT_IN_STREAMS = {
 ONLY_FORCED = {"elapsed", "twa", "interp"}
 
 
+PLANNER = Path(planner.__file__).parent
+#: Pseudo columns that are columns of rows, too.
+COLUMNS = {"tbname", "_wstart", "_wend"}
+#: Names of functions outside of their table, by file, with the reason.
+NAMED: dict[str, tuple[set[str], str]] = {
+    "bind/expressions.py": ({"trim", "mode"}, "TRIM has words of its own, one of which is the mode"),
+    "bind/join_conditions.py": ({"timetruncate"}, "the form of a condition that TDengine knows"),
+    "duckdb_sql/duckdb_select_parts.py": ({"replace"}, "a clause of DuckDB's *"),
+    "duckdb_sql/interval_windows.py": ({"first", "last"}, "holes of a template"),
+    "logical/explain.py": ({"mode", "count", "timezone"}, "words of EXPLAIN"),
+    "lower/duckdb/group_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
+    "lower/duckdb/window_sql.py": ({"min", "max"}, "DuckDB's functions, for the bounds of windows"),
+    "lower/kernels/kernel_planner.py": ({"count", "sum", "min", "max", "avg", "var_pop", "sqrt"},
+                                        "DuckDB's functions, which kernels compute, too"),
+    "query/query_context.py": ({"_irowts"}, "the pseudo columns that are a time line"),
+    "lower/row_marks.py": ({"count"}, "a kind of windows"),
+    "streams/stream_force.py": ({"now", "today", "timetruncate", "_irowts", "last"},
+                                "what the clock says, as expressions of the statement"),
+    "task_plans/kernel_spec.py": ({"count", "sum", "min", "max"}, "what kernels compute"),
+    "task_plans/stream_plan.py": ({"count"}, "a kind of windows"),
+}
+
+
+def named_functions(path: Path) -> Iterator[str]:
+    """Yields the literals of a file that are names of functions; a call of DuckDB's function is none."""
+    tree = ast.parse(path.read_text())
+    duckdb = {id(node.args[0]) for node in ast.walk(tree) if isinstance(node, ast.Call) and node.args
+              and isinstance(node.func, ast.Name) and node.func.id in ("call", "ignoring_nulls")}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and node.value in FUNCTIONS and node.value not in COLUMNS and (
+                id(node) not in duckdb):
+            yield str(node.value)
+
+
+def test_functions_are_named_in_their_table_alone() -> None:
+    """What is special about a function is a field of its record: to add one, or to change it, takes one file."""
+    files = {str(path.relative_to(PLANNER)): set(named_functions(path)) for path in PLANNER.rglob("*.py")
+             if path.parent.name != "functions"}
+    assert {file: names for file, names in files.items() if names} == {
+        file: names for file, (names, _) in NAMED.items()}
+
+
+def test_functions_that_give_rows_say_how() -> None:
+    """Those along the time line and those that pick rows are computed by their records; so are pseudo columns."""
+    for name, spec in FUNCTIONS.items():
+        assert (spec.along is not None) == (spec.category == "timeseries"), name
+        assert (spec.pseudo is not None) == (spec.category == "pseudo"), name
+        ways = (spec.aggregate, spec.by_stretches, spec.picks)
+        if spec.category in ("aggregate", "selection") and not (spec.instants or spec.of_call):
+            assert sum(way is not None for way in ways) == 1, name
+
+
 def test_every_scalar_function_says_what_duckdb_computes() -> None:
     """No other function does, and each has an example."""
     for name, spec in FUNCTIONS.items():
@@ -26,11 +83,8 @@ def test_every_scalar_function_says_what_duckdb_computes() -> None:
 
 
 def test_every_aggregate_can_be_computed() -> None:
-    """What the table calls an aggregate is computed per group, by itself or of a row and its neighbours; what streams
-    may call without being run by the clock splits."""
+    """What streams may call without being run by the clock splits; what takes a row is computed per group."""
     for spec in FUNCTIONS.values():
-        if spec.category == "aggregate" and spec.name not in ("twa", "elapsed"):
-            assert spec.aggregate is not None, spec.name
         if spec.category in ("aggregate", "selection") and spec.in_stream and not spec.only_force_window_close:
             assert spec.split is not None, spec.name
         assert spec.selects is None or spec.aggregate is not None, spec.name

@@ -18,13 +18,13 @@ from penstock.common.errors import PenstockError
 from penstock.mnode.session import Result
 from penstock.planner.functions.table import FUNCTIONS
 from penstock.shell.format import Style, text_columns
-from penstock.sql import statements
-from penstock.sql.node import Node
-from penstock.sql.parse_ddl import _OPTIONS as DATABASE_OPTIONS
-from penstock.sql.parse_show import _PLAIN as PLAIN_SHOWS
-from penstock.sql.parse_statement import _NOT_SUPPORTED
-from penstock.sql.parser import parse
-from penstock.sql.statements import Explain, Show, Statement
+from penstock.sql.dialect.parse_ddl import _OPTIONS as DATABASE_OPTIONS
+from penstock.sql.dialect.parse_show import _PLAIN as PLAIN_SHOWS
+from penstock.sql.dialect.parse_statement import _NOT_SUPPORTED
+from penstock.sql.dialect.parser import parse
+from penstock.sql.tree import statements
+from penstock.sql.tree.node import Node
+from penstock.sql.tree.statements import Explain, Show, Statement
 from penstock.sql.types import Kind
 
 GOLDEN = Path(__file__).parent / "golden" / "engine"

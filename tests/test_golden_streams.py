@@ -27,8 +27,8 @@ from waiting import wait_until
 
 import penstock
 from penstock.shell.script import SqlText, split_all
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import CreateStream
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.tree.statements import CreateStream
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -19,13 +19,14 @@ from penstock.common.errors import (
 )
 from penstock.mnode import visibility
 from penstock.mnode.roles import OWNER, Identity
-from penstock.mnode.show import grant_statement
 from penstock.mnode.system_schema import SCHEMAS
 from penstock.shell.flight_sql.messages import make
 from penstock.shell.flight_sql.metadata import answer
-from penstock.sql.parser import parse_one
+from penstock.sql.dialect.create_statements import grant_statement
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.rights import GrantObject, Right, Rights
-from penstock.sql.statements import Grant, Revoke
+from penstock.sql.tree.statements import Grant, Revoke
 
 GRANTS_OF_BOB = "select * from information_schema.ins_user_privileges where user_name = 'bob'"
 OUTSIDE = "connection pg (table 'hr.salaries')"
@@ -106,7 +107,7 @@ def test_grant_and_revoke_are_read(text: str, privileges: tuple[str, ...], on: G
 ])
 def test_a_grant_is_written_as_the_statement_that_gives_it(on: GrantObject) -> None:
     """Dumps list them so."""
-    assert parse_one(grant_statement("to", Right("write", on))) == Grant(("write",), on, "to")
+    assert parse_one(print_sql(grant_statement("to", Right("write", on)))) == Grant(("write",), on, "to")
 
 
 @pytest.mark.parametrize("text", [

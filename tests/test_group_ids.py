@@ -5,8 +5,8 @@ from __future__ import annotations
 import duckdb
 import pytest
 
-from penstock.planner.duckdb_tree import column, render
-from penstock.planner.group_ids import group_id
+from penstock.planner.duckdb_sql.duckdb_tree import column, render
+from penstock.planner.duckdb_sql.group_ids import group_id
 from penstock.sql.types import DOUBLE, DataType, Kind
 
 TEXT = DataType(Kind.VARCHAR, 16)

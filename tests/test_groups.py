@@ -43,7 +43,7 @@ from penstock.mnode.groups import (
     WorkerJoined,
     WorkerLost,
 )
-from penstock.planner.stream import Company
+from penstock.planner.task_plans.stream_plan import Company
 from penstock.tasks.nodes import Nodes
 
 BAD_ROW = Cause("InvalidValueError", 0x2600, "source")

@@ -21,10 +21,10 @@ from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.sandbox import Sandbox
 from penstock.mnode.task_graph import task_graph
-from penstock.planner.ingest import plan_ingest
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.ingest_plan import plan_ingest
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateIngest
+from penstock.sql.tree.statements import CreateIngest
 from penstock.tasks.ingest_task import IngestTask
 from penstock.tasks.local import LocalEnvironment
 from penstock.tasks.messages import ResultWrite, TaskId

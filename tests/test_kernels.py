@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 from stream_kit import SUPER_UID, TAGS, Catalog
 
 from penstock.common.errors import InvalidValueError
-from penstock.planner.duckdb_tree import parse_tree
-from penstock.planner.kernel_planner import expression_kernel
-from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.duckdb_sql.duckdb_tree import parse_tree
+from penstock.planner.lower.kernels.kernel_planner import expression_kernel
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.task_plans.stream_plan import StreamPlan, WindowsPlan
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Column, Session, Table
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DataType, Kind, timestamp
 from penstock.tasks.accumulators import Values
 from penstock.tasks.children import Children
-from penstock.tasks.compute import ROWS, WINDOW_START, Computer, partial_schema, result_schema
+from penstock.tasks.compute import ROWS, WINDOW_START, Computer, block_schema, result_schema
 from penstock.tasks.final_stage import FinalStage
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.group_index import GroupIndex
@@ -118,10 +118,7 @@ def stages(plan: StreamPlan) -> tuple[FirstStage, FirstStage]:
         writer.write_table(tables)
     children = buffer.getvalue().to_pybytes()
     without = replace(plan, source=replace(plan.source, kernel=None))
-    if plan.agg is not None:
-        schema = partial_schema(plan.keys, plan.agg.fields)
-    else:
-        schema = pa.schema([pa.field("_row", pa.uint64()), *list(result_schema(plan.keys, plan.result_fields))[1:]])
+    schema = block_schema(plan)
     computer = Computer()
     first, second = (FirstStage(each, schema, computer, Children(each.source, children)) for each in (plan, without))
     return first, second
@@ -150,12 +147,12 @@ def assert_same(got: list[tuple[Any, ...]], want: list[tuple[Any, ...]]) -> None
 
 def state_of(plan: StreamPlan, partials: pa.RecordBatch) -> WindowState:
     """The state of windows that have these partials and nothing else."""
-    index = GroupIndex(plan.keys)
-    assert plan.agg is not None
+    index = GroupIndex(plan.grouping.keys)
+    assert isinstance(plan.computation, WindowsPlan)
     groups = index.learn(partials)
-    columns = [Values.of(column) for column in partials.columns[3 + len(plan.keys):]]
+    columns = [Values.of(column) for column in partials.columns[3 + len(plan.grouping.keys):]]
     return WindowState(index, groups, partials.column(WINDOW_START.name).to_numpy(),
-                       partials.column(ROWS.name).to_numpy(), plan.agg.fields, columns)
+                       partials.column(ROWS.name).to_numpy(), plan.computation.fields, columns)
 
 
 NO_VALUES = pa.table({
@@ -176,15 +173,15 @@ def test_partials_and_results_of_intervals(
     plan = planned(f"select _wstart, {columns} from meters {where} {partition} {window}")
     by_kernel, by_sql = stages(plan)
     got, want = by_kernel.compute(rows), by_sql.compute(rows)
-    keys = 2 + len(plan.keys)
+    keys = 2 + len(plan.grouping.keys)
     # Moments of values that aren't finite are NaN in both, and how the mean of a window says so doesn't matter.
     assert_same(rows_of(got, keys), rows_of(want, keys))
-    assert plan.agg is not None
-    assert plan.agg.kernel is not None
-    schema, state = result_schema(plan.keys, plan.result_fields), state_of(plan, want)
+    assert isinstance(plan.computation, WindowsPlan)
+    assert plan.computation.kernel is not None
+    schema, state = result_schema(plan.grouping.keys, plan.result_fields), state_of(plan, want)
     computer = Computer()
-    result = FinalStage(plan.agg, schema, computer).compute(state)
-    assert_same(rows_of(result, 3), rows_of(computer.run(plan.agg.final_sql, schema, state=state.table()), 3))
+    result = FinalStage(plan.computation, schema, computer).compute(state)
+    assert_same(rows_of(result, 3), rows_of(computer.run(plan.computation.final_sql, schema, state=state.table()), 3))
 
 
 @QUIET
@@ -204,7 +201,7 @@ def test_rows_and_segments_of_row_windows(
     starts = pa.array(np.asarray(want.column("#ts")) // 20_000 * 20_000)
     twice = [pa.concat_tables([table.append_column("_wstart", starts), table.append_column("_wstart", pa.array(
         np.asarray(starts) + 20_000))]) for table in (got, want)]
-    keys = 2 + len(plan.keys)
+    keys = 2 + len(plan.grouping.keys)
     assert_same(rows_of(by_kernel.segments(twice[0]), keys), rows_of(by_sql.segments(twice[1]), keys))
 
 
@@ -218,7 +215,7 @@ def test_results_of_scalar_streams(rows: pa.Table, condition: str | None, column
     items = ", ".join(f"{text} c{n}" for n, text in enumerate(columns))
     plan = planned(f"select ts, {items} from meters {where} partition by tbname")
     by_kernel, by_sql = stages(plan)
-    keys = 3 + len(plan.keys)
+    keys = 3 + len(plan.grouping.keys)
     assert_same(rows_of(by_kernel.compute(rows), keys), rows_of(by_sql.compute(rows), keys))
 
 

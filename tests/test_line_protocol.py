@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.common.errors import InUseError, InvalidValueError, NotFoundError, PenstockError
-from penstock.sql import line_protocol
-from penstock.sql.line_protocol import Points, parse_lines
-from penstock.sql.line_scanner import parse_value
+from penstock.sql.rows import line_protocol
+from penstock.sql.rows.line_protocol import Points, parse_lines
+from penstock.sql.rows.line_scanner import parse_value
 from penstock.sql.types import Kind
 
 T0 = 1_700_000_000_000  # ms

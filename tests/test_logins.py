@@ -33,7 +33,7 @@ from penstock.mnode.catalog import UserRecord
 from penstock.mnode.login_gate import LoginGate
 from penstock.mnode.logins import Logins, check_host, is_loopback
 from penstock.mnode.roles import OWNER, Identity
-from penstock.sql.parser import parse_one
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.rights import Role
 
 LIFETIME_S = 600.0

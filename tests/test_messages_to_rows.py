@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from stream_kit import Catalog
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.ingest import IngestPlan, plan_ingest
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.ingest_plan import IngestPlan, plan_ingest
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Column, Session
-from penstock.sql.statements import CreateIngest
+from penstock.sql.tree.statements import CreateIngest
 from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, DataType, Kind, timestamp
 from penstock.tasks import message_decoding
 from penstock.tasks.connectors.consumers import avro_reader

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from stream_kit import Catalog
 
 from penstock.mnode.task_graph import task_graph
-from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.explain import explain_stream
 from penstock.tasks.messages import TaskId
 from penstock.tasks.nodes import Node, Nodes

@@ -22,7 +22,7 @@ from websockets.sync.server import Server, ServerConnection, serve
 
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import ConnectionFailedError, InvalidStreamError, NotSupportedError, SqlSyntaxError
-from penstock.sql.parser import parse_one
+from penstock.sql.dialect.parser import parse_one
 from penstock.tasks.messages import TaskStatus
 from penstock.tasks.notify import events, notifier
 from penstock.tasks.notify.target import open_mouth

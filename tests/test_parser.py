@@ -15,11 +15,11 @@ from sqlglot.tokens import Token, TokenType
 from tests.golden_runner import read_blocks, render, run_golden
 
 from penstock.common.errors import NotSupportedError, PenstockError, SqlSyntaxError
-from penstock.sql.dialect import PSEUDO_COLUMNS, cast_type, expression_sql, source_range
-from penstock.sql.parse_statement import StatementParser
-from penstock.sql.parser import parse, parse_one
-from penstock.sql.statements import CreateStream, Insert, Select, SetOperation
-from penstock.sql.tokenizer import scan, skip_rows
+from penstock.sql.dialect.parse_statement import StatementParser
+from penstock.sql.dialect.parser import parse, parse_one
+from penstock.sql.dialect.tokenizer import scan, skip_rows
+from penstock.sql.tree.expression_nodes import PSEUDO_COLUMNS, cast_type, expression_sql, source_range
+from penstock.sql.tree.statements import CreateStream, Insert, Select, SetOperation
 from penstock.sql.types import DataType, Kind
 
 GOLDEN = Path(__file__).parent / "golden" / "parser"

@@ -16,8 +16,8 @@ from waiting import wait_until
 import penstock
 from penstock.common.errors import ConnectionFailedError, InUseError, NotFoundError, NotSupportedError, PenstockError
 from penstock.shell.script import SqlText, split_all
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import CreateIngest
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.tree.statements import CreateIngest
 
 ROOT = Path(__file__).resolve().parent.parent
 

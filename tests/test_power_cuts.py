@@ -18,7 +18,8 @@ from penstock.common.clock import ManualClock
 from penstock.common.errors import PenstockError
 from penstock.mnode.sandbox import Sandbox
 from penstock.tasks.state_store import StateStore
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 
 TABLE = 7
 SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("v", pa.int64())])

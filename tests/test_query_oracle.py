@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from query_harness import Harness
 
-from penstock.planner.windows import window_bounds
-from penstock.sql.statements import Duration, IntervalWindow
+from penstock.planner.duckdb_sql.interval_windows import window_bounds
+from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.sql.types import BOOL, INT, UNITS_PER_SECOND, VARCHAR, Precision
 
 CONNECTION = duckdb.connect(config={"threads": 1})

@@ -11,9 +11,9 @@ from query_harness import Harness
 
 from penstock.common.errors import CancelledError, InternalError, InvalidValueError, PenstockError
 from penstock.mnode.query import OpenQuery, typed
-from penstock.planner.batch_plan import BatchPlan
 from penstock.planner.logical.operators import OneRow
-from penstock.planner.plan import ResultColumn
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.types import BIGINT, INT, NULL, DataType, Kind, timestamp
 
 

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.common.errors import InvalidStatementError
-from penstock.planner.duckdb_tree import column, render
-from penstock.planner.windows import (
+from penstock.planner.duckdb_sql.duckdb_tree import column, render
+from penstock.planner.duckdb_sql.interval_windows import (
     auto_offset,
     check_interval,
     expanded_windows,
@@ -20,7 +20,7 @@ from penstock.planner.windows import (
     interval_start,
     window_bounds,
 )
-from penstock.sql.statements import Duration, IntervalWindow
+from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 
 ZONES = ["UTC", "Europe/Berlin", "America/St_Johns", "America/Sao_Paulo", "America/Havana", "Asia/Shanghai",

@@ -11,7 +11,7 @@ import pytest
 from stream_kit import StreamKit, unhurried
 
 from penstock.mnode.monitor import Monitor
-from penstock.mnode.stream_status import StreamInfo
+from penstock.mnode.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.verdict import Names, verdict
 from penstock.tasks.messages import Pause, Recalculate, Resume, StartCheckpoint, TaskStatus
 from penstock.tasks.nodes import Nodes
@@ -290,7 +290,7 @@ def test_the_verdict_names_a_limited_source(tmp_path: Path, sql: str, rates: dic
             kit.pass_time(0.1)
             monitor.heartbeat(kit.stream.statuses(), kit.clock.monotonic())
         names = Names("s", Nodes(tuple(kit.vnodes)))
-        found = verdict(StreamInfo("RUNNING"), monitor.report(kit.clock.monotonic()), names)
+        found = verdict(StreamInfo(StreamStatus("RUNNING")), monitor.report(kit.clock.monotonic()), names)
         assert (found.kind, found.text) == ("source", f"source s/v1 is the bottleneck: {said}")
     finally:
         kit.close()

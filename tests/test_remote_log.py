@@ -28,7 +28,7 @@ from penstock.wal.news import WalNews
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import RowsRecord, with_key_columns
 from penstock.wal.segment import list_segments, segment_name
-from penstock.wal.writer import WalWriter
+from penstock.wal.writer import WalOptions, WalWriter
 
 SECRET = b"secret"
 VNODE = 4
@@ -49,8 +49,8 @@ class Place:
 
     def __init__(self, root: Path, segment_bytes: int) -> None:
         self.paths = DataPaths(root)
-        self.writer = WalWriter.open(self.paths.wal(VNODE), FaultyFs(), ManualClock(), vgroup_id=VNODE, level=1,
-                                     segment_bytes=segment_bytes)
+        self.writer = WalWriter.open(self.paths.wal(VNODE), WalOptions(VNODE, segment_bytes=segment_bytes),
+                                     fs=FaultyFs(), clock=ManualClock())
         self.requests: list[LogRequest] = []
         logs = Logs(Vnodes(), self.paths, OsFs())  # type: ignore[arg-type]
 

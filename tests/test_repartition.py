@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_kit import StreamKit
 
-from penstock.planner.stream import StreamPlan
+from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.group_index import GroupIndex
 from penstock.tasks.repartition import Moved, homes_of, refusal, united_watermarks
 from penstock.tasks.watermarks import Watermarks
@@ -29,7 +29,7 @@ def plan_of(directory: Path, query: str) -> StreamPlan:
 
 def groups_of(plan: StreamPlan, groups: list[tuple[int, str]]) -> GroupIndex:
     """An index of groups by id, whose first key is a text."""
-    index = GroupIndex(plan.keys)
+    index = GroupIndex(plan.grouping.keys)
     columns = [pa.array([gid for gid, _ in groups], pa.uint64()), pa.array([name for _, name in groups])]
     index.learn(pa.RecordBatch.from_arrays(columns, names=["_gid", "k0"]))
     return index
@@ -42,14 +42,15 @@ def test_groups_go_where_their_tables_or_their_ids_lead(tmp_path: Path) -> None:
     index = groups_of(by_table, [(104, "d3"), (101, "d0"), (102, "d1")])
     assert homes_of(by_table, index, 1, 4, moved).tolist() == [3, 2, 1]
     by_both = plan_of(tmp_path / "b", "meters partition by tbname, voltage interval(10s)")
-    assert by_both.table_key == 0
-    index = groups_of(replace(by_both, keys=by_both.keys[:1]), [(9, "d3"), (8, "d1"), (7, "d3")])
+    assert by_both.grouping.table_key == 0
+    first_key = replace(by_both.grouping, keys=by_both.grouping.keys[:1])
+    index = groups_of(replace(by_both, grouping=first_key), [(9, "d3"), (8, "d1"), (7, "d3")])
     assert homes_of(by_both, index, 0, 4, moved).tolist() == [3, 0, 3]
     by_site = plan_of(tmp_path / "c", "meters partition by site interval(10s)")
     index = groups_of(by_site, [(9, "s0"), (2**64 - 1, "s1"), (4, "s2")])
     assert homes_of(by_site, index, 0, 4, moved).tolist() == [1, 3, 0]
     one = plan_of(tmp_path / "d", "d0 interval(10s)")
-    index = GroupIndex(one.keys)
+    index = GroupIndex(one.grouping.keys)
     index.learn(pa.RecordBatch.from_arrays([pa.array([0], pa.uint64())], names=["_gid"]))
     assert homes_of(one, index, 1, 4, moved).tolist() == [2]
     assert homes_of(one, index, 1, 4, Moved({102: 3}, {"d1": 3})).tolist() == [1]

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from stream_kit import Answer, Catalog, StreamKit, millis, newest_per_vnode, null_last, play, unhurried
 
 from penstock.common.errors import PenstockError
-from penstock.planner.stream import RowWindow
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.task_plans.stream_plan import RowWindow
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.segments import Carry, assign
 from penstock.tasks.state_store import StateStore
 

@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from running_streams import STOPPED, STREAMS, compare, extract, go_on, open_streams
 
+from penstock.mnode import stored_plan
+from penstock.mnode.catalog import Catalog
+
 ARCHIVES = sorted((Path(__file__).parent / "golden" / "running_streams").glob("*.tar.xz"))
 
 
@@ -24,3 +27,18 @@ def test_streams_of_an_earlier_version_go_on(archive: Path, tmp_path: Path) -> N
             found, wanted = compare(bed, name)
             assert found == wanted, name
             assert found, name
+
+
+def test_plans_of_the_present_form_are_read(tmp_path: Path) -> None:
+    """What stored plans are made of isn't changed without raising their format.
+
+    If this fails, raise `stored_plan._FORMAT` and run scripts/write_format.py with stored_plans_ and its number.
+    """
+    data = extract(ARCHIVES[0].with_name(f"stored_plans_{stored_plan._FORMAT}.tar.xz"), tmp_path)
+    catalog = Catalog(data / "catalog")
+    kept = [stream.plan for stream in catalog.streams()]
+    catalog.close()
+    assert len(kept) == len(STREAMS)
+    for text in kept:
+        assert text is not None
+        assert stored_plan.encode(stored_plan.decode(text)) == text

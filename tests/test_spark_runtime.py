@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 import runtime_fakes
-from runtime_fakes import FakePlan, Results, build_fakes, fake_graph, serve
+from runtime_fakes import FakeKeeper, FakePlan, Results, build_fakes, fake_graph, serve
 from waiting import wait_until
 
 from penstock.common.clock import SystemClock
@@ -22,10 +22,11 @@ from penstock.common.config import CONF_DIRECTORY
 from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.mnode.checkpoints import CheckpointSettings
-from penstock.mnode.controller import ControllerSettings, RunningStream, StreamController
+from penstock.mnode.controller import ControllerSettings, StreamController
 from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
-from penstock.planner.stream import Company
+from penstock.mnode.running_stream import RunningStream
+from penstock.planner.task_plans.stream_plan import Company
 from penstock.tasks.spark import SparkRuntime
 from penstock.tasks.task import TaskSettings
 from penstock.tasks.worker import WorkerSpec
@@ -64,20 +65,14 @@ class Engine:
     def start(
         self, stream_id: int, company: Company = Company.ANY, snode_ids: tuple[int, ...] = (), **more: Any
     ) -> None:
-        def next_attempt() -> int:
-            self.attempts[stream_id] = self.attempts.get(stream_id, 0) + 1
-            return self.attempts[stream_id]
-
         self.controller.start(
             RunningStream(
                 stream_id=stream_id,
                 name=f"s{stream_id}",
-                database="db",
                 plan=PLAN.shipped(company),
                 graph=fake_graph(snode_ids),
                 start_versions=(0, 0),
-                children=lambda: (b"", b""),
-                next_attempt=next_attempt,
+                keeper=FakeKeeper(stream_id, self.attempts),
                 settings=TaskSettings(queue_bytes=1 << 20),
                 **more,
             )
@@ -189,7 +184,7 @@ sys.path.insert(0, {tests!r})
 import threading
 from pathlib import Path
 from penstock.common.config import CONF_DIRECTORY, load_config
-from penstock.planner.stream import Company
+from penstock.planner.task_plans.stream_plan import Company
 from penstock.tasks.spark import SparkRuntime
 import runtime_fakes
 import test_spark_runtime

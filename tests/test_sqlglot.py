@@ -15,7 +15,8 @@ from sqlglot.tokens import TokenType
 from tests.golden_runner import read_blocks
 
 from penstock.common.errors import PenstockError
-from penstock.sql.parser import parse
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.parser import parse
 
 SCRIPTS = sorted((Path(__file__).parent / "golden").glob("*/*.txt"))
 PROGRAM = """
@@ -87,6 +88,24 @@ def test_tools_of_sqlglot_know_the_queries_of_streams(tmp_path: Path) -> None:
     found = json.loads(run.stdout)
     assert found["lineage"] == ["mean", "_0.x", "m.v"]
     assert found["removed"] == ["2", "v * 2"]
+
+
+@pytest.mark.parametrize("text", [
+    *(f"dry run create stream s into o as select a.ts from {tables} on sample ({sample})"
+      for tables in ("a, b", "a join b", "a inner join b", "a left asof join b", "a join b on sample(file) > 1")
+      for sample in ("from 1 to 2", "file 'rows.csv'")),
+    "select * from a join (b between cut '1:1' and '1:2' x join c on x.ts = c.ts) on a.ts = x.ts",
+    "select * from a join (b between cut '1:1' and '1:2', c) on a.ts = b.ts",
+    "select * from a join (connection k (table 't') x left asof join c on x.ts >= c.ts jlimit 2) on a.ts = x.ts",
+    "select * from (b between cut '1:1' and '1:2' x join c on x.ts = c.ts)",
+])
+def test_joins_print_back(text: str) -> None:
+    """Those without ON where another ON follows, and those whose first table no other dialect has."""
+    tree = sqlglot.parse_one(text, dialect="tdengine")
+    assert sqlglot.parse_one(tree.sql(dialect="tdengine"), dialect="tdengine") == tree
+    statement, = parse(text)
+    assert parse(print_sql(statement)) == [statement]
+    assert parse(tree.sql(dialect="tdengine")) == [statement]
 
 
 @pytest.mark.parametrize("text", [
@@ -163,7 +182,7 @@ def test_tokens_have_their_places() -> None:
 
 def test_compiled_sqlglot_is_refused() -> None:
     """It fails on the first class of ours, with words that help nobody; so what to do is said before."""
-    program = "import sqlglot.tokens as tokens; tokens.SQLGLOTC_INSTALLED = True; import penstock.sql.parser"
+    program = "import sqlglot.tokens as tokens; tokens.SQLGLOTC_INSTALLED = True; import penstock.sql.dialect.parser"
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert run.returncode == 1
     assert "uninstall the package sqlglotc" in run.stderr

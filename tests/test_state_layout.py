@@ -14,12 +14,12 @@ from stream_kit import Catalog
 from penstock.common.errors import StateLayoutError
 from penstock.mnode import catalog as catalogs
 from penstock.mnode import stored_plan
-from penstock.planner import stream_planner
-from penstock.planner.stream import StreamPlan
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams import stream_planner
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.planner.task_plans.stream_plan import StreamPlan
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.layout import layout_of
 
 QUERY = "SELECT _wstart ts, sum(v) sv, sum(a) sa FROM meters PARTITION BY tbname INTERVAL(10s)"
@@ -50,13 +50,13 @@ def state_of(bed: TestBed) -> tuple[str, str]:
 
 def order_otherwise(patch: pytest.MonkeyPatch) -> None:
     """Has the planner put aggregates in another order, as another version of it might."""
-    rows = stream_planner._Planner.source_rows
+    rows = stream_planner._Planner.rows
 
     def with_calls_reversed(self: Any, *args: Any, **named: Any) -> Any:
         self.calls.reverse()
         return rows(self, *args, **named)
 
-    patch.setattr(stream_planner._Planner, "source_rows", with_calls_reversed)
+    patch.setattr(stream_planner._Planner, "rows", with_calls_reversed)
 
 
 def other_version(patch: pytest.MonkeyPatch) -> None:
@@ -197,9 +197,9 @@ def test_what_decides_how_bytes_are_read_changes_the_fingerprint(other: str) -> 
 
 
 ALTERED: dict[str, Callable[[StreamPlan], StreamPlan]] = {
-    "delete mark": lambda plan: replace(plan, delete_mark=5), "guarantee": lambda plan: replace(
-        plan, guarantee="at_least_once"), "period": lambda plan: replace(plan, period_ms=5),
-    "watermark": lambda plan: replace(plan, watermark=7),
+    "policies": lambda plan: replace(
+        plan, policies=replace(plan.policies, delete_mark=5, guarantee="at_least_once", watermark=7)),
+    "period": lambda plan: replace(plan, computation=replace(plan.computation, period_ms=5)),
 }
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from sqlglot import exp
 
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import (
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.tree.statements import (
     CreateConnection,
     CreateStream,
     CreateUser,

@@ -20,7 +20,7 @@ from sandboxes import T0, TestBed
 
 from penstock.common.errors import CorruptionError
 from penstock.common.paths import is_inner
-from penstock.planner.stream import Field
+from penstock.planner.task_plans.stream_plan import Field
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import DataType, Kind
 from penstock.tasks import old_pickles

@@ -14,8 +14,8 @@ from interval_streams import INTO, PARTITIONS, WIDTH
 from stream_kit import StreamKit, millis, newest_per_vnode, play, table_vnode, unhurried
 
 from penstock.common.errors import PenstockError
-from penstock.planner.windows import grid_of, starts_between
-from penstock.sql.statements import Duration, IntervalWindow
+from penstock.planner.duckdb_sql.interval_windows import grid_of, starts_between
+from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.tasks.result_index import ResultIndex
 from penstock.tasks.state_store import StateStore
 
@@ -357,7 +357,7 @@ def test_the_index_is_a_sorted_set_per_group(
 ])
 def test_starts_between_lie_on_the_grid(interval: Duration, zone: str, want: list[int] | None) -> None:
     """The starts between two windows are exactly the windows that follow on each other."""
-    from penstock.planner.windows import window_bounds
+    from penstock.planner.duckdb_sql.interval_windows import window_bounds
 
     window = IntervalWindow(interval)
     grid = grid_of(window, "ms", zone)

@@ -16,10 +16,10 @@ from stream_kit import Catalog, Store, StreamKit, assert_same, millis, null_last
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError
 from penstock.planner.functions.table import FUNCTIONS
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Column, Session
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import INT, DataType, Kind, timestamp
 from penstock.tasks.task import StreamTask
 
@@ -164,7 +164,7 @@ def test_calls_that_need_the_same_values_share_them(kits: Any) -> None:
     kit = kits("create stream s trigger at_once into o as select _wstart, apercentile(current, 50) a, "
                "apercentile(current, 90) b, apercentile(voltage, 90) c, stddev(current) d, var_pop(current) e "
                "from meters interval(10s)")
-    assert [accumulator.kind for accumulator in kit.plan.agg.accumulators] == ["values", "values", "moments"]
+    assert [accumulator.kind for accumulator in kit.plan.computation.accumulators] == ["values", "values", "moments"]
     kit.insert([(0, 1_000, 1, 1.0, None), (0, 2_000, 11, 2.0, None)])
     kit.run()
     assert [tuple(row[name] for name in "abcde") for row in kit.rows()] == [(1.5, 1.9, 10.0, 0.5, 0.25)]

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from query_harness import Harness
 
 from penstock.common.errors import InvalidStatementError, InvalidStreamError, NotFoundError, NotSupportedError
-from penstock.planner.stream_joins import StreamJoin, plan_stream_join
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_joins import StreamJoin, plan_stream_join
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Database, DatabaseOptions, Session
-from penstock.sql.statements import CreateStream, JoinSource
+from penstock.sql.tree.statements import CreateStream, JoinSource
 from penstock.sql.types import INT
 
 SESSION = Session("db", "UTC", 0)

@@ -17,7 +17,7 @@ from sandboxes import T0
 
 from penstock.mnode.bounds import over_state_limit, state_bytes
 from penstock.mnode.monitor import Monitor
-from penstock.mnode.stream_status import StreamInfo
+from penstock.mnode.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.verdict import Names, Verdict, verdict
 from penstock.tasks.messages import SetRates, TaskId, TaskStatus
 
@@ -330,7 +330,7 @@ class Throttle:
         (stream,) = self.pair.streams.local_streams().values()
         graph = stream.deployment.graph
         names = Names("s", graph.nodes, graph.right_vgroup_ids)
-        return verdict(StreamInfo("RUNNING"), self.monitor.report(self.pair.clock.monotonic()), names)
+        return verdict(StreamInfo(StreamStatus("RUNNING")), self.monitor.report(self.pair.clock.monotonic()), names)
 
     def _side(self, source: TaskId) -> str:
         return "a" if source.index < self.left else "b"

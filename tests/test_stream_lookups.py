@@ -335,6 +335,7 @@ def test_plans_tell_of_lookups() -> None:
     """EXPLAIN says what is looked up in, by what, where, and how old it may be."""
     with Bed(1, []) as bed:
         lines = [row[0] for row in bed.rows(f"explain create stream s into d.o as {QUERY}")]
-        assert any("Lookup: kind=inner, table=d.w, on=m.k = w.k" in line for line in lines)
+        assert any("Lookup: kind=inner, on=m.k = w.k" in line for line in lines)
+        assert any("Scan: table=d.w, kind=normal, columns=k" in line for line in lines)
         assert any("lookup in w, partial aggregates" in line for line in lines)
         assert any("read anew after LOOKUP_FRESHNESS" in line for line in lines)

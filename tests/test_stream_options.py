@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.sql.generator import print_sql
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import CreateStream, Duration, StreamOptions
-from penstock.sql.stream_options import altered
-from penstock.sql.stream_options import given as given_in
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.dialect.stream_options import altered
+from penstock.sql.dialect.stream_options import given as given_in
+from penstock.sql.tree.statements import CreateStream, Duration, StreamOptions
 
 DURATIONS = st.builds(Duration, st.integers(1, 999), st.sampled_from(["a", "s", "m", "h", "d"]))
 VALUES: dict[str, st.SearchStrategy[Any]] = {

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stream_kit import Catalog, StreamKit
 
 from penstock.common.errors import InvalidStreamError, SqlSyntaxError
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.tasks.messages import Pause, Resume
 
@@ -361,4 +361,4 @@ def test_what_a_trigger_becomes(options: str, query: str, trigger: str, period_m
     """Left-out options get their defaults; a stream without a window runs at once."""
     plan = plan_stream(parse_one(f"create stream s {options} into o as {query}"), Catalog(1, 4),
                        Session("p", "UTC", NOW))
-    assert (plan.trigger, plan.period_ms) == (trigger, period_ms)
+    assert (plan.trigger, getattr(plan.computation, "period_ms", 0)) == (trigger, period_ms)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -24,6 +24,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "shell": frozenset({"mnode", "tasks", "planner", "vnode", "wal", "sql", "common"}),
 }
 
+#: The rooms of parts, lowest first: a room knows itself and those before it. What stands at the top of a part is below
+#: all of its rooms in sql, where it is what all know.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "sql": ("", "tree", "dialect", "rows"),
+    "planner": ("duckdb_sql", "task_plans", "logical", "scalar", "functions", "bind", "lower", "query", "streams"),
+}
+
 #: Libraries that only these files may import.
 EDGES: dict[str, tuple[str, ...]] = {
     # The source is what users' own Spark programs load; nothing of the engine imports it.
@@ -31,8 +38,7 @@ EDGES: dict[str, tuple[str, ...]] = {
                 "bench/spark_peer.py"),
     "lmdb": ("mnode/catalog.py", "tasks/state*.py", "tasks/daemon.py"),
     # Statements carry expressions unbound: who binds one outside of the planner looks into it.
-    "sqlglot": ("sql/*.py", "planner/*.py", "planner/*/*.py", "planner/*/*/*.py", "mnode/deletes.py",
-                "mnode/tag_values.py"),
+    "sqlglot": ("sql/*/*.py", "planner/*/*.py", "planner/*/*/*.py", "mnode/deletes.py", "mnode/tag_values.py"),
     "prometheus_client": ("mnode/metrics.py",),
     "fsspec": ("mnode/backup_store.py", "tasks/connectors/files.py"),
     "confluent_kafka": ("tasks/connectors/kafka*.py", "bench/outside.py"),
@@ -97,6 +103,24 @@ def test_parts_import_only_downwards(path: Path) -> None:
             assert other in allowed, f"{name_of(path)}:{line}: {part} must not import {other}"
 
 
+@pytest.mark.parametrize("path", sources(*ROOMS), ids=name_of)
+def test_rooms_import_only_downwards(path: Path) -> None:
+    """A room of a part knows itself and those below it, imports inside of functions included."""
+    part = path.relative_to(ROOT).parts[0]
+    rooms = ROOMS[part]
+    own = room_of(".".join(path.relative_to(ROOT).with_suffix("").parts[1:]), rooms)
+    for module, line in imported_modules(path):
+        inside = module.removeprefix(f"penstock.{part}.")
+        if inside != module:
+            other = room_of(inside, rooms)
+            assert rooms.index(other) <= rooms.index(own), f"{name_of(path)}:{line}: {own} must not import {other}"
+
+
+def room_of(module: str, rooms: Sequence[str]) -> str:
+    first, _, rest = module.partition(".")
+    return first if rest and first in rooms else ""
+
+
 @pytest.mark.parametrize("library", EDGES)
 def test_libraries_stay_at_their_edge(library: str) -> None:
     """Spark, LMDB, sqlglot and the terminal are known to few files."""
@@ -151,6 +175,25 @@ def test_nobody_reads_sql_that_the_planner_has_printed(path: Path) -> None:
             assert not any(map(is_printed_sql, (node.left, *node.comparators))), f"{name_of(path)}:{node.lineno}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in LOOKS_INTO_TEXT:
             assert not is_printed_sql(node.func.value), f"{name_of(path)}:{node.lineno}"
+
+
+@pytest.mark.parametrize("path", [path for path in PARTS if path.relative_to(ROOT).parts[:2] in {
+    ("planner", room) for room in ("duckdb_sql", "scalar", "functions", "lower", "streams")}], ids=name_of)
+def test_nobody_changes_a_tree(path: Path) -> None:
+    """Trees of DuckDB SQL share their parts: a change in one would be one in others, of other statements too.
+
+    For the same reason `made` makes nodes: sqlglot's constructors tell parts of the node, and so keep it in memory.
+    """
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            given = (node.func.attr, len(node.args))
+            assert given not in {("set", 2), ("append", 2), ("replace", 1)}, f"{name_of(path)}:{node.lineno}"
+            makes_node = ast.unparse(node.func.value) == "exp" and node.func.attr[0].isupper() and bool(node.keywords)
+            assert not makes_node or path.stem == "duckdb_print" or "streams" in path.parts, (
+                f"{name_of(path)}:{node.lineno}")
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        assert not any(isinstance(one, ast.Subscript) and isinstance(one.value, ast.Attribute)
+                       and one.value.attr == "args" for one in targets), f"{name_of(path)}:{node.lineno}"
 
 
 def called_name(call: ast.Call) -> str:

@@ -15,10 +15,10 @@ from stream_kit import Catalog
 from penstock.common.typed_json import TypedJson
 from penstock.mnode.stored_plan import StoredPlan, decode, encode
 from penstock.mnode.task_graph import task_graph
-from penstock.planner.stream_planner import plan_stream
-from penstock.sql.parser import parse_one
+from penstock.planner.streams.stream_planner import plan_stream
+from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
-from penstock.sql.statements import CreateStream
+from penstock.sql.tree.statements import CreateStream
 
 
 class Color(Enum):

@@ -295,9 +295,9 @@ def test_states_survive_another_version_of_the_function(kits: Any, directory: Pa
     def newer(call: Any) -> Any:
         return replace(call, function=replace(call.function, uid=8))
 
-    agg = kit.plan.agg
+    agg = kit.plan.computation
     accumulators = tuple(replace(a, function=replace(a.function, uid=8)) for a in agg.accumulators)
-    kit.plan = replace(kit.plan, agg=replace(agg, accumulators=accumulators),
+    kit.plan = replace(kit.plan, computation=replace(agg, accumulators=accumulators),
                        functions=tuple(newer(call) for call in kit.plan.functions))
     kit.kill()
     kit.insert([(0, 2000, 3, 1.0, "x")])

@@ -14,14 +14,14 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock.common.errors import InvalidValueError, NotSupportedError
-from penstock.sql.constants import Constants
-from penstock.sql.dialect import quote_string
-from penstock.sql.literals import parse_duration, parse_timestamp, position, start_of_day, unescape, zone
-from penstock.sql.parser import parse_one
+from penstock.sql.dialect.literals import parse_duration, parse_timestamp, position, start_of_day, unescape, zone
+from penstock.sql.dialect.parser import parse_one
+from penstock.sql.rows.constants import Constants
+from penstock.sql.rows.values import read_value, read_values
 from penstock.sql.schema import Column
-from penstock.sql.statements import CreateChildTables, Duration, Insert
+from penstock.sql.tree.expression_nodes import quote_string
+from penstock.sql.tree.statements import CreateChildTables, Duration, Insert
 from penstock.sql.types import UNITS_PER_SECOND, DataType, Kind, Precision
-from penstock.sql.values import read_value, read_values
 
 NOW_MS = 1_700_000_000_123
 TS = Column("ts", DataType(Kind.TIMESTAMP), "c0")

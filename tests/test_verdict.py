@@ -17,7 +17,7 @@ from stream_kit import Catalog, Store, StreamKit, unhurried
 
 from penstock.common.clock import ManualClock
 from penstock.mnode.monitor import Monitor, TaskReport
-from penstock.mnode.stream_status import StreamInfo
+from penstock.mnode.stream_status import StreamInfo, StreamStatus
 from penstock.mnode.verdict import Names, Verdict, judged, verdict
 from penstock.sql.schema import UserFunction
 from penstock.sql.types import INT
@@ -29,7 +29,7 @@ from penstock.tasks.status import StateTracker
 from penstock.tasks.timesheet import Timesheet
 from penstock.tasks.window_agg import WindowAggTask
 
-RUNNING = StreamInfo("RUNNING")
+RUNNING = StreamInfo(StreamStatus("RUNNING"))
 NAMES = Names("s1", Nodes((2, 3, 4)))
 
 
@@ -132,9 +132,9 @@ def test_a_stream_near_its_state_limit_is_told_with_the_task_that_has_most() -> 
 
 def test_a_stream_that_fails_again_and_again_is_told_what_to_do() -> None:
     """A reason that doesn't pass by itself needs somebody; one that was there twice may pass yet."""
-    held = StreamInfo("RESTARTING", "the state is held by process 12", alike=2)
+    held = StreamInfo(StreamStatus("RESTARTING", "the state is held by process 12", alike=2))
     assert verdict(held, [], NAMES).text == "RESTARTING: the state is held by process 12"
-    text = verdict(replace(held, alike=3), [], NAMES).text
+    text = verdict(replace(held, status=replace(held.status, alike=3)), [], NAMES).text
     assert text.startswith("RESTARTING: the state is held by process 12; 3 attempts in a row have failed")
     assert "restart of the engine" in text
 
@@ -181,12 +181,12 @@ def test_a_circle_of_waiting_tasks_ends() -> None:
 def test_stalled_and_silent_tasks_are_named() -> None:
     """A stalled task makes the stream STALLED; a silent one is told; a state that isn't RUNNING keeps its reason."""
     stalled = judged(RUNNING, [report("source"), report("agg", stalled_s=31.0)], NAMES)
-    assert stalled.state == "STALLED"
-    assert stalled.reason == "agg s1/v2 has work to do and made no progress for 31 s; was RUNNING"
-    assert stalled.verdict == f"STALLED: {stalled.reason}"
+    assert stalled.status.state == "STALLED"
+    assert stalled.status.reason == "agg s1/v2 has work to do and made no progress for 31 s; was RUNNING"
+    assert stalled.verdict == f"STALLED: {stalled.status.reason}"
     assert told(report("sink", silent_s=4.0, reason="no heartbeat for 4 s")).text == "sink s1/v2: no heartbeat for 4 s"
-    paused = judged(StreamInfo("PAUSED", "by the user"), [report("agg", stalled_s=31.0)], NAMES)
-    assert (paused.state, paused.verdict) == ("PAUSED", "PAUSED: by the user")
+    paused = judged(StreamInfo(StreamStatus("PAUSED", "by the user")), [report("agg", stalled_s=31.0)], NAMES)
+    assert (paused.status.state, paused.verdict) == ("PAUSED", "PAUSED: by the user")
 
 
 def test_a_task_that_waits_for_a_moving_one_is_not_stalled() -> None:
@@ -381,7 +381,7 @@ def test_the_watchdog_finds_real_tasks_that_get_nowhere(tmp_path: Path) -> None:
     assert "stalled" not in seen[:31]
     assert seen[-5:] == ["stalled"] * 5
     last = judged(RUNNING, monitor.report(kit.clock.monotonic()), names)
-    assert last.state == "STALLED"
+    assert last.status.state == "STALLED"
     assert last.verdict.startswith("STALLED: sink s/v1 has work to do and made no progress for 3")
     kit.close()
 

@@ -17,7 +17,8 @@ from penstock.common.fs import OsFs
 from penstock.common.paths import DataPaths
 from penstock.vnode.dnode import Dnode
 from penstock.vnode.views import ViewTable, open_duckdb, write_children, write_views
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 
 METERS, LOG = 100, 200
 METERS_SCHEMA = pa.schema([("c1", pa.timestamp("ms")), ("c2", pa.float64())])

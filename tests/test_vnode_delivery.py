@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 from penstock.common.clock import ManualClock
 from penstock.common.errors import StorageError
 from penstock.common.fs import OsFs
-from penstock.vnode.delivery import Delivery
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.delivery import IngestDelivery
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
-from penstock.wal.record import Origin, RowsRecord
+from penstock.wal.record import IngestOrigin, RowsRecord
 
 TABLE = 9
 INGEST = 5
@@ -37,7 +38,7 @@ def deliver(vnode: Vnode, partition: str, offsets: list[int], segment: str = "",
     values = [int(partition) * 1_000_000 + number * 1_000 + offset for offset in offsets]
     batch = pa.record_batch({"_tuid": pa.array([1] * len(offsets), pa.uint64()),
                              "ts": pa.array(values, pa.timestamp("ms")), "v": pa.array(values, pa.int64())})
-    return vnode.write(TABLE, batch, delivery=Delivery(INGEST, partition, segment, np.array(offsets, np.int64)))
+    return vnode.write(TABLE, batch, delivery=IngestDelivery(INGEST, partition, segment, np.array(offsets, np.int64)))
 
 
 def logged(directory: Path) -> list[RowsRecord]:
@@ -90,7 +91,7 @@ def test_records_say_where_their_rows_come_from(tmp_path: Path) -> None:
                                         "v": pa.array([1], pa.int64())}))
     deliver(vnode, "1", [1, 2], "Größe.csv")
     assert [record.origin for record in logged(tmp_path)] == [
-        Origin(INGEST, "1", "", 7), None, Origin(INGEST, "1", "Größe.csv", 3)]
+        IngestOrigin(INGEST, "1", "", 7), None, IngestOrigin(INGEST, "1", "Größe.csv", 3)]
 
 
 def test_a_later_segment_begins_anew_and_an_earlier_one_is_known(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
 from penstock.vnode.outside import OutsideVnode
-from penstock.vnode.snapshot import SnapshotTooOldError
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.snapshot import SnapshotSql, SnapshotTooOldError
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, RowsRecord
@@ -83,12 +84,12 @@ def as_rows(table: pa.Table, key_columns: int) -> dict[Key, dict[str, Any]]:
     return found
 
 
-def duckdb_rows(relation: Any) -> pa.Table:
-    """Runs a relation in DuckDB."""
+def duckdb_rows(select: SnapshotSql) -> pa.Table:
+    """Runs a snapshot's SELECT in DuckDB."""
     with duckdb.connect() as connection:
-        for name, table in relation.tables.items():
+        for name, table in select.tables.items():
             connection.register(name, table)
-        return connection.sql(relation.sql).to_arrow_table()
+        return connection.sql(select.sql).to_arrow_table()
 
 
 def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]) -> None:
@@ -105,7 +106,7 @@ def check(vnode: Vnode, model: Model, pin: int | None, arguments: dict[str, Any]
         assert as_rows(rows, model.key_columns) == expected
         assert outside.snapshot(TABLE, as_of=version).to_arrow(**arguments).equals(rows)
         if version == last:
-            found = duckdb_rows(snapshot.relation(**arguments))
+            found = duckdb_rows(snapshot.to_sql(**arguments))
             assert as_rows(found, model.key_columns) == expected
             assert found.schema.types == rows.schema.types
 

@@ -18,12 +18,13 @@ from hypothesis import strategies as st
 
 from penstock.common.clock import ManualClock
 from penstock.common.fs import OsFs
-from penstock.vnode import parts, source, vnode
+from penstock.vnode import compaction, part_writing, parts, source
 from penstock.vnode.memtable import Run
 from penstock.vnode.merging import in_key_order
 from penstock.vnode.parts import ROW_GROUP_ROWS, PartReader, PartWriter, parquet_bytes
 from penstock.vnode.source import cut
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 
 TABLE = 9
 SCHEMA = pa.schema([("ts", pa.timestamp("ms")), ("v", pa.float64()), ("n", pa.int32()), ("s", pa.string())])
@@ -102,8 +103,8 @@ def test_compaction_holds_a_few_row_groups_of_large_parts(tmp_path: Path, monkey
     """Parts of many row groups are merged without being read whole, and the outcome is all of their rows."""
     rows, writes = 40_000, 4
     monkeypatch.setattr(parts, "ROW_GROUP_ROWS", 1000)
-    monkeypatch.setattr(vnode, "ROW_GROUP_ROWS", 1000)
-    monkeypatch.setattr(vnode, "_MERGED_BYTES", 8000 * 40)
+    monkeypatch.setattr(part_writing, "ROW_GROUP_ROWS", 1000)
+    monkeypatch.setattr(compaction, "_MERGED_BYTES", 8000 * 40)
     store = Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock())
     store.define_table(TABLE, SCHEMA, 1)
     for write in range(writes):
@@ -142,7 +143,7 @@ def test_a_flush_of_many_rows_is_cut_into_row_groups_and_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of several writes, some written again and some deleted, come out once each, sorted, in full row groups."""
-    monkeypatch.setattr(vnode, "MAX_PART_ROWS", 150_000)
+    monkeypatch.setattr(part_writing, "MAX_PART_ROWS", 150_000)
     store = Vnode.open(tmp_path, VnodeOptions(1), fs=OsFs(), clock=ManualClock())
     store.define_table(TABLE, SCHEMA, 1)
     tables, per_write = 40, 1500

@@ -30,7 +30,8 @@ from penstock.common.errors import (
 from penstock.common.fs import AppendFile, Fs, OsAppendFile, OsFs
 from penstock.common.paths import DataPaths
 from penstock.vnode.dnode import Dnode, lock_data_directory
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
 from penstock.wal.record import RowsRecord
@@ -314,11 +315,11 @@ def test_merging_young_parts_leaves_old_ones_hidden(tmp_path: Path) -> None:
     assert vnode.stats().parts == 2
     expected = {(1, ts): 2 if ts == 5 else 0 for ts in range(100) if ts != 50}
     assert content(vnode) == expected
-    relation = vnode.snapshot(TABLE).relation()
+    select = vnode.snapshot(TABLE).to_sql()
     with duckdb.connect() as connection:
-        for name, table in relation.tables.items():
+        for name, table in select.tables.items():
             connection.register(name, table)
-        assert connection.sql(f"SELECT count(*), sum(v) FROM ({relation.sql})").fetchall() == [(99, 2)]
+        assert connection.sql(f"SELECT count(*), sum(v) FROM ({select.sql})").fetchall() == [(99, 2)]
     # A rewrite of the newest row after it was deleted is a late row, not an update.
     vnode.delete(TABLE, [1], 99, 99)
     version = vnode.write(TABLE, rows((1, 99), value=9))

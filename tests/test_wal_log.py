@@ -35,7 +35,7 @@ from penstock.wal.record import (
 )
 from penstock.wal.retention import RetentionPolicy, SegmentInfo, deletable
 from penstock.wal.segment import END_NAME, list_segments, segment_name
-from penstock.wal.writer import WalWriter
+from penstock.wal.writer import WalOptions, WalWriter
 
 SCHEMA = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("v", pa.string())]), 1)
 
@@ -49,8 +49,7 @@ def rows(*values: str) -> pa.RecordBatch:
 
 def open_log(directory: Path, fs: Fs | None = None, *, level: int = 1, segment_bytes: int = 64 << 20) -> WalWriter:
     """Opens the log of vgroup 1."""
-    return WalWriter.open(directory, fs or FaultyFs(), ManualClock(), vgroup_id=1, level=level,
-                          segment_bytes=segment_bytes)
+    return WalWriter.open(directory, WalOptions(1, level, segment_bytes), fs=fs or FaultyFs(), clock=ManualClock())
 
 
 def write(log: WalWriter, *values: str) -> int:
@@ -368,7 +367,7 @@ def test_what_was_refused_with_the_group_is_refused_too(tmp_path: Path) -> None:
 def test_level_1_syncs_in_the_background(tmp_path: Path) -> None:
     """Under level 1 the synced version follows when the period is over."""
     clock = ManualClock()
-    log = WalWriter.open(tmp_path, OsFs(), clock, vgroup_id=1)
+    log = WalWriter.open(tmp_path, WalOptions(1), fs=OsFs(), clock=clock)
     write(log, "a")
     log.sync_if_due(3.0)
     assert log.synced_version == 0

@@ -18,7 +18,7 @@ from penstock.wal.news import WalNews
 from penstock.wal.reader import WalReader
 from penstock.wal.record import DeleteRecord, RowsRecord, with_key_columns
 from penstock.wal.segment import SEGMENT_HEADER_SIZE, list_segments, segment_name
-from penstock.wal.writer import Ticket, WalWriter
+from penstock.wal.writer import Ticket, WalOptions, WalWriter
 
 SCHEMA = with_key_columns(pa.schema([("_tuid", pa.uint64()), ("ts", pa.timestamp("ms")), ("v", pa.string())]), 1)
 ROOMY = 64 << 20
@@ -46,7 +46,7 @@ def time_mark(log: WalWriter) -> Ticket:
 
 
 def open_log(directory: Path, segment_bytes: int = ROOMY) -> WalWriter:
-    return WalWriter.open(directory, OsFs(), ManualClock(), vgroup_id=1, level=1, segment_bytes=segment_bytes)
+    return WalWriter.open(directory, WalOptions(1, segment_bytes=segment_bytes), fs=OsFs(), clock=ManualClock())
 
 
 def write(log: WalWriter, *writes: Write) -> None:

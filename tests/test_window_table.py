@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from penstock.planner.stream import Accumulator, AggPlan, Field
-from penstock.sql.statements import Duration, IntervalWindow
+from penstock.planner.task_plans.stream_plan import Accumulator, Field, TimeWindows, WindowsPlan
+from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.sql.types import BIGINT, INT, VARCHAR
 from penstock.tasks import slot_index, window_table
 from penstock.tasks.accumulators import Values
@@ -39,10 +39,10 @@ KEPT = {
 }
 
 
-def plan_of(kept: str) -> AggPlan:
+def plan_of(kept: str) -> WindowsPlan:
     """count and one more value per (group, window)."""
     accumulators = (Accumulator("add", (Field("p0", BIGINT),)), KEPT[kept])
-    return AggPlan(IntervalWindow(Duration(10, "s")), "ms", "UTC", accumulators, "")
+    return WindowsPlan(TimeWindows(IntervalWindow(Duration(10, "s")), "ms", "UTC"), accumulators, "")
 
 
 @pytest.mark.parametrize("kept", KEPT)

@@ -15,14 +15,14 @@ from penstock.common.fs import Fs
 from penstock.vnode import manifest as manifests
 from penstock.vnode.manifest import LastTimes, Manifest, PartInfo, TableManifest
 from penstock.wal import record as wire
-from penstock.wal.record import DamagedRecordError, Header, Kind, Record, crc32c
+from penstock.wal.record import DamagedRecordError, Header, Record, RecordKind, crc32c
 from penstock.wal.segment import (
     END_NAME,
     END_SIZE,
     NO_END,
     SEGMENT_HEADER_SIZE,
-    End,
     EndFile,
+    LogEnd,
     decode_segment_header,
     good_record_behind,
     list_segments,
@@ -76,7 +76,7 @@ def read_segment(data: bytes, crc: int) -> Iterator[tuple[int, Header, Record | 
     for offset, header in scan(data, crc):
         start = offset + wire.HEADER_SIZE
         payload = data[start:start + header.payload_size]
-        if header.kind is Kind.SCHEMA:
+        if header.kind is RecordKind.SCHEMA:
             declared = wire.decode_schema(header, payload)
             schemas[declared.shape] = declared.schema
             yield offset, header, None
@@ -151,7 +151,7 @@ def _log_damage(path: Path, data: bytes, offset: int, error: DamagedRecordError,
         "restore the file from a copy; --repair goes on with what can be read", offset, vgroup_id, version=version + 1)
 
 
-def _end(fs: Fs, directory: Path) -> End | None:
+def _end(fs: Fs, directory: Path) -> LogEnd | None:
     """Returns where the log says that it ends, or None if nothing tells."""
     path = directory / END_NAME
     if END_NAME not in fs.list(directory) or fs.size(path) < END_SIZE:

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.vnode.keys import I64
-from penstock.wal.record import Origin
+from penstock.wal.record import IngestOrigin
 
 Partition = tuple[int, str]
 """An ingest and one of the partitions that it reads."""
@@ -21,7 +21,7 @@ Places = Mapping[Partition, Place]
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
+class IngestDelivery:
     """Where the rows of one write come from: one segment of one partition, `offsets` by row.
 
     Rows of one message have one offset, and all of them that are for a vnode come in one write.
@@ -41,7 +41,7 @@ class Delivery:
         place = places.get(self.key)
         return place is None or (self.segment, int(self.offsets.min())) >= place
 
-    def cut(self, batch: pa.RecordBatch, places: Places) -> tuple[pa.RecordBatch, Delivery]:
+    def cut(self, batch: pa.RecordBatch, places: Places) -> tuple[pa.RecordBatch, IngestDelivery]:
         """Returns what is new of the delivery, and of the batch that holds its rows."""
         segment, offset = places.get(self.key, ("", 0))
         if self.segment != segment:
@@ -51,11 +51,11 @@ class Delivery:
         return batch.filter(pa.array(new)), replace(self, offsets=self.offsets[new])
 
     @property
-    def origin(self) -> Origin:
+    def origin(self) -> IngestOrigin:
         """Where its rows, of which there are some, come from, for their record in the log."""
-        return Origin(self.ingest, self.partition, self.segment, int(self.offsets.max()) + 1)
+        return IngestOrigin(self.ingest, self.partition, self.segment, int(self.offsets.max()) + 1)
 
 
-def place_of(origin: Origin) -> tuple[Partition, Place]:
+def place_of(origin: IngestOrigin) -> tuple[Partition, Place]:
     """Returns what a record of the log says about how far its vnode is."""
     return (origin.ingest, origin.partition), (origin.segment, origin.next_offset)

@@ -16,7 +16,8 @@ from penstock.common.errors import DataDirectoryInUseError, NotFoundError, Penst
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.common.private import make_private, open_private
-from penstock.vnode.vnode import Vnode, VnodeOptions
+from penstock.vnode.vnode import Vnode
+from penstock.vnode.vnode_options import VnodeOptions
 
 _log = logging.getLogger(__name__)
 

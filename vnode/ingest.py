@@ -23,7 +23,7 @@ from penstock.wal.record import TUID_COLUMN
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
+class PreparedRows:
     """Rows to be written, sorted by key. `columns` follows the table's schema; None: not in the batch.
 
     `starts`: the positions at which the rows of a child table begin.
@@ -47,7 +47,7 @@ class Prepared:
         return column.take(pa.array(positions))
 
 
-def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> Prepared:
+def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> PreparedRows:
     """Checks and sorts a batch; of rows with the same key the last one wins.
 
     Raises InvalidStatementError for unknown or missing columns, InvalidValueError for NULL keys and values that
@@ -77,7 +77,7 @@ def prepare(batch: pa.RecordBatch, schema: pa.Schema, key_columns: int) -> Prepa
         tuid_column = tuid_column.take(index)
         columns = [None if column is None else column.take(index) for column in columns]
         tuid, ts = tuid[rows], ts[rows]
-    return Prepared(tuid, ts, run_starts(tuid), tuid_column, tuple(columns))
+    return PreparedRows(tuid, ts, run_starts(tuid), tuid_column, tuple(columns))
 
 
 def _fitting(column: pa.Array, wanted: pa.DataType, name: str) -> pa.Array:

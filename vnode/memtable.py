@@ -93,7 +93,7 @@ def merge(runs: Sequence[Run]) -> Run:
 
 
 class Memtable:
-    """The runs of one table in the order in which they were written. Guarded by the vnode's lock."""
+    """The runs of one table in the order in which they were written. Guarded by `TableStore.lock`."""
 
     def __init__(self) -> None:
         self.runs: list[Run] = []

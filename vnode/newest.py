@@ -1,4 +1,4 @@
-"""The newest time of each child table of one storage table, as sorted columns. Guarded by its vnode's lock."""
+"""The newest time of each child table of one storage table, as sorted columns. Guarded by `TableStore.lock`."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from penstock.common.quantities import MIB, TIB
 from penstock.vnode import manifest as manifests
 from penstock.vnode.memtable import VERSION_COLUMN
 from penstock.vnode.parts import PartCache
-from penstock.vnode.snapshot import Relation, Snapshot
+from penstock.vnode.snapshot import Snapshot, SnapshotSql
 from penstock.vnode.table import TableState
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalGapError, WalReader
@@ -85,18 +85,18 @@ class OutsideVnode:
     ) -> Iterator[pa.RecordBatch]:
         """Yields the rows that `snapshot` has: `_tuid`, the columns and `_ver`; bounds are inclusive."""
         snapshot = self.snapshot(table_uid, as_of)
-        relation = snapshot.relation(columns, tuids, first_ts, last_ts)
+        select = snapshot.to_sql(columns, tuids, first_ts, last_ts)
         with tempfile.TemporaryDirectory(prefix="penstock-reading-") as temporary:
-            yield from self._run(relation, temporary)
+            yield from self._run(select, temporary)
 
-    def _run(self, relation: Relation, temporary: str) -> Iterator[pa.RecordBatch]:
+    def _run(self, select: SnapshotSql, temporary: str) -> Iterator[pa.RecordBatch]:
         # One thread: who reads many vnodes has a task for each.
         bounds = DuckdbBounds(_MEMORY_BYTES, spill=Path(temporary) / "spill", spill_bytes=TIB)
         with closed_duckdb(bounds, [self._directory]) as connection:
-            for name, table in relation.tables.items():
+            for name, table in select.tables.items():
                 connection.register(name, table)
             try:
-                yield from connection.sql(relation.sql).to_arrow_reader(_ROWS)
+                yield from connection.sql(select.sql).to_arrow_reader(_ROWS)
             except duckdb.IOException as error:
                 raise UnavailableError(f"parts of vnode {self._vgroup_id} were replaced while they were read: {error}",
                                        hint="raise partGrace if reading takes longer than that") from error

@@ -20,7 +20,7 @@ from penstock.vnode.check import Damage, LogReport, part_problem, read_segment
 from penstock.vnode.manifest import SCHEMA_FILE, Manifest, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Run, join_ranges
 from penstock.vnode.parts import PartWriter
-from penstock.vnode.source import Selection, gather, resolve
+from penstock.vnode.source import KeyFilter, gather, resolve
 from penstock.vnode.table import stored_form
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.record import DamagedRecordError, DeleteRecord, Record, RowsRecord
@@ -240,7 +240,7 @@ class VnodeRepair:
             raise DamagedRecordError("the log has none of its rows")
         horizon = min([manifest.persisted_version, *manifest.pins.values()])
         known = {field.name: field for run in runs for field in run.data.schema}
-        rows = gather(runs, Selection(), [known[name] for name in part.columns if name in known])
+        rows = gather(runs, KeyFilter(), [known[name] for name in part.columns if name in known])
         updates = join_ranges([part.updates, *(run.updates for run in runs)])
         key = table.schema.names[1] if table.key_columns == 2 else None
         hiding = TombstoneIndex([tombstone for tombstone in deletes if tombstone.hides_for(horizon)])

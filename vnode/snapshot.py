@@ -14,7 +14,7 @@ from penstock.common.errors import InvalidStatementError, PenstockError
 from penstock.vnode.keys import TS_MAX, TS_MIN, U64
 from penstock.vnode.memtable import VERSION_COLUMN, Run, TimeRange, as_table
 from penstock.vnode.parts import PartCache
-from penstock.vnode.source import Chunk, Selection, gather, resolve
+from penstock.vnode.source import Chunk, KeyFilter, gather, resolve
 from penstock.vnode.table import PartHandle, TableState
 from penstock.vnode.tombstones import Tombstone, TombstoneIndex
 from penstock.wal.record import TUID_COLUMN
@@ -25,10 +25,10 @@ _names = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class SnapshotSql:
     """`sql` is a SELECT for DuckDB; the caller registers `tables` under their names on its connection first.
 
-    `holds` keeps the files that the SELECT reads; keep the relation until it was executed.
+    `holds` keeps the files that the SELECT reads; keep this until it was executed.
     """
 
     sql: str
@@ -54,30 +54,32 @@ class SnapshotTooOldError(PenstockError):
 class Snapshot:
     """All rows of one table as of one version. Immutable; its files stay readable while it lives."""
 
-    def __init__(self, *, table_uid: int, schema: pa.Schema, key_columns: int, version: int, runs: Sequence[Run],
-                 parts: Sequence[PartHandle], tombstones: Sequence[Tombstone], index: TombstoneIndex | None,
-                 cache: PartCache) -> None:
-        """`index`: that of `tombstones`, if all of them count as of `version`."""
-        self.table_uid = table_uid
+    def __init__(self, table: TableState, version: int, cache: PartCache) -> None:
+        """Takes what a table holds now; see `of`."""
+        self.table_uid = table.uid
         self.version = version
-        self.schema = schema
-        self._key_names: list[str] = schema.names[:key_columns]
-        self._runs = [run for run in runs if run.min_version <= version]
-        self._parts = [part for part in parts if part.info.min_version <= version]
-        self._tombstones = tombstones if index is not None else [t for t in tombstones if t.hides_for(version)]
-        self._index = index
+        self.schema = table.schema
+        self._key_names: list[str] = table.schema.names[:table.key_columns]
+        self._runs = [run for run in table.runs() if run.min_version <= version]
+        self._parts = [part for part in table.parts if part.info.min_version <= version]
+        self._tombstones: Sequence[Tombstone] = table.tombstones
+        self._index: TombstoneIndex | None = None
+        if next((t.version for t in reversed(table.tombstones) if not t.dropped), 0) <= version:
+            self._index = table.tombstone_index  # all deletes count: the table has theirs already
+        else:
+            self._tombstones = [t for t in table.tombstones if t.hides_for(version)]
         self._cache = cache
 
     @classmethod
     def of(cls, table: TableState, vgroup_id: int, version: int, cache: PartCache) -> Snapshot:
-        """Returns the rows of a vnode's table as of a version. Raises SnapshotTooOldError."""
+        """Returns the rows of a vnode's table as of a version. Raises SnapshotTooOldError.
+
+        The caller holds the lock that guards the table.
+        """
         if version < table.floor:
             raise SnapshotTooOldError(f"table {table.uid} of vnode {vgroup_id} can be read as of version "
                                       f"{table.floor} or later, not {version}")
-        current = next((t.version for t in reversed(table.tombstones) if not t.dropped), 0) <= version
-        return cls(table_uid=table.uid, schema=table.schema, key_columns=table.key_columns, version=version,
-                   runs=table.runs(), parts=table.parts, tombstones=table.tombstones,
-                   index=table.tombstone_index if current else None, cache=cache)
+        return cls(table, version, cache)
 
     @property
     def row_count_estimate(self) -> int:
@@ -125,7 +127,7 @@ class Snapshot:
         read = list(dict.fromkeys([*self._key_names, *names]))
         chunks = self._chunks(wanted, first, last)
         fields = [self.schema.field(name) for name in read]
-        rows = gather(chunks, Selection(wanted, first, last), fields)
+        rows = gather(chunks, KeyFilter(wanted, first, last), fields)
         unique = not any(_overlap(chunk.updates, first, last) for chunk in chunks)
         key_name = self._key_names[1] if len(self._key_names) == 2 else None
         rows = resolve(rows, key_name, self._tombstone_index, as_of=self.version, pin=None, unique=unique)
@@ -143,8 +145,8 @@ class Snapshot:
         found.extend(run for run in self._runs if run.max_ts >= first and run.min_ts <= last)
         return found
 
-    def relation(self, columns: Sequence[str] | None = None, tuids: pa.Array | None = None,
-                 first_ts: int | None = None, last_ts: int | None = None) -> Relation:
+    def to_sql(self, columns: Sequence[str] | None = None, tuids: pa.Array | None = None,
+                 first_ts: int | None = None, last_ts: int | None = None) -> SnapshotSql:
         """Returns the same rows as `to_arrow`, unsorted, as DuckDB SQL over the parts and some Arrow tables."""
         names = self._columns(columns)
         first = TS_MIN if first_ts is None else first_ts
@@ -168,7 +170,7 @@ class Snapshot:
             selects.append(sql.rows(clean_parts, clean_runs, tombstones, newest_only=False))
         if dirty_parts or dirty_runs:
             selects.append(sql.rows(dirty_parts, dirty_runs, tombstones, newest_only=True))
-        return Relation("\nUNION ALL\n".join(selects), sql.tables, tuple(parts))
+        return SnapshotSql("\nUNION ALL\n".join(selects), sql.tables, tuple(parts))
 
 
 def _overlap(span: TimeRange | None, first: int, last: int) -> bool:
@@ -206,7 +208,7 @@ def epoch_of(column: str, type_: pa.DataType) -> str:
 
 
 class _SqlBuilder:
-    """Builds the SELECTs of one relation and collects its Arrow tables."""
+    """Builds the SELECTs of one `SnapshotSql` and collects its Arrow tables."""
 
     def __init__(self, schema: pa.Schema, keys: list[str], names: list[str], version: int, first: int, last: int,
                  tuids: pa.Array | None) -> None:

@@ -129,7 +129,7 @@ def stored_values(chunks: Sequence[Chunk], found: Found, name: str, type_: pa.Da
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class KeyFilter:
     """Which rows: of these child tables (sorted, None: all), with first_ts <= ts <= last_ts."""
 
     tuids: U64 | None = None
@@ -191,7 +191,7 @@ def cut(chunks: Sequence[Chunk], rows: int) -> list[Between]:
     return [Between(first, end) for first, end in itertools.pairwise(bounds)]
 
 
-def gather(chunks: Sequence[Chunk], selection: Selection | Between, fields: Sequence[pa.Field]) -> pa.Table:
+def gather(chunks: Sequence[Chunk], selection: KeyFilter | Between, fields: Sequence[pa.Field]) -> pa.Table:
     """Returns the selected rows of all chunks, all versions, with `_tuid`, `fields` and `_ver`, not sorted.
 
     Rows that lie together are not copied.

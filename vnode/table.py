@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.vnode.delivery import Partition, Place, place_of
-from penstock.vnode.ingest import Prepared
+from penstock.vnode.ingest import PreparedRows
 from penstock.vnode.keys import TS_MIN, U64, Bools, Index, run_stops
 from penstock.vnode.manifest import LastTimes, PartInfo, TableManifest
 from penstock.vnode.memtable import VERSION_COLUMN, Memtable, Run, TimeRange, newest_times
@@ -24,7 +24,7 @@ from penstock.wal.record import (
     LAST_COLUMN,
     TUID_COLUMN,
     DeleteRecord,
-    Origin,
+    IngestOrigin,
     RowsRecord,
     with_key_columns,
 )
@@ -73,7 +73,7 @@ def stored_form(record: RowsRecord) -> tuple[list[pa.Array], pa.Schema, int, Tim
 
 
 class TableState:
-    """The newest state of one table in a vnode. Guarded by the vnode's lock."""
+    """The newest state of one table in a vnode. Guarded by `TableStore.lock`."""
 
     def __init__(self, uid: int, schema: pa.Schema, key_columns: int) -> None:
         self.uid = uid
@@ -101,6 +101,15 @@ class TableState:
         table.places, table.stored_places = dict(entry.places), dict(entry.places)
         return table
 
+    def entry(self, persisted: int) -> TableManifest:
+        """Returns what the MANIFEST says of the table when it holds all rows up to version `persisted` in parts."""
+        return TableManifest(self.uid, self.schema, self.key_columns, tuple(part.info for part in self.parts),
+                             self.persisted_tombstones(persisted), self.last_times, self.floor, self.stored_places)
+
+    def persisted_tombstones(self, persisted: int) -> tuple[Tombstone, ...]:
+        """Returns the deletes that count for parts with the rows up to version `persisted`."""
+        return tuple(t for t in self.tombstones if t.dropped or t.version <= persisted)
+
     def replay(self, record: RowsRecord | DeleteRecord) -> None:
         """Does again what a record of the log says."""
         if isinstance(record, RowsRecord):
@@ -110,7 +119,7 @@ class TableState:
         else:
             self.delete(Tombstone(record.version, record.tuids, record.first_ts, record.last_ts))
 
-    def note_place(self, origin: Origin) -> None:
+    def note_place(self, origin: IngestOrigin) -> None:
         """Keeps in mind how far an ingest is: rows of it were written."""
         partition, place = place_of(origin)
         self.places[partition] = place
@@ -154,7 +163,7 @@ class TableState:
         """Returns all runs, oldest first."""
         return (*self.sealed, *self.memtable.runs)
 
-    def _find_newest(self, rows: Prepared, positions: npt.NDArray[np.intp], cache: PartCache) -> tuple[
+    def _find_newest(self, rows: PreparedRows, positions: npt.NDArray[np.intp], cache: PartCache) -> tuple[
             list[Chunk], Found]:
         """Returns where the newest stored versions of the keys at `positions` are, and the chunks that this counts in.
 
@@ -184,7 +193,7 @@ class TableState:
                 found.extend(cache.row_groups(part.path, info, tuids, first_ts, last_ts))
         return found + self._runs_between(first_ts, last_ts)
 
-    def decide(self, rows: Prepared, cache: PartCache) -> Decided:
+    def decide(self, rows: PreparedRows, cache: PartCache) -> Decided:
         """Completes partial rows from what is stored, and tells appends, late rows and updates apart."""
         late = self._late(rows)
         positions = np.flatnonzero(late) if late is not None else np.empty(0, np.intp)
@@ -217,7 +226,7 @@ class TableState:
         updates = (int(changed.min()), int(changed.max())) if len(changed) else None
         return Decided(arrays, change, last, updates)
 
-    def _late(self, rows: Prepared) -> Bools | None:
+    def _late(self, rows: PreparedRows) -> Bools | None:
         """Returns which rows are not greater than the newest of their table; None when all are."""
         ts, starts = rows.ts, rows.starts
         newest = self.newest.of(rows.tuid[starts])
@@ -226,7 +235,7 @@ class TableState:
         late: Bools = ts <= newest.repeat(run_stops(starts, len(ts)) - starts)
         return late
 
-    def _exist_for_sure(self, rows: Prepared, positions: npt.NDArray[np.intp]) -> Bools | None:
+    def _exist_for_sure(self, rows: PreparedRows, positions: npt.NDArray[np.intp]) -> Bools | None:
         """Returns all-true when every late row rewrites its table's newest row, which is known to be there."""
         if self.key_columns != 1:
             return None
@@ -235,7 +244,7 @@ class TableState:
             return None
         return np.ones(len(positions), np.bool_)
 
-    def _fill_nulls(self, rows: Prepared) -> list[pa.Array]:
+    def _fill_nulls(self, rows: PreparedRows) -> list[pa.Array]:
         return [rows.tuid_column, *(pa.nulls(rows.num_rows, field.type) if column is None else column
                                     for column, field in zip(rows.columns, self.schema, strict=True))]
 

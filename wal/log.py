@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 import pyarrow as pa
 
 from penstock.common.fs import Fs, ReadFile
-from penstock.wal.segment import END_NAME, END_SIZE, NO_END, End, EndFile, list_segments, segment_name
+from penstock.wal.segment import END_NAME, END_SIZE, NO_END, EndFile, LogEnd, list_segments, segment_name
 
 Access = Literal["files", "network"]
 
@@ -39,7 +39,7 @@ class Log(Protocol):
     path: Path
     access: Access
 
-    def end(self) -> End:
+    def end(self) -> LogEnd:
         """Returns how far readers may go, NO_END while there is no log. Cheap."""
         ...
 
@@ -73,7 +73,7 @@ class LogFiles:
         self._fs = fs
         self._end_file: EndFile | None = None
 
-    def end(self) -> End:
+    def end(self) -> LogEnd:
         if self._end_file is None:
             path = self.path / END_NAME
             if END_NAME not in self._fs.list(self.path) or self._fs.size(path) < END_SIZE:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from penstock.common.errors import PenstockError
 from penstock.wal.log import Log, Segment
-from penstock.wal.record import HEADER_SIZE, TABLE_SIZE, DamagedRecordError, Kind, decode_header, table_of
-from penstock.wal.segment import NO_END, End
+from penstock.wal.record import HEADER_SIZE, TABLE_SIZE, DamagedRecordError, RecordKind, decode_header, table_of
+from penstock.wal.segment import NO_END, LogEnd
 
 _LOOKED_AT = HEADER_SIZE + TABLE_SIZE
 _BYTES_AT_ONCE = 16 << 10  # of many small records; of a large one only the beginning is read
@@ -20,7 +20,7 @@ class WalNews:
 
     def __init__(self, log: Log) -> None:
         self._log = log
-        self._seen: End = NO_END
+        self._seen: LogEnd = NO_END
         self._file: Segment | None = None  # that of `_seen`
 
     @property
@@ -51,7 +51,7 @@ class WalNews:
             self._close_segment()
             return None
 
-    def _tables_between(self, offset: int, end: End) -> frozenset[int] | None:
+    def _tables_between(self, offset: int, end: LogEnd) -> frozenset[int] | None:
         """Returns what the records are of that lie between two offsets of the open segment."""
         if self._file is None:
             self._file = self._log.open(end.segment)
@@ -66,9 +66,9 @@ class WalNews:
             place = offset - start
             header = decode_header(data[place:place + HEADER_SIZE])
             offset += header.total_size
-            if header.kind in (Kind.META, Kind.TIME_MARK):
+            if header.kind in (RecordKind.META, RecordKind.TIME_MARK):
                 return None
-            if header.kind is not Kind.SCHEMA:
+            if header.kind is not RecordKind.SCHEMA:
                 found.add(table_of(data[place + HEADER_SIZE:place + _LOOKED_AT]))
         return None
 

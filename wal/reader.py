@@ -12,8 +12,8 @@ from penstock.wal.record import (
     HEADER_SIZE,
     DamagedRecordError,
     Header,
-    Kind,
     Record,
+    RecordKind,
     check_payload,
     decode,
     decode_header,
@@ -22,7 +22,7 @@ from penstock.wal.record import (
 from penstock.wal.segment import (
     NO_END,
     SEGMENT_HEADER_SIZE,
-    End,
+    LogEnd,
     damaged,
     decode_segment_header,
     segment_name,
@@ -122,7 +122,7 @@ class WalReader:
             self.bytes_read += header.payload_size
         return records
 
-    def _step(self, end: End) -> tuple[Header | None, pa.Buffer | None]:
+    def _step(self, end: LogEnd) -> tuple[Header | None, pa.Buffer | None]:
         """Looks at the next record: passes declarations, records before the wanted one, and the segment's end."""
         limit = end.offset if end.segment == self._segment else self._size()
         if self._offset >= limit:
@@ -138,14 +138,14 @@ class WalReader:
                 raise DamagedRecordError("the record doesn't follow the one before it")
             if self._offset + header.total_size > limit:
                 raise DamagedRecordError("the payload is cut off")
-            if header.version < self._next and header.kind is not Kind.SCHEMA:
+            if header.version < self._next and header.kind is not RecordKind.SCHEMA:
                 self._pass(header)
                 return None, None
             if header.version > self._next:
                 raise DamagedRecordError(f"version {header.version} stands where {self._next} should")
             payload = self._bytes(self._offset + HEADER_SIZE, header.payload_size, limit)
             check_payload(header, payload)
-            if header.kind is Kind.SCHEMA:
+            if header.kind is RecordKind.SCHEMA:
                 declared = decode_schema(header, payload.to_pybytes())
                 self._schemas[declared.shape] = declared.schema
                 self._pass(header)

@@ -33,7 +33,7 @@ _ALL_TABLES = 0xFFFF_FFFF
 MAX_ORIGIN = 0xFFFF
 
 
-class Kind(IntEnum):
+class RecordKind(IntEnum):
     """What a record holds."""
 
     ROWS = 1
@@ -44,7 +44,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class IngestOrigin:
     """Where rows of an ingest come from: `partition` of what it reads, from which everything before `next_offset` that
     is for the vnode is in the log up to the record.
 
@@ -73,7 +73,7 @@ class RowsRecord:
     ingest_time_ms: int
     table_uid: int
     batch: pa.RecordBatch
-    origin: Origin | None = None
+    origin: IngestOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,7 @@ class Header:
     origins take these for padding.
     """
 
-    kind: Kind
+    kind: RecordKind
     version: int
     ingest_time_ms: int
     payload_size: int
@@ -167,7 +167,7 @@ def size_of(pieces: Pieces) -> int:
 
 
 def encode(
-    kind: Kind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int, origin_size: int = 0
+    kind: RecordKind, version: int, ingest_time_ms: int, payload: Pieces, previous_crc: int, origin_size: int = 0
 ) -> tuple[Pieces, int]:
     """Returns the record's bytes and the checksum of its header. `origin_size`: of the payload's last piece, if any."""
     size, payload_crc = size_of(payload), 0
@@ -183,7 +183,7 @@ def rows_payload(table_uid: int, shape: int, batch: pa.RecordBatch) -> Pieces:
     return _ROWS.pack(table_uid, shape, batch.num_rows), batch.serialize()
 
 
-def encode_origin(origin: Origin) -> bytes:
+def encode_origin(origin: IngestOrigin) -> bytes:
     """Returns what goes behind the payload of the rows. Raises ValueError for names that are too long."""
     partition, segment = origin.partition.encode(), origin.segment.encode()
     data = _ORIGIN.pack(origin.ingest, origin.next_offset, len(partition)) + partition + segment
@@ -192,10 +192,10 @@ def encode_origin(origin: Origin) -> bytes:
     return data
 
 
-def _decode_origin(data: bytes) -> Origin:
+def _decode_origin(data: bytes) -> IngestOrigin:
     ingest, offset, length = _ORIGIN.unpack_from(data)
     names = data[_ORIGIN.size:]
-    return Origin(ingest, names[:length].decode(), names[length:].decode(), offset)
+    return IngestOrigin(ingest, names[:length].decode(), names[length:].decode(), offset)
 
 
 def schema_payload(table_uid: int, shape: int, schema: pa.Schema) -> Pieces:
@@ -241,7 +241,7 @@ def decode_header(data: bytes) -> Header:
     if magic != MAGIC:
         raise DamagedRecordError("no record starts here")
     try:
-        known = Kind(kind)
+        known = RecordKind(kind)
     except ValueError as error:
         raise DamagedRecordError(f"unknown kind of record {kind}") from error
     return Header(known, version, ingest, size, payload_crc, previous, crc, origin_size)
@@ -284,7 +284,7 @@ def decode(header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) ->
     """
     version, ingest = header.version, header.ingest_time_ms
     try:
-        if header.kind is Kind.ROWS:
+        if header.kind is RecordKind.ROWS:
             table_uid, shape, _ = _ROWS.unpack_from(payload)
             if shape not in schemas:
                 raise DamagedRecordError(f"shape {shape} was never declared")
@@ -292,13 +292,13 @@ def decode(header: Header, payload: pa.Buffer, schemas: dict[int, pa.Schema]) ->
             origin = _decode_origin(payload[-header.origin_size:].to_pybytes()) if header.origin_size else None
             return RowsRecord(version, ingest, table_uid, batch, origin)
         data = payload.to_pybytes()
-        if header.kind is Kind.DELETE:
+        if header.kind is RecordKind.DELETE:
             table_uid, first_ts, last_ts, count = _DELETE.unpack_from(data)
             uids = None if count == _ALL_TABLES else tuple(np.frombuffer(data, "<u8", count, _DELETE.size).tolist())
             return DeleteRecord(version, ingest, table_uid, uids, first_ts, last_ts)
-        if header.kind is Kind.META:
+        if header.kind is RecordKind.META:
             return MetaRecord(version, ingest, json.loads(data))
-        if header.kind is Kind.TIME_MARK:
+        if header.kind is RecordKind.TIME_MARK:
             return TimeMarkRecord(version, ingest, data[_TIME_MARK.size:].decode(), _TIME_MARK.unpack_from(data)[0])
     except (struct.error, ValueError, OSError) as error:  # ArrowInvalid is a ValueError
         raise DamagedRecordError(f"the {header.kind.name} payload cannot be decoded: {error}") from error

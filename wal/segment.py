@@ -16,7 +16,7 @@ from penstock.wal.record import (
     HEADER_SIZE,
     DamagedRecordError,
     Header,
-    Kind,
+    RecordKind,
     check_payload,
     crc32c,
     decode_header,
@@ -129,7 +129,7 @@ def find_tail(data: bytes | mmap.mmap, path: Path, segment: SegmentHeader, heade
     version, offset, crc = segment.first_version - 1, SEGMENT_HEADER_SIZE, header_crc
     try:
         for at, header in scan(data, header_crc):
-            if header.kind is not Kind.SCHEMA:
+            if header.kind is not RecordKind.SCHEMA:
                 if header.version != version + 1:
                     raise damaged(path, at, f"version {header.version} follows {version}")
                 version = header.version
@@ -159,7 +159,7 @@ def good_record_behind(data: bytes | mmap.mmap, offset: int) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class LogEnd:
     """The acknowledged end of the log, and the last version known to be synced to disk."""
 
     version: int
@@ -168,7 +168,7 @@ class End:
     synced: int
 
 
-NO_END = End(0, 0, 0, 0)
+NO_END = LogEnd(0, 0, 0, 0)
 
 
 class EndFile:
@@ -188,17 +188,17 @@ class EndFile:
         """Maps the END file of a log for writing, creating it when missing."""
         return cls(fs.map_shared(directory / END_NAME, END_SIZE))
 
-    def _slots(self) -> list[tuple[int, End]]:
+    def _slots(self) -> list[tuple[int, LogEnd]]:
         found = []
         for start in (0, _SLOT):
             data = self._map[start:start + _END.size + _CRC.size]
             if crc32c(data[:_END.size]) == _CRC.unpack_from(data, _END.size)[0]:
                 magic, sequence, version, segment, offset, synced = _END.unpack_from(data)
                 if magic == _END_MAGIC:
-                    found.append((sequence, End(version, segment, offset, synced)))
+                    found.append((sequence, LogEnd(version, segment, offset, synced)))
         return found
 
-    def write(self, end: End) -> None:
+    def write(self, end: LogEnd) -> None:
         """Publishes a new end. One writer at a time."""
         self._sequence += 1
         body = _END.pack(_END_MAGIC, self._sequence, end.version, end.segment, end.offset, end.synced)
@@ -212,7 +212,7 @@ class EndFile:
         rung = self._bell.value
         return self.read().version != version or self._bell.wait(rung, timeout_s)
 
-    def read(self) -> End:
+    def read(self) -> LogEnd:
         """Returns the newest whole slot, or NO_END when nothing was ever published."""
         # Both slots can look torn only when the writer passes twice during one read: then the next read is fine.
         for _ in range(8):

@@ -14,12 +14,12 @@ from penstock.common.clock import Clock
 from penstock.common.errors import CorruptionError, InvalidValueError, StorageError
 from penstock.common.fs import AppendFile, Fs
 from penstock.wal import record as wire
-from penstock.wal.record import DamagedRecordError, Kind, Origin, Pieces, size_of
+from penstock.wal.record import DamagedRecordError, IngestOrigin, Pieces, RecordKind, size_of
 from penstock.wal.segment import (
     NO_END,
     SEGMENT_HEADER_SIZE,
-    End,
     EndFile,
+    LogEnd,
     SegmentHeader,
     Tail,
     damaged,
@@ -57,6 +57,18 @@ class _Pending:
 
 
 @dataclass(frozen=True, slots=True)
+class WalOptions:
+    """How one vnode's log is written. `level`: acknowledged is what is written (1), or written and synced (2).
+
+    `segment_bytes`: from about which size on a new segment is begun.
+    """
+
+    vgroup_id: int
+    level: int = 1
+    segment_bytes: int = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
 class Recovery:
     """What opening the log found. `lost_versions` were acknowledged under level 1, but not yet synced."""
 
@@ -72,16 +84,20 @@ class WalWriter:
     the record is acknowledged: written (level 1) or written and synced (level 2). A refused write (disk full)
     takes back everything enqueued behind it too: then `refused` is set and nothing may be enqueued until
     `take_back` and `reset`. A failed sync is final: `failed` is set, and only a new open of the log helps.
+
+    `_condition` guards what is enqueued, the ends, and whether a thread is writing (`_leading`). Only that thread
+    appends, and it does so without a lock: who enqueues never waits for the disk. `_sync_lock` is held while the file
+    is synced, replaced or cut back; who needs both takes it first.
     """
 
-    def __init__(self, directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, level: int, segment_bytes: int,
-                 end_file: EndFile, tail: Tail, file: AppendFile | None, recovery: Recovery) -> None:
+    def __init__(self, directory: Path, options: WalOptions, *, fs: Fs, clock: Clock, end_file: EndFile, tail: Tail,
+                 file: AppendFile | None, recovery: Recovery) -> None:
         self._directory = directory
         self._fs = fs
         self._clock = clock
-        self._vgroup_id = vgroup_id
-        self._level = level
-        self._segment_bytes = segment_bytes
+        self._vgroup_id = options.vgroup_id
+        self._level = options.level
+        self._segment_bytes = options.segment_bytes
         self._end_file = end_file
         self._file = file
         self.recovery = recovery
@@ -100,8 +116,7 @@ class WalWriter:
         self.failed: StorageError | None = None
 
     @classmethod
-    def open(cls, directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, level: int = 1,
-             segment_bytes: int = 64 << 20) -> WalWriter:
+    def open(cls, directory: Path, options: WalOptions, *, fs: Fs, clock: Clock) -> WalWriter:
         """Opens the log, creating it when missing, and cuts a torn tail.
 
         Raises CorruptionError when acknowledged records cannot be read, StorageError when the system refuses.
@@ -111,7 +126,7 @@ class WalWriter:
         before = end_file.read()
         # What was acknowledged under level 1 is not promised, whatever the level is now; under 2 both are the same.
         promised = before.synced
-        tail, file, cut = _recover(directory, fs, vgroup_id, None if before is NO_END else promised)
+        tail, file, cut = _recover(directory, fs, options.vgroup_id, None if before is NO_END else promised)
         if tail.version < promised:
             if file is not None:
                 file.close()
@@ -122,12 +137,11 @@ class WalWriter:
                 file.truncate(tail.offset)
             file.sync()
         recovery = Recovery(tail.version, cut, max(0, before.version - tail.version))
-        end_file.write(End(tail.version, tail.segment, tail.offset, tail.version))
+        end_file.write(LogEnd(tail.version, tail.segment, tail.offset, tail.version))
         end_file.sync()
         if before is NO_END:
             fs.fsync_dir(directory)
-        return cls(directory, fs, clock, vgroup_id=vgroup_id, level=level, segment_bytes=segment_bytes,
-                   end_file=end_file, tail=tail, file=file, recovery=recovery)
+        return cls(directory, options, fs=fs, clock=clock, end_file=end_file, tail=tail, file=file, recovery=recovery)
 
     @staticmethod
     def begin(directory: Path, fs: Fs, clock: Clock, *, vgroup_id: int, version: int) -> None:
@@ -150,7 +164,7 @@ class WalWriter:
         return self._synced
 
     def enqueue_rows(
-        self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int, origin: Origin | None = None
+        self, table_uid: int, batch: pa.RecordBatch, ingest_time_ms: int, origin: IngestOrigin | None = None
     ) -> Ticket:
         """Enqueues complete rows; the batch's schema must carry the key column count (`with_key_columns`)."""
         behind = () if origin is None else (wire.encode_origin(origin),)
@@ -162,24 +176,24 @@ class WalWriter:
                 shape = self._shape(table_uid, batch.schema)
                 payload = wire.rows_payload(table_uid, shape[0], batch) + behind
             declaration = None if shape[1] else (table_uid, shape[0], batch.schema)
-            return self._enqueue(Kind.ROWS, payload, ingest_time_ms, declaration, size_of(behind))
+            return self._enqueue(RecordKind.ROWS, payload, ingest_time_ms, declaration, size_of(behind))
 
     def enqueue_delete(self, table_uid: int, tuids: tuple[int, ...] | None, first_ts: int, last_ts: int,
                        ingest_time_ms: int) -> Ticket:
         """Enqueues a DELETE record."""
         with self._condition:
             payload = wire.delete_payload(table_uid, tuids, first_ts, last_ts)
-            return self._enqueue(Kind.DELETE, payload, ingest_time_ms)
+            return self._enqueue(RecordKind.DELETE, payload, ingest_time_ms)
 
     def enqueue_meta(self, body: dict[str, Any], ingest_time_ms: int) -> Ticket:
         """Enqueues a META record."""
         with self._condition:
-            return self._enqueue(Kind.META, wire.meta_payload(body), ingest_time_ms)
+            return self._enqueue(RecordKind.META, wire.meta_payload(body), ingest_time_ms)
 
     def enqueue_time_mark(self, writer: str, ts_ms: int, ingest_time_ms: int) -> Ticket:
         """Enqueues a TIME_MARK record."""
         with self._condition:
-            return self._enqueue(Kind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
+            return self._enqueue(RecordKind.TIME_MARK, wire.time_mark_payload(writer, ts_ms), ingest_time_ms)
 
     def _shape(self, table_uid: int, schema: pa.Schema) -> tuple[int, bool]:
         """Returns the shape's id in the planned segment, and whether it is declared there already."""
@@ -191,7 +205,7 @@ class WalWriter:
         return (self._planned.segment == 0
                 or (used > SEGMENT_HEADER_SIZE and used + wire.HEADER_SIZE + payload_size > self._segment_bytes))
 
-    def _enqueue(self, kind: Kind, payload: Pieces, ingest_time_ms: int,
+    def _enqueue(self, kind: RecordKind, payload: Pieces, ingest_time_ms: int,
                  declaration: tuple[int, int, pa.Schema] | None = None, origin_size: int = 0) -> Ticket:
         problem = self.failed or self.refused
         if problem is not None:
@@ -216,7 +230,7 @@ class WalWriter:
             table_uid, shape, schema = declaration
             self._shapes[table_uid, schema] = shape
             self._next_shape = (shape + 1) & 0xFFFF_FFFF  # ids may come again: a later declaration replaces an earlier
-            pieces, crc = wire.encode(Kind.SCHEMA, version, ingest_time_ms,
+            pieces, crc = wire.encode(RecordKind.SCHEMA, version, ingest_time_ms,
                                       wire.schema_payload(table_uid, shape, schema), crc)
             parts += pieces
             offset += size_of(pieces)
@@ -383,7 +397,7 @@ class WalWriter:
 
     def _publish(self) -> None:
         tail = self._committed
-        self._end_file.write(End(tail.version, tail.segment, tail.offset, self._synced))
+        self._end_file.write(LogEnd(tail.version, tail.segment, tail.offset, self._synced))
 
     def sync(self) -> None:
         """Makes everything acknowledged so far durable. Raises StorageError; then the log has failed."""

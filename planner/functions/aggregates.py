@@ -12,7 +12,9 @@ from itertools import pairwise
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_tree import Tree, call, cast, fragment, let, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, cast, column, fragment, let, made, text
+from penstock.planner.functions.grouped_call import GroupedCall, in_order
+from penstock.planner.functions.partials import Names, Part, Partial, field_column, present_only, single
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     NUMBERS,
@@ -23,10 +25,11 @@ from penstock.planner.functions.spec import (
     always,
     sum_type,
 )
-from penstock.planner.grouped_call import GroupedCall, in_order
-from penstock.planner.partials import Names, Part, Partial, field_column, present_only, single
-from penstock.planner.scalar_cast import wrap_integer
-from penstock.planner.stream import Accumulator, Field
+from penstock.planner.functions.stretches import double, lengths_and_areas
+from penstock.planner.logical.group_values import Covered
+from penstock.planner.logical.window_kinds import END
+from penstock.planner.scalar.scalar_cast import wrap_integer
+from penstock.planner.task_plans.stream_plan import Accumulator, Field
 from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, UNITS_PER_SECOND, DataType, Kind
 
 NUMBER = Argument("number", NUMBERS)
@@ -37,8 +40,8 @@ _DOUBLE_MAX = 1.7976931348623157e308
 
 def real(value: float) -> Tree:
     """Returns a number as it stands in SQL."""
-    literal = exp.Literal(this=repr(abs(value)), is_string=False)
-    return exp.Paren(this=exp.Neg(this=literal)) if value < 0 else literal
+    literal = made(exp.Literal, this=repr(abs(value)), is_string=False)
+    return made(exp.Paren, this=made(exp.Neg, this=literal)) if value < 0 else literal
 
 
 # --- counts and sums --------------------------------------------------------------------------------------------
@@ -180,13 +183,17 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _histogram(given: GroupedCall) -> Tree:
-    """A list of texts, to unnest."""
+def _bins(given: GroupedCall) -> list[tuple[float, float]]:
     description = given.text(2)
     try:
-        bins = histogram_bins(given.text(1).lower(), description)
+        return histogram_bins(given.text(1).lower(), description)
     except (ValueError, OverflowError) as error:
         raise given.refuse(f"{description!r} describes no bins: {error}", WRONG_ARGUMENT_VALUE) from error
+
+
+def _histogram(given: GroupedCall) -> Tree:
+    """A list of texts, to unnest."""
+    bins = _bins(given)
     normalized = given.constant(3) == 1
 
     def counted(low: float, high: float) -> Tree:
@@ -200,7 +207,7 @@ def _histogram(given: GroupedCall) -> Tree:
         shown = cast(count, "VARCHAR") if not normalized else fragment(
             "printf('%f', coalesce(:count::DOUBLE / nullif(:inside, 0), 0))", count=count, inside=inside)
         rows.append(call("concat", text(f'{{"lower_bin":{low:g}, "upper_bin":{high:g}, "count":'), shown, text("}")))
-    return exp.Array(expressions=rows)
+    return made(exp.Array, expressions=rows)
 
 
 # --- lines and rates --------------------------------------------------------------------------------------------
@@ -229,13 +236,27 @@ def _leastsquares(given: GroupedCall) -> Tree:
         y=y, at_least=at_least, line=line(y)))
 
 
+def _elapsed(given: Covered) -> Tree:
+    # A window ends with the first instant of the next one.
+    lengths, _ = lengths_and_areas(given, column(END))
+    return fragment("sum(:lengths)::DOUBLE / :unit", lengths=lengths, unit=given.unit)
+
+
+def _twa(given: Covered) -> Tree:
+    # A window ends with its last instant.
+    lengths, areas = lengths_and_areas(given, fragment("(:till - 1)", till=column(END)))
+    return fragment("coalesce(sum(:areas) / nullif(sum(:lengths), 0), arg_min(:value, :ts))", areas=areas,
+                    lengths=lengths, value=double(given), ts=given.ts.node)
+
+
 def _irate(given: GroupedCall) -> Tree:
+    per_second = UNITS_PER_SECOND[given.row.ts.type.precision]
     last_two = present_only(fragment("arg_max({'t': :ts, 'v': :double}, :ts, 2)", ts=given.row.ts.node,
                                      double=given.double), given.value)
     return let(last_two, lambda p: fragment(
         "CASE WHEN len(:p) = 0 THEN NULL WHEN len(:p) = 1 OR :p[1].t = :p[2].t THEN 0e0 "
         "ELSE (CASE WHEN :p[1].v >= :p[2].v THEN :p[1].v - :p[2].v ELSE :p[1].v END) "
-        "* :per_second::DOUBLE / (:p[1].t - :p[2].t) END", p=p, per_second=UNITS_PER_SECOND[given.precision]))
+        "* :per_second::DOUBLE / (:p[1].t - :p[2].t) END", p=p, per_second=per_second))
 
 
 FUNCTIONS = (
@@ -266,7 +287,7 @@ FUNCTIONS = (
         "percentile", "aggregate",
         (NUMBER, Argument("percent", NUMBERS, literal=True, low=0, high=100, repeats=10)), _percentile_type,
         "The exact percentile; several percents give a JSON array as text.", in_stream=False,
-        example="percentile(v, 0, 50, 100) FROM m", aggregate=_percentile),
+        example="percentile(v, 0, 50, 100) FROM m", one_table=True, aggregate=_percentile),
     FunctionSpec(
         "hyperloglog", "aggregate", (VALUE,), always(BIGINT), "The number of different values that are not NULL.",
         example="hyperloglog(s) FROM m", counts=True, aggregate=_hyperloglog, split=_split_hyperloglog),
@@ -277,7 +298,7 @@ FUNCTIONS = (
          Argument("normalized", INTEGER_KINDS, literal=True, choices=(0, 1))),
         always(DataType(Kind.VARCHAR, 512)), "One row per bin: its bounds and how many values fall into it, as JSON.",
         in_stream=False, multi_row=True, example="histogram(v, 'user_input', '[0, 2, 8]', 0) FROM m",
-        aggregate=_histogram),
+        aggregate=_histogram, check=_bins),
     FunctionSpec(
         "leastsquares", "aggregate",
         (NUMBER, Argument("start", NUMBERS, literal=True), Argument("step", NUMBERS, literal=True)),
@@ -288,10 +309,10 @@ FUNCTIONS = (
         "elapsed", "aggregate",
         (Argument("time", frozenset((Kind.TIMESTAMP,))), Argument("unit", duration=True, optional=True)),
         always(DOUBLE), "The time from the first to the last row, in units of `unit`.", only_force_window_close=True,
-        example="elapsed(ts, 1s) FROM m", needs_time=True),
+        example="elapsed(ts, 1s) FROM m", needs_time=True, by_stretches=_elapsed),
     FunctionSpec(
         "twa", "aggregate", (NUMBER,), always(DOUBLE), "The time-weighted average.", only_force_window_close=True,
-        example="twa(v) FROM m", needs_time=True),
+        example="twa(v) FROM m", needs_time=True, by_stretches=_twa),
     FunctionSpec(
         "irate", "aggregate", (NUMBER,), always(DOUBLE),
         "The rate per second between the last two values; a fall counts as a restart from zero.", in_stream=False,

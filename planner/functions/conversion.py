@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
-from penstock.planner import time_format
-from penstock.planner.duckdb_tree import Tree, fragment, let, text
-from penstock.planner.folding import evaluate
+from penstock.planner.duckdb_sql import time_format
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, fragment, let, text
+from penstock.planner.duckdb_sql.folding import evaluate
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.duckdb_sql.timezones import local_timestamp
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     TEXTS,
@@ -18,9 +20,7 @@ from penstock.planner.functions.spec import (
     always,
 )
 from penstock.planner.functions.time import or_null
-from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_call import Call
-from penstock.planner.timezones import local_timestamp
+from penstock.planner.scalar.scalar_call import Call
 from penstock.sql.types import BIGINT, UNITS_PER_SECOND, DataType, Kind, timestamp
 
 _OFFSET = re.compile(r"[zZ]|([+-])(\d{2}):?(\d{2})?")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.planner.arithmetic import finite, remainder
-from penstock.planner.duckdb_tree import Tree, call, cast, fragment, number, try_cast
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, cast, fragment, number, try_cast
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     NUMBERS,
@@ -13,9 +13,9 @@ from penstock.planner.functions.spec import (
     always,
     same_as_first,
 )
-from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_call import Call
-from penstock.planner.scalar_cast import to_double, to_integer, wrap_integer
+from penstock.planner.scalar.arithmetic import finite, remainder
+from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_cast import to_double, to_integer, wrap_integer
 from penstock.sql.types import BIGINT, DOUBLE, INTEGERS, SIGNED, Kind
 
 MAX_EXPONENT = 308

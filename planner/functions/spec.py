@@ -7,18 +7,21 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from penstock.common.errors import InvalidStatementError, Position
-from penstock.planner.duckdb_tree import Tree, fragment
-from penstock.planner.grouped_call import GroupedCall, Selection
-from penstock.planner.partials import Names, Partial
-from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_call import Call
-from penstock.sql.statements import Duration
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, fragment
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.grouped_call import GroupedCall, Selection
+from penstock.planner.functions.line_call import AlongRows, PicksRows
+from penstock.planner.functions.partials import Names, Partial
+from penstock.planner.logical.group_values import Covered
+from penstock.planner.scalar.scalar_call import Call
+from penstock.sql.tree.statements import Duration
 from penstock.sql.types import FLOATS, INTEGERS, SIGNED, STRINGS, UNSIGNED, DataType, Kind, Precision
 
 Category = Literal["scalar", "aggregate", "selection", "timeseries", "pseudo"]
 ResultRule = Callable[[Sequence[DataType]], DataType]
 AggregateBuilder = Callable[[GroupedCall], Tree]
 Splitter = Callable[[GroupedCall, Names], Partial]
+StretchesBuilder = Callable[[Covered], Tree]
 ScalarBuilder = Callable[[Call], Tree | SqlExpr]
 
 WRONG_ARGUMENT_COUNT = 0x2801
@@ -59,6 +62,19 @@ class Argument:
 
 
 @dataclass(frozen=True, slots=True)
+class PseudoColumn:
+    """What a pseudo column tells of, and what DuckDB computes for it.
+
+    `value` is given what is known there. row: its time; window: its start and end; range: the first and last instant as
+    integers; instant: its time, whether no row is there, and the time of the row that its value is from; table: its
+    name.
+    """
+
+    of: Literal["row", "window", "range", "instant", "table"]
+    value: Callable[..., Tree]
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionSpec:
     """One function of the dialect.
 
@@ -66,10 +82,18 @@ class FunctionSpec:
     `multi_row`: one call can give several rows. `summary` is one sentence for the function reference, `example` what
     stands behind SELECT in its example over the table of scripts/function_examples.py.
     `counts`: it has a value where there are no rows, too. `needs_time`: rows must have a time line.
-    `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `selects`: which row it
-    takes its value from, if it is a function next to which columns of that row can stand.
+    `not_in_interval`, `one_table`: it may not stand next to INTERVAL, and not over the rows of a super table.
+    `of_call`: it computes expressions over the row that the call in its first argument takes its value from.
+    `instants`: its rows are instants of the grid that RANGE and EVERY make.
+    `check` raises InvalidStatementError for calls that can't be meant although the arguments' types are right.
+    `aggregate`: what DuckDB computes of grouped rows; `split`: how source and agg tasks do. `by_stretches`: what it
+    computes of the stretches of time between rows.
+    `selects`: which row it takes its value from, if columns of that row can stand next to it; `selects_equal`: they
+    can, and the row is the first that has its value.
     `scalar`: what DuckDB computes for a call in a row, for functions of the category scalar: a function of the call, or
     a template whose holes are named as the arguments, which are numbers as DOUBLE, texts as VARCHAR.
+    `along`, `picks`: what it computes for a function that runs along rows, or picks rows. `pseudo`: and for a pseudo
+    column.
     """
 
     name: str
@@ -83,10 +107,20 @@ class FunctionSpec:
     example: str = ""
     counts: bool = False
     needs_time: bool = False
+    check: Callable[[GroupedCall], object] | None = None
+    not_in_interval: bool = False
+    one_table: bool = False
+    of_call: bool = False
+    instants: bool = False
     aggregate: AggregateBuilder | None = None
     split: Splitter | None = None
     selects: Selection | None = None
+    selects_equal: bool = False
+    by_stretches: StretchesBuilder | None = None
     scalar: ScalarBuilder | str | None = None
+    along: AlongRows | None = None
+    picks: PicksRows | None = None
+    pseudo: PseudoColumn | None = None
 
     @property
     def minimum(self) -> int:
@@ -97,6 +131,40 @@ class FunctionSpec:
     def maximum(self) -> int:
         """The greatest number of arguments."""
         return sum(argument.repeats for argument in self.arguments)
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether it is computed of rows before those of the window or instant, too."""
+        return self.by_stretches is not None or self.instants
+
+    @property
+    def has_companions(self) -> bool:
+        """Whether columns of the row that it takes its value from can stand next to it."""
+        return self.selects is not None or self.selects_equal
+
+    @property
+    def expands(self) -> bool:
+        """Whether `*` stands for several calls, one per column."""
+        return self.category == "selection" and self._takes_star
+
+    @property
+    def takes_rows(self) -> bool:
+        """Whether `*` stands for whole rows."""
+        return self.category == "aggregate" and self._takes_star
+
+    @property
+    def _takes_star(self) -> bool:
+        return bool(self.arguments) and self.arguments[0].star
+
+    @property
+    def gives_list(self) -> bool:
+        """Whether its rows are the items of a list that is computed per group."""
+        return self.multi_row and self.aggregate is not None
+
+    @property
+    def unit_argument(self) -> int | None:
+        """The place of the argument that is a unit of time, None if there is none."""
+        return next((place for place, argument in enumerate(self.arguments) if argument.duration), None)
 
     @property
     def signature(self) -> str:

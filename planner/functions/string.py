@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import reduce
 
-from penstock.planner.duckdb_tree import Tree, call, fragment, joined, let, let_all, number, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, joined, let, let_all, number, text
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     NUMBERS,
@@ -20,8 +20,8 @@ from penstock.planner.functions.spec import (
     same_as_first,
     text_of_first,
 )
-from penstock.planner.scalar_call import Call
-from penstock.planner.scalar_cast import text_to_double
+from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_cast import text_to_double
 from penstock.sql.types import BIGINT, STRINGS, VARCHAR, Kind
 
 # No text has a place so far out, and DuckDB takes it.

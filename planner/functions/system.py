@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from penstock import __version__
-from penstock.planner.duckdb_tree import Tree, null, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, null, text
 from penstock.planner.functions.spec import FunctionSpec, ScalarBuilder, always
-from penstock.planner.scalar_call import Call
+from penstock.planner.scalar.scalar_call import Call
 from penstock.sql.types import INT, DataType, Kind
 
 

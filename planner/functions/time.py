@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
-from penstock.planner.duckdb_tree import Tree, call, fragment, let, text
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, call, fragment, let, text
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.duckdb_sql.timezones import (
+    describe_zone,
+    floor_divide,
+    from_local_timestamp,
+    local_timestamp,
+    milliseconds_to_units,
+)
 from penstock.planner.functions.spec import (
     INTEGER_KINDS,
     TIMES,
@@ -13,17 +21,9 @@ from penstock.planner.functions.spec import (
     ScalarBuilder,
     always,
 )
-from penstock.planner.plan import SqlExpr
-from penstock.planner.scalar_call import Call
-from penstock.planner.scalar_cast import timestamp_constant
-from penstock.planner.timezones import (
-    describe_zone,
-    floor_divide,
-    from_local_timestamp,
-    local_timestamp,
-    milliseconds_to_units,
-)
-from penstock.sql.literals import start_of_day
+from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_cast import timestamp_constant
+from penstock.sql.dialect.literals import start_of_day
 from penstock.sql.types import BIGINT, INTEGERS, UNITS_PER_SECOND, DataType, Kind, timestamp
 
 TIME_UNIT_INVALID = 0x2806

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from penstock.planner.logical.joining import method_of
 from penstock.planner.logical.operators import (
     Aggregate,
@@ -9,12 +11,14 @@ from penstock.planner.logical.operators import (
     Distinct,
     Fill,
     Filter,
+    Grid,
     Interpolate,
     Join,
     Limit,
     Lookup,
     OneRow,
     Operator,
+    Parameter,
     PartitionLimit,
     Pick,
     Project,
@@ -25,8 +29,9 @@ from penstock.planner.logical.operators import (
     Window,
     inputs_of,
 )
+from penstock.planner.logical.stream import LogicalStream
 from penstock.planner.logical.written import text_of, window_text
-from penstock.planner.plan import PlanNode
+from penstock.planner.task_plans.plan_tree import PlanNode
 
 Properties = list[tuple[str, str]]
 
@@ -36,6 +41,21 @@ def explained(plan: Operator) -> PlanNode:
     found = _shown(plan)
     inputs = tuple(explained(each) for each in inputs_of(plan))
     return inputs[0] if found is None else PlanNode(found[0], tuple(found[1]), inputs)
+
+
+def explained_stream(stream: LogicalStream, times: Sequence[tuple[str, str]]) -> PlanNode:
+    """Returns the tree of a stream, below a line of what only streams have. `times`: what is told of its time."""
+    policies = stream.policies
+    zone = [("timezone", stream.time_zone)] if stream.own_zone else []
+    rules = zone if stream.trigger == "force_window_close" else [
+        *([("period", f"{stream.period_ms}ms")] if stream.period_ms else []),
+        ("watermark", f"{policies.watermark}{stream.precision}"), *times, *zone,
+        *([("on error", policies.on_error)] if policies.on_error != "null" else []),
+        *([("dlq", stream.dlq.name)] if stream.dlq is not None else []),
+        ("ignore expired", str(int(policies.ignore_expired))), ("ignore update", str(int(policies.ignore_update))),
+        *([("history", "filled")] if stream.history is not None else [])]
+    return PlanNode("Stream", (("trigger", stream.trigger), *rules, ("into", stream.target.text)),
+                    (explained(stream.plan),))
 
 
 def _shown(operator: Operator) -> tuple[str, Properties] | None:
@@ -71,7 +91,7 @@ def _shown(operator: Operator) -> tuple[str, Properties] | None:
             window_by = () if operator.window is None else (window_text(operator.window),)
             return "Pick", [("function", call.function), *_by((*window_by, *operator.by))]
         case Interpolate(grid=grid, mode=mode):
-            return "Interp", [("fill", mode), ("grid", f"{grid.first}..{grid.last}/{grid.step}")]
+            return "Interp", [("fill", mode), ("grid", _grid(grid))]
         case Union():
             return "Union", [("all", "yes" if operator.all else "no")]
     return _of_result(operator)
@@ -103,6 +123,11 @@ def _scan(scan: Scan) -> Properties:
         last = "" if scan.last_ts is None else str(scan.last_ts)
         properties.append(("time", f"[{first}..{last}]"))
     return properties
+
+
+def _grid(grid: Grid) -> str:
+    first, last = (f":{end.name}" if isinstance(end, Parameter) else end for end in (grid.first, grid.last))
+    return f"{first}..{last}/{grid.step}"
 
 
 def _join(join: Join) -> Properties:

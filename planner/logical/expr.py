@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 from sqlglot import exp
 
-from penstock.planner.plan import SqlExpr
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
 from penstock.sql.types import DataType
 
 Expr: TypeAlias = SqlExpr

@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 from penstock.planner.logical.expr import Column, Computed, Expr, Line, Written
-from penstock.planner.logical.windows import END, NUMBER, START, STATE, Interval, Shape, State
-from penstock.sql import statements
+from penstock.planner.logical.group_values import GroupValue
+from penstock.planner.logical.window_kinds import END, NUMBER, START, STATE, Clock, Interval, Shape, State
 from penstock.sql.cuts import Cut
 from penstock.sql.schema import Table
-from penstock.sql.statements import FillMode
+from penstock.sql.tree import statements
+from penstock.sql.tree.statements import FillMode
 from penstock.sql.types import BIGINT, BOOL, UBIGINT, DataType, Kind, Precision, timestamp
 
 TABLE_UID = "_tuid"
@@ -119,23 +120,31 @@ class Project:
 
 
 @dataclass(frozen=True, slots=True)
+class LookedUp:
+    """A column that rows get by a lookup: `column` of the table, called `name`."""
+
+    name: str
+    column: Column
+
+
+@dataclass(frozen=True, slots=True)
 class Lookup:
     """Adds the `columns` of the rows of `table` for which `on` is true; `outer`: or NULLs, where there is none.
 
-    Rows are found as of now, without regard to time. `on` and `columns` name columns of the input as `l`, those of the
-    table as `r`.
+    Rows are found as of now, without regard to time. `on` names the columns of both as they are called behind it; it is
+    None if all rows are found, as a filter over them says more.
     """
 
     input: Operator
-    table: Scan | Children
-    on: Expr
-    columns: tuple[Computed, ...]
+    table: Scan
+    on: Expr | None
+    columns: tuple[LookedUp, ...]
     outer: bool
     written: Written | None = None
 
     @property
     def output(self) -> tuple[Column, ...]:
-        return (*self.input.output, *(column.column for column in self.columns))
+        return (*self.input.output, *(Column(column.name, column.column.type) for column in self.columns))
 
 
 # --- joins ------------------------------------------------------------------------------------------------------
@@ -248,7 +257,8 @@ class Join:
 class Window:
     """Puts rows into windows of a kind: adds the column START (interval) or NUMBER, with `borders` START and END.
 
-    Rows in several windows are there several times, rows in none are left out. The state of a state window is added as
+    Rows in several windows are there several times, rows in none are left out; `line` is that along which they lie. The
+    state of a state window is added as
     STATE. `least`: windows shorter than that many units are left out; it needs `borders`.
     """
 
@@ -260,8 +270,9 @@ class Window:
 
     @property
     def output(self) -> tuple[Column, ...]:
-        time = _named(self.input.output, self.line.order[0]).type
-        interval = isinstance(self.shape, Interval)
+        interval = isinstance(self.shape, Interval | Clock)
+        time = timestamp(self.shape.interval.precision) if isinstance(self.shape, Clock) else _named(
+            self.input.output, self.line.order[0]).type
         own = [Column(START, time)] if interval else [Column(NUMBER, BIGINT)]
         if isinstance(self.shape, State):
             own.append(Column(STATE, self.shape.value.type))
@@ -271,32 +282,19 @@ class Window:
 
 
 @dataclass(frozen=True, slots=True)
-class AggregateCall:
-    """The column `name` of groups: `value` computes it over the rows of each. `function` is the statement's word."""
-
-    name: str
-    function: str
-    value: Expr
-
-    @property
-    def column(self) -> Column:
-        return Column(self.name, self.value.type)
-
-
-@dataclass(frozen=True, slots=True)
 class Aggregate:
     """One row per group: the columns `keys`, and what is computed over its rows. Without keys, all rows are one group.
 
-    `having`: groups for which this aggregate isn't true have no row. `interval`: groups are windows on this grid, and
-    get END. `time`: groups are windows that rows define, and get START and END, the least and the greatest of that
-    column; those shorter than `least` units are left out.
+    `present`: groups in which none of these has a value have no row, with () those without rows; None: all have one.
+    `interval`: groups are windows on this grid, and get END. `time`: groups are windows that rows define, and get START
+    and END, the least and the greatest of that column; those shorter than `least` units are left out.
     What EXPLAIN shows: `window`, `by` and `functions`.
     """
 
     input: Operator
     keys: tuple[str, ...]
-    calls: tuple[AggregateCall, ...]
-    having: Expr | None = None
+    calls: tuple[GroupValue, ...]
+    present: tuple[Expr, ...] | None = None
     interval: Interval | None = None
     time: str | None = None
     least: int | None = None
@@ -313,7 +311,7 @@ class Aggregate:
         elif self.time is not None:
             time = _named(self.input.output, self.time).type
             bounds = (Column(START, time), Column(END, time))
-        return (*keys, *bounds, *(call.column for call in self.calls))
+        return (*keys, *bounds, *(Column(call.name, call.type) for call in self.calls))
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,10 +324,21 @@ class FillColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Fill:
-    """Adds windows without rows: each group then has all windows that start from `first` to `last`, inclusive.
+class FillSpan:
+    """The windows that start from `first` to `last`, inclusive, about `count` of them.
 
-    `first` is the start of the earliest window, None if there is to be none. `count`: about how many they are.
+    `first` is the start of the earliest window, None if there is to be none.
+    """
+
+    first: int | None
+    last: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """Adds windows without rows: each group then has all windows of the `span`, None: all between two that have rows.
+
     `keys` tell groups apart; a group is there if it has a window with rows, the one group without keys also where the
     mode is forced.
     """
@@ -337,9 +346,7 @@ class Fill:
     input: Operator
     keys: tuple[str, ...]
     interval: Interval
-    first: int | None
-    last: int
-    count: int
+    span: FillSpan | None
     mode: FillMode
     columns: tuple[FillColumn, ...]
 
@@ -405,11 +412,18 @@ class Pick:
 
 
 @dataclass(frozen=True, slots=True)
+class Parameter:
+    """An integer that whoever runs the plan gives by this name."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Grid:
     """The instants first, first + step, ... up to last; `reach` is how far away a row may be, None: any distance."""
 
-    first: int
-    last: int
+    first: int | Parameter
+    last: int | Parameter
     step: int
     reach: int | None = None
 

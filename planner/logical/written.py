@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from sqlglot import exp
 
-from penstock.sql.dialect import expression_sql
-from penstock.sql.statements import CountWindow, EventWindow, IntervalWindow, SessionWindow, StateWindow, Window
+from penstock.sql.tree.expression_nodes import expression_sql
+from penstock.sql.tree.statements import (
+    CountWindow,
+    Duration,
+    EventWindow,
+    IntervalWindow,
+    SessionWindow,
+    StateWindow,
+    Window,
+)
 
 
 def text_of(node: exp.Expression) -> str:
@@ -22,8 +30,12 @@ def window_text(window: Window) -> str:
         case SessionWindow():
             return f"session({window.gap})"
         case StateWindow():
-            return f"state({text_of(window.expression)})"
+            return f"state({text_of(window.expression)}){_least(window.true_for)}"
         case EventWindow():
-            return f"event(start {text_of(window.start)} end {text_of(window.end)})"
+            return f"event(start {text_of(window.start)} end {text_of(window.end)}){_least(window.true_for)}"
         case CountWindow():
             return f"count({window.count}{'' if window.sliding is None else f', {window.sliding}'})"
+
+
+def _least(duration: Duration | None) -> str:
+    return "" if duration is None else f" true_for({duration})"

@@ -1,4 +1,4 @@
-"""What the source and agg tasks of a stream compute, as DuckDB SQL and kernels, from its bound parts.
+"""What the source and agg tasks of a stream compute, as DuckDB SQL and kernels, from its logical plan.
 
 Aggregates are split in two stages: source tasks make partials of their vnode's rows, agg tasks merge them and compute
 the results. Which groups and windows there are follows from rows alone, so both stages name them alike.
@@ -6,130 +6,290 @@ the results. Which groups and windows there are follows from rows alone, so both
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from sqlglot import exp
 
-from penstock.planner.duckdb_tree import (
+from penstock.common.errors import InternalError
+from penstock.planner.bind.aggregate_calls import selection_of
+from penstock.planner.duckdb_sql.duckdb_tree import (
     Tree,
     all_of,
     cast,
     column,
     columns_in,
     everything,
+    extended,
     fragment,
+    made,
     named,
     render,
     replaced_columns,
     select,
 )
-from penstock.planner.group_ids import group_id, group_value
-from penstock.planner.grouped_call import RowKey
-from penstock.planner.kernel_planner import expression_kernel, expression_kernels, panes_of, source_kernel
-from penstock.planner.kernel_spec import FinalKernel, SourceKernel
-from penstock.planner.partials import Partial
-from penstock.planner.plan import SqlExpr
-from penstock.planner.stream import ARRIVAL_COLUMN, AggPlan, Field, SourceColumn, SourcePlan
-from penstock.planner.stream_lookup import Lookup
-from penstock.planner.stream_row_windows import LAST_ROW, WindowMarks, rows_sql
-from penstock.planner.windows import expanded_windows, interval_end, interval_start
+from penstock.planner.duckdb_sql.group_ids import group_id, group_value
+from penstock.planner.duckdb_sql.interval_windows import expanded_windows, interval_end, interval_start
+from penstock.planner.duckdb_sql.pieces import ordered, row_number
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.partials import Partial, picked
+from penstock.planner.logical.explain import explained_stream
+from penstock.planner.logical.expr import Written
+from penstock.planner.logical.group_values import AggregateCall, PickedColumn
+from penstock.planner.logical.operators import (
+    Aggregate,
+    Fill,
+    FillColumn,
+    Filter,
+    Lookup,
+    Operator,
+    Project,
+    Scan,
+    Window,
+)
+from penstock.planner.logical.stream import LogicalStream, StreamKey
+from penstock.planner.logical.window_kinds import END, START, Clock, Interval
+from penstock.planner.logical.written import text_of
+from penstock.planner.lower.duckdb.aggregate_sql import user_call
+from penstock.planner.lower.gaps import fill_plan, with_constants
+from penstock.planner.lower.inner_names import with_inner_names
+from penstock.planner.lower.kernels.kernel_planner import expression_kernel, expression_kernels, panes_of, source_kernel
+from penstock.planner.lower.partial_aggregates import split
+from penstock.planner.lower.row_marks import RowMarks, bookkeeping, marks_of, rows_query
+from penstock.planner.lower.targets import converted_results, key_fields, sink_plan
+from penstock.planner.task_plans.kernel_spec import FinalKernel, SourceKernel
+from penstock.planner.task_plans.stream_plan import (
+    ARRIVAL_COLUMN,
+    LAST_ROW,
+    LOOKUP,
+    Accumulator,
+    Computation,
+    Field,
+    Grouping,
+    LookupPlan,
+    RowsPlan,
+    RowWindow,
+    SourceColumn,
+    SourcePlan,
+    StreamPlan,
+    TimeWindows,
+    WindowsPlan,
+)
+from penstock.planner.task_plans.user_calls import Step, UserCall
 from penstock.sql.schema import Table
-from penstock.sql.statements import IntervalWindow, PartitionItem
-from penstock.sql.types import DataType, Kind, Precision
+from penstock.sql.tree.statements import IntervalWindow
+from penstock.sql.types import Kind, Precision
 
 TBNAME = "tbname"
+_STEPS: tuple[Step, ...] = ("partial", "finish")
+#: What the bounds of windows are called between tasks.
 WINDOW_START, WINDOW_END = "_wstart", "_wend"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupKey:
-    """One value that all rows of a group share: `value` over a source row, `field` in blocks.
+def stream_plan(stream: LogicalStream, functions: Sequence[UserCall], times: Sequence[tuple[str, str]]) -> StreamPlan:
+    """Returns what tasks compute so that the results are those of a plan over one table.
 
-    `names`: how expressions may refer to it (alias, text). `partitions`: False for values that follow from the others,
-    such as the tags where the stream is partitioned by tbname. `item`: what stands in PARTITION BY.
+    `functions`: the users' functions that it calls row by row; `times`: what EXPLAIN tells of time.
     """
-
-    field: Field
-    value: SqlExpr
-    names: tuple[str, ...]
-    partitions: bool
-    item: PartitionItem | None = None
-
-    @property
-    def column(self) -> str | None:
-        """The column or tag of the row that it is, `tbname`, or None if it is computed."""
-        node = self.value.node
-        return str(node.name) if isinstance(node, exp.Column) else None
+    project = with_inner_names(stream.plan)
+    assert isinstance(project, Project)
+    below = project.input
+    results = [item.value for item in project.columns]
+    columns = stream.target.columns
+    if isinstance(below, Fill | Aggregate):
+        return _windowed(stream, below, results, functions, times)
+    rows = rows_of(below, stream.keys, stream.time_zone)
+    source = _scalar_source(rows, converted_results(results, columns), keyed=stream.target.keyed)
+    return assembled(stream, source, _grouping(rows), RowsPlan(), functions, times)
 
 
-@dataclass(frozen=True, slots=True)
-class Companion:
-    """A plain column of the row that an aggregate picks: the column `output` of what is computed of groups.
+def assembled(
+    stream: LogicalStream, source: SourcePlan, grouping: Grouping, computation: Computation,
+    functions: Sequence[UserCall], times: Sequence[tuple[str, str]],
+) -> StreamPlan:
+    """Returns the plan of a stream whose tasks compute this."""
+    return StreamPlan(
+        replace(source, history=stream.history), grouping, computation, stream.trigger, stream.policies,
+        sink_plan(stream.target, stream.keys), stream.time_zone, explained_stream(stream, times),
+        tuple(dict.fromkeys(functions)), stream.dlq, stream.notify)
 
-    `written` is how the statement calls it.
-    """
 
-    output: str
-    written: str
+def _grouping(rows: SourceRows) -> Grouping:
+    table_key = next((place for place, key in enumerate(rows.keys) if key.column == TBNAME), None)
+    return Grouping(tuple(key.field for key in rows.keys), rows.by_table, table_key,
+                    by_values=not rows.keys_are_of_tables)
+
+
+def _windowed(
+    stream: LogicalStream, below: Fill | Aggregate, results: Sequence[SqlExpr], functions: Sequence[UserCall],
+    times: Sequence[tuple[str, str]],
+) -> StreamPlan:
+    aggregate = _aggregate_of(below)
+    window = aggregate.input
+    assert isinstance(window, Window)
+    rows = rows_of(window.input, stream.keys, stream.time_zone)
+    calls = _staged_calls(aggregate)
+    partials = [call.partial for call in calls]
+    windows: TimeWindows | RowWindow
+    if isinstance(window.shape, Interval | Clock):
+        source = _interval_source(rows, window.shape, partials, ignore_expired=stream.policies.ignore_expired)
+        windows = TimeWindows(*_grid(_interval_of(window.shape)))
+        end = interval_end(column(WINDOW_START), *_grid(_interval_of(window.shape)))
+    else:
+        marks, ts = marks_of(window.shape, aggregate.least or 0), column(window.line.order[0])
+        windows = marks.window
+        partials += bookkeeping(windows, ts)
+        source = _row_window_source(rows, marks, ts, partials)
+        end = fragment(":last + :gap", last=column(LAST_ROW), gap=windows.gap)
+    of_blocks: dict[str, Tree] = {START: column(WINDOW_START), END: column(WINDOW_END), **{
+        key.name: column(held.field.name) for key, held in zip(stream.keys, rows.keys, strict=True)}}
+    columns = stream.target.columns
+    values, fill = converted_results(_computed(below, results), columns), None
+    if isinstance(below, Fill):
+        shown = _filled_results(below, results)
+        fill = fill_plan(below.mode, below.interval, shown, columns, [key.field for key in rows.keys], of_blocks)
+        values = with_constants(below.mode, shown, columns, values)
+    for call in calls:
+        of_blocks |= call.finals
+    final = _final(rows, aggregate, calls, partials, end, [replaced_columns(value, of_blocks) for value in values])
+    meanings = (*(key.written for key in stream.keys), *(call.meaning for call in calls if call.partial.parts))
+    return assembled(stream, source, _grouping(rows), WindowsPlan(windows, *final, meanings, fill, stream.period_ms),
+                     [*functions, *_users_aggregates(aggregate)], times)
+
+
+def _users_aggregates(aggregate: Aggregate) -> list[UserCall]:
+    """What is called of users' aggregates."""
+    return [user_call(step, found) for found in aggregate.calls
+            if isinstance(found, AggregateCall) and found.user is not None for step in _STEPS]
+
+
+def _aggregate_of(below: Fill | Aggregate) -> Aggregate:
+    if isinstance(below, Aggregate):
+        return below
+    assert isinstance(below.input, Project)
+    assert isinstance(below.input.input, Aggregate)
+    return below.input.input
+
+
+def _filled_results(fill: Fill, results: Sequence[SqlExpr]) -> list[FillColumn | SqlExpr]:
+    """What FILL gives in gaps, or the value there, for each result."""
+    given = {each.name: each for each in fill.columns}
+    return [given.get(_name_of(result), result) for result in results]
+
+
+def _computed(below: Fill | Aggregate, results: Sequence[SqlExpr]) -> list[SqlExpr]:
+    """The results over groups: what FILL would give is what is computed below it."""
+    if isinstance(below, Aggregate):
+        return list(results)
+    assert isinstance(below.input, Project)
+    filled = {each.name for each in below.columns}
+    values = {item.name: item.value for item in below.input.columns if item.name in filled}
+    return [values.get(_name_of(result), result) for result in results]
+
+
+def _name_of(value: SqlExpr) -> str:
+    """The name of the column that a value is, empty if it is another value."""
+    return str(value.node.name) if isinstance(value.node, exp.Column) else ""
+
+
+# --- aggregates -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class StagedCall:
-    """An aggregate over a group's rows in a window: the column `output`, of `type`, of what is computed of groups.
+    """An aggregate over a group's rows in a window, split: `finals` are its columns over the accumulators' fields.
 
-    `written` is how the statement spells the call. The picked row's `companions` follow its value, time and table among
-    the fields of its accumulator.
+    `meaning`: what its accumulators stand for, as the statement spells it.
     """
 
-    name: str
-    arguments: tuple[SqlExpr, ...]
+    function: str
     partial: Partial
-    output: str
-    type: DataType
-    written: str
-    companions: tuple[Companion, ...] = ()
+    finals: Mapping[str, Tree]
+    meaning: str
+
+
+def _staged_calls(aggregate: Aggregate) -> list[StagedCall]:
+    """Splits the calls. Columns of the row that one picks follow its value, time and table in its accumulator."""
+    numbers = itertools.count()
+
+    def fresh() -> str:
+        return f"p{next(numbers)}"
+
+    staged: list[StagedCall] = []
+    for found in aggregate.calls:
+        if not isinstance(found, AggregateCall):
+            continue
+        partial = split(found, fresh)
+        same = None if found.user is not None else next(
+            (call.partial for call in staged if partial.holds_what(call.partial)), None)
+        partial = partial if same is None else partial.over(same)
+        staged.append(StagedCall(found.function, partial, {found.name: partial.final}, _text(found.written)))
+    carried = [found for found in aggregate.calls if isinstance(found, PickedColumn)]
+    if not carried:
+        return staged
+    # Fields go on being numbered behind those of the call alone: that is how states are laid out.
+    first = carried[0]
+    partial = picked(selection_of(first.function), first.by, [found.column for found in carried], first.row, fresh)
+    finals = {found.name: column(field.name) for found, field in zip(carried, partial.fields[3:], strict=False)}
+    (call,) = staged
+    meaning = f"{call.meaning} with {', '.join(_text(found.written) for found in carried)}"
+    return [StagedCall(call.function, partial, {**dict.fromkeys(call.finals, partial.final), **finals}, meaning)]
+
+
+def _text(written: Written | None) -> str:
+    return "" if written is None else text_of(written)
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyOfRows:
+    """A key of groups over source rows, and as a column of blocks. `partitions`: it tells groups apart."""
+
+    value: Tree
+    field: Field
+    partitions: bool
 
     @property
-    def finals(self) -> dict[str, Tree]:
-        """What its columns are over the fields of its accumulators."""
-        carried = zip(self.companions, self.partial.fields[3:], strict=False)
-        return {self.output: self.partial.final,
-                **{companion.output: column(field.name) for companion, field in carried}}
-
-    @property
-    def meaning(self) -> str:
-        """What its accumulators stand for, as the statement spells it."""
-        carried = ", ".join(companion.written for companion in self.companions)
-        return f"{self.written} with {carried}" if carried else self.written
+    def column(self) -> str | None:
+        """The column or tag of the row that it is, `tbname`, or None if it is computed."""
+        return str(self.value.name) if isinstance(self.value, exp.Column) else None
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """The rows that a stream reads, and how they are told apart.
+    """The rows that source tasks read: a scan with what is looked up and left out, and the keys of groups."""
 
-    `used` are the columns that anything reads, `needs_children` whether names and tags of tables are read.
-    `by_arrival`: windows go by when rows came.
-    """
-
-    table: Table
-    precision: Precision
-    time_zone: str
-    used: tuple[SourceColumn, ...]
-    needs_children: bool
+    scan: Scan
     lookup: Lookup | None
     condition: Tree | None
-    keys: tuple[GroupKey, ...]
-    row: RowKey
-    by_arrival: bool = False
+    keys: tuple[KeyOfRows, ...]
+    time_zone: str
 
     @property
-    def ts(self) -> Tree:
-        """What windows go by."""
-        return column(ARRIVAL_COLUMN) if self.by_arrival else self.row.ts.node
+    def table(self) -> Table:
+        return self.scan.table
 
     @property
-    def partition(self) -> tuple[GroupKey, ...]:
+    def precision(self) -> Precision:
+        return self.scan.precision
+
+    @property
+    def used(self) -> tuple[SourceColumn, ...]:
+        """The columns that are read, without tags."""
+        by_name = {each.name: each for each in self.table.columns}
+        return tuple(SourceColumn(name, by_name[name].physical, by_name[name].type)
+                     for name in self.scan.columns if name in by_name)
+
+    @property
+    def needs_children(self) -> bool:
+        """Whether names and tags of tables are read."""
+        return not {TBNAME, *self.tags}.isdisjoint(self.scan.columns)
+
+    @property
+    def partition(self) -> tuple[KeyOfRows, ...]:
         return tuple(key for key in self.keys if key.partitions)
 
     @property
@@ -151,7 +311,7 @@ class SourceRows:
     @property
     def keys_are_of_tables(self) -> bool:
         """Whether a row's keys follow from its child table alone: from its name and its tags."""
-        return all(columns_in(key.value.node) <= {TBNAME, *self.tags} for key in self.keys)
+        return all(columns_in(key.value) <= {TBNAME, *self.tags} for key in self.keys)
 
     @property
     def gid(self) -> Tree:
@@ -160,56 +320,95 @@ class SourceRows:
             return fragment("_tuid")
         if not self.partition:
             return fragment("0::UBIGINT")
-        return group_id((key.value.node, key.field.type) for key in self.partition)
+        return group_id((key.value, key.field.type) for key in self.partition)
 
     def key_columns(self) -> list[Tree]:
         """Returns the keys over a row, by their names in blocks."""
-        return [named(cast(group_value(key.value.node, key.field.type), key.field.duckdb()), key.field.name)
+        return [named(cast(group_value(key.value, key.field.type), key.field.duckdb()), key.field.name)
                 for key in self.keys]
 
     def steps(self) -> list[tuple[str, Tree]]:
         """Returns the steps up to `kept`: the rows that count."""
-        needs_children = self.needs_children or any(key.column == TBNAME for key in self.keys)
         base = fragment("SELECT r.*, c.* EXCLUDE (_tuid) FROM rows AS r LEFT JOIN children AS c USING (_tuid)"
-                        if needs_children else "SELECT r.* FROM rows AS r")
+                        if self.needs_children else "SELECT r.* FROM rows AS r")
         if self.lookup is not None:
-            self.lookup.join(base)
+            assert isinstance(base, exp.Select)
+            base = _looking_up(self.lookup, base)
         return [("base", base), ("kept", select([everything()], "base", where=self.condition))]
 
 
-def scalar_source(rows: SourceRows, results: Sequence[Tree], *, keyed: bool) -> SourcePlan:
+def rows_of(operator: Operator, keys: Sequence[StreamKey], time_zone: str) -> SourceRows:
+    """Returns the rows with their keys that Project over Filter over Lookup over Scan are."""
+    values: dict[str, SqlExpr] = {}
+    condition: Tree | None = None
+    looked_up: Lookup | None = None
+    if isinstance(operator, Project):
+        values, operator = {item.name: item.value for item in operator.columns}, operator.input
+    if isinstance(operator, Filter):
+        condition, operator = operator.condition.node, operator.input
+    if isinstance(operator, Lookup):
+        looked_up, operator = operator, operator.input
+    if not isinstance(operator, Scan):
+        raise InternalError(f"source tasks can't compute {type(operator).__name__}")
+    held = tuple(KeyOfRows(values[key.name].node, field, key.partitions)
+                 for key, field in zip(keys, key_fields(keys), strict=True))
+    return SourceRows(operator, looked_up, condition, held, time_zone)
+
+
+def _looking_up(lookup: Lookup, rows: exp.Select) -> exp.Select:
+    """Returns the rows that source tasks read with what they look up in."""
+    side = {"side": "LEFT"} if lookup.outer else {"kind": "INNER"}
+    on = exp.true() if lookup.on is None else lookup.on.node
+    return extended(rows, [made(exp.Column, this=everything(), table=exp.to_identifier(LOOKUP))],
+                    [made(exp.Join, this=exp.to_table(LOOKUP), on=on, **side)])
+
+
+def _lookup_plan(lookup: Lookup) -> LookupPlan:
+    table = lookup.table.table
+    physical = {each.name: each.physical for each in table.columns}
+    return LookupPlan(
+        table=f"the tags of {table.name}" if table.kind == "tags" else table.name, table_uid=table.uid,
+        connection=table.database if table.kind == "outside" else None,
+        columns=tuple(SourceColumn(found.name, physical[found.column.name], found.column.type)
+                      for found in lookup.columns),
+        described=table.columns if table.kind == "outside" else ())
+
+
+# --- source tasks -----------------------------------------------------------------------------------------------
+
+
+def _scalar_source(rows: SourceRows, results: Sequence[Tree], *, keyed: bool) -> SourcePlan:
     """Returns what source tasks of a stream without windows compute. `keyed`: the target has a composite key."""
     columns = [fragment("_tuid AS _row"), named(rows.gid, "_gid"), *rows.key_columns(),
                *(named(result, f"r{n}") for n, result in enumerate(results))]
     once = None
     if rows.lookup is not None:  # a row that finds several gives the greatest result, as a join does
         place = [column("_row"), column("r0"), *([column("r1")] if keyed else [])]
-        greatest = [exp.Ordered(this=column(f"r{n}"), desc=True, nulls_first=False) for n in range(len(results))]
-        once = exp.EQ(
-            this=exp.Window(this=exp.Anonymous(this="row_number"), partition_by=place,
-                            order=exp.Order(expressions=greatest)),
-            expression=exp.Literal.number(1))
+        greatest = [ordered(column(f"r{n}"), descending=True) for n in range(len(results))]
+        once = fragment(":place = 1", place=row_number(place, greatest))
     sql = select(columns, "kept", steps=rows.steps(), qualify=once)
     return _source(rows, sql, kernel=_kernel(rows, results))
 
 
-def row_window_source(rows: SourceRows, marks: WindowMarks, partials: Sequence[Partial]) -> SourcePlan:
+def _row_window_source(rows: SourceRows, marks: RowMarks, ts: Tree, partials: Sequence[Partial]) -> SourcePlan:
     """Returns what source tasks compute of windows that rows define."""
     kernel = _kernel(rows, (), partials, marks=marks)
     base = _partials(rows, partials, "windowed", [])
-    return replace(_source(rows, base, kernel=kernel), row_window=marks.window,
-                   rows_sql=render(rows_sql(rows.steps(), marks, rows.gid, rows.ts)))
+    ordered = render(rows_query(rows.steps(), marks, rows.gid, ts))
+    return replace(_source(rows, base, kernel=kernel), rows_sql=ordered)
 
 
-def interval_source(
-    rows: SourceRows, window: IntervalWindow, partials: Sequence[Partial], *, ignore_expired: bool
+def _interval_source(
+    rows: SourceRows, shape: Interval | Clock, partials: Sequence[Partial], *, ignore_expired: bool
 ) -> SourcePlan:
-    """Returns what source tasks compute of INTERVAL windows."""
+    """Returns what source tasks compute of windows on a grid."""
+    interval = _interval_of(shape)
+    window, grid = interval.window, _grid(interval)
     # Windows of arrival lie on a column that the log doesn't have.
-    kernel = None if rows.by_arrival else _kernel(rows, (), partials, window)
-    grid = (window, rows.precision, rows.time_zone)
-    start = interval_start(rows.ts, *grid) if window.sliding is None else fragment(
-        "unnest(:starts)", starts=expanded_windows(rows.ts, *grid))
+    kernel = None if isinstance(shape, Clock) else _kernel(rows, (), partials, interval)
+    ts = column(ARRIVAL_COLUMN if isinstance(shape, Clock) else rows.table.time_column.name)
+    start = interval_start(ts, *grid) if window.sliding is None else fragment(
+        "unnest(:starts)", starts=expanded_windows(ts, *grid))
     steps = [*rows.steps(), ("windowed", select([everything(), named(start, WINDOW_START)], "kept"))]
     sql = _partials(rows, partials, "windowed", steps)
     if not ignore_expired:
@@ -224,22 +423,27 @@ def interval_source(
     return replace(_source(rows, sql, kernel=kernel), late_sql=render(late), expired_sql=render(gone))
 
 
-def windows_of_groups(
-    rows: SourceRows, window: IntervalWindow | WindowMarks, calls: Sequence[StagedCall],
-    partials: Sequence[Partial], results: Sequence[Tree],
-) -> AggPlan:
-    """Returns what agg tasks keep per group and window, and compute of it.
+def _interval_of(shape: Interval | Clock) -> Interval:
+    return shape.interval if isinstance(shape, Clock) else shape
 
-    `partials` are those of the calls, and what windows carry besides. `results` are over keys, the columns of the
-    calls, and the windows' bounds.
+
+def _grid(interval: Interval) -> tuple[IntervalWindow, Precision, str]:
+    return interval.window, interval.precision, interval.zone
+
+
+# --- agg tasks --------------------------------------------------------------------------------------------------
+
+
+def _final(
+    rows: SourceRows, aggregate: Aggregate, calls: Sequence[StagedCall], partials: Sequence[Partial], end: Tree,
+    results: Sequence[Tree],
+) -> tuple[tuple[Accumulator, ...], str, FinalKernel | None]:
+    """Returns what agg tasks keep per group and window, and what computes the results of it, in SQL and as a kernel.
+
+    `partials` are those of the calls, and what windows carry besides; `end` is a window's end over them. `results` are
+    over keys, the fields of the accumulators, and the windows' bounds.
     """
-    finals: dict[str, Tree] = {}
-    for call in calls:
-        finals |= call.finals
-    results = [replaced_columns(result, finals) for result in results]
-    end = fragment(":last + :gap", last=column(LAST_ROW), gap=window.window.gap) if isinstance(
-        window, WindowMarks) else interval_end(column(WINDOW_START), window, rows.precision, rows.time_zone)
-    nothing = _nothing(calls)
+    nothing = _nothing(aggregate, calls)
     final = select(
         [fragment(":nothing::UTINYINT AS _op", nothing=nothing), column("_gid"),
          *(column(key.field.name) for key in rows.keys),
@@ -254,27 +458,28 @@ def windows_of_groups(
     computed = expression_kernels(results, types if end_kernel is None else {**types, WINDOW_END: Kind.BIGINT})
     empty = expression_kernel(nothing, types)
     kernel = FinalKernel(computed, end_kernel, empty) if computed is not None and empty is not None else None
-    meanings = (*(key.names[-1] for key in rows.keys), *(call.meaning for call in calls if call.partial.parts))
-    return AggPlan(None if isinstance(window, WindowMarks) else window, rows.precision, rows.time_zone, accumulators,
-                   render(final), kernel, meanings)
+    return accumulators, render(final), kernel
 
 
-def _nothing(calls: Sequence[StagedCall]) -> Tree:
-    """Whether a window has no result row: no rows are left, or first and last, alone, find only NULLs."""
-    if any(call.name not in ("first", "last") for call in calls):
+def _nothing(aggregate: Aggregate, calls: Sequence[StagedCall]) -> Tree:
+    """Whether a window has no result row: no rows are left, or all calls find only NULLs where they must find more."""
+    if aggregate.present is None:
         return fragment("_rows = 0")
     return all_of([fragment(":value IS NULL", value=call.partial.final) for call in calls])
 
 
+# --- parts ------------------------------------------------------------------------------------------------------
+
+
 def _kernel(
     rows: SourceRows, projections: Sequence[Tree], partials: Sequence[Partial] = (),
-    window: IntervalWindow | None = None, marks: WindowMarks | None = None,
+    interval: Interval | None = None, marks: RowMarks | None = None,
 ) -> SourceKernel | None:
     """Returns what a source task can compute without DuckDB: groups must follow from the child table alone."""
     if rows.lookup is not None or (rows.keys and not rows.keys_are_of_tables):
         return None
-    panes = panes_of(window, rows.precision, rows.time_zone) if window is not None else None
-    if window is not None and panes is None:
+    panes = panes_of(*_grid(interval)) if interval is not None else None
+    if interval is not None and panes is None:
         return None
     groups = None
     if rows.keys:
@@ -295,7 +500,7 @@ def _partials(
     inner, grouped = [named(gid, "_gid")], [column("_gid"), column(WINDOW_START)]
     for key, value in zip(rows.keys, rows.key_columns(), strict=True):
         if rows.group_is_table or not key.partitions:
-            inner.append(named(cast(fragment("any_value(:key)", key=key.value.node), key.field.duckdb()),
+            inner.append(named(cast(fragment("any_value(:key)", key=key.value), key.field.duckdb()),
                                key.field.name))
         else:
             inner.append(value)
@@ -323,10 +528,11 @@ def source_plan(rows: SourceRows, sql: str, kernel: SourceKernel | None = None, 
     """Returns the plan of source tasks that compute `sql`."""
     table = rows.table
     return SourcePlan(
-        storage_uid=table.storage_uid, keep_tuid=None if table.kind == "super" else table.uid,
+        database=table.database, table=table.name, storage_uid=table.storage_uid,
+        keep_tuid=None if table.kind == "super" else table.uid,
         time_column=table.time_column.name, group_is_table=group_is_table,
         precision=rows.precision, columns=rows.used, tags=tuple(Field(tag.name, tag.type) for tag in table.tags),
-        needs_children=rows.needs_children or any(key.column == TBNAME for key in rows.keys), sql=sql, late_sql=None,
+        needs_children=rows.needs_children, sql=sql, late_sql=None,
         expired_sql=None, kernel=kernel, key_column=None if table.key_column is None else table.key_column.name,
-        lookup=None if rows.lookup is None else rows.lookup.plan())
+        lookup=None if rows.lookup is None else _lookup_plan(rows.lookup))
 

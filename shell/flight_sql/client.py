@@ -17,7 +17,7 @@ from penstock.shell.flight_sql.failures import error_of
 from penstock.shell.flight_sql.frames import batches_of, frames
 from penstock.shell.flight_sql.messages import make, pack, read
 from penstock.shell.flight_sql.types import result_columns
-from penstock.sql.parser import parse_table_name
+from penstock.sql.dialect.parser import parse_table_name
 
 _CONNECT_TIMEOUT_S = 10.0
 _CLOSE_TIMEOUT_S = 5.0

@@ -30,9 +30,9 @@ from penstock.shell.flight_sql.metadata import answer
 from penstock.shell.flight_sql.sessions import ClientSession, new_handle
 from penstock.shell.flight_sql.types import arrow_schema
 from penstock.shell.literals import Row, bind, bind_rows, count_marks, parameter_rows
-from penstock.sql.dialect import quote_identifier
-from penstock.sql.parser import parse_one
-from penstock.sql.statements import Describe, Explain, Query, Select, SetOperation, Show, Statement
+from penstock.sql.tree.expression_nodes import quote_identifier
+from penstock.sql.tree.node import dissolve
+from penstock.sql.tree.statements import Describe, Explain, Query, Select, SetOperation, Show, Statement
 
 #: What the actions are called, and what they do.
 ACTIONS: dict[str, str] = {
@@ -123,11 +123,12 @@ class FlightSql:
         return self._streamed(session, rest[:_NUMBER_BYTES], _decoded(rest[_NUMBER_BYTES:]), on_cancel)
 
     def _streamed(self, session: ClientSession, handle: bytes, text: str, on_cancel: OnCancel) -> Iterator[bytes]:
-        query = _Statement(text, parse_one(text)).query
+        query = self._read(session, text).query
         if query is None:
             raise InvalidStatementError("this ticket was not given by this server")
         with (self._engine.open_query(query, text, session.connection.session, on_cancel) as opened,
               session.running(handle, opened)):
+            dissolve(query)
             yield from frames(arrow_schema(opened.columns), opened.batches(self._rows_max), self._bytes_max)
 
     # --- changes -----------------------------------------------------------------------------------------------
@@ -146,7 +147,7 @@ class FlightSql:
             case "CommandPreparedStatementUpdate":
                 text = session.prepared(command.prepared_statement_handle).text
                 texts = _bound(text, chain([first], requests)) if count_marks(text) else [text]
-                affected = sum(self._update(session, _read(each), on_cancel) for each in texts)
+                affected = sum(self._update(session, self._read(session, each), on_cancel) for each in texts)
             case "CommandPreparedStatementQuery":
                 prepared = session.prepared(command.prepared_statement_handle)
                 prepared.parameters = _one_row(_parameters(chain([first], requests)))
@@ -209,7 +210,7 @@ class FlightSql:
         marks = count_marks(request.query)
         schema = None
         try:
-            schema = self._schema_of(session, _read(bind(request.query, [None] * marks)))
+            schema = self._schema_of(session, self._read(session, bind(request.query, [None] * marks)))
         except PenstockError:
             # With parameters that aren't NULL it may well be right; without parameters it is wrong.
             if not marks:
@@ -231,7 +232,7 @@ class FlightSql:
 
     def _set_option(self, session: ClientSession, name: str, value: str) -> None:
         if name == _SCHEMA:
-            self._execute(session, _read(f"USE {quote_identifier(value)}"))
+            self._execute(session, self._read(session, f"USE {quote_identifier(value)}"))
         elif name == _TIME_ZONE:
             session.connection.set_time_zone(value)
         else:
@@ -239,14 +240,17 @@ class FlightSql:
 
     # --- inside ------------------------------------------------------------------------------------------------
 
+    def _read(self, session: ClientSession, text: str) -> _Statement:
+        return _Statement(text, self._engine.read(text, session.connection.session))
+
     def _to_execute(self, session: ClientSession, command: Any) -> _Statement:
         match kind_of(command):
             case "CommandStatementQuery" | "CommandStatementUpdate":
                 _refuse_transaction(command)
-                return _read(command.query)
+                return self._read(session, command.query)
             case "CommandPreparedStatementQuery":
                 prepared = session.prepared(command.prepared_statement_handle)
-                return _read(bind(prepared.text, prepared.parameters))
+                return self._read(session, bind(prepared.text, prepared.parameters))
         raise NotSupportedError(f"{kind_of(command)} is not supported")
 
     def _update(self, session: ClientSession, statement: _Statement, on_cancel: OnCancel) -> int:
@@ -282,10 +286,6 @@ def _command_of(descriptor: Any) -> bytes:
     if descriptor.type != messages.DESCRIPTOR_OF_COMMAND:
         raise InvalidStatementError("a command of Flight SQL is expected, not a path")
     return bytes(descriptor.cmd)
-
-
-def _read(text: str) -> _Statement:
-    return _Statement(text, parse_one(text))
 
 
 def _ticket(handle: bytes) -> bytes:

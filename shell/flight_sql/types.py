@@ -7,7 +7,7 @@ from typing import cast
 
 import pyarrow as pa
 
-from penstock.planner.plan import ResultColumn
+from penstock.planner.task_plans.plan_tree import ResultColumn
 from penstock.sql.schema import Column
 from penstock.sql.types import DataType, Kind, Precision
 

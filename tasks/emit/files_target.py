@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
-from penstock.planner.stream import OutsidePlan
-from penstock.sql.statements import OutsideFormat
+from penstock.planner.task_plans.stream_plan import OutsidePlan
+from penstock.sql.tree.statements import OutsideFormat
 from penstock.tasks.connectors.files import Folder
 from penstock.tasks.emit.courier import Delivery
 from penstock.tasks.emit.rows import OutsideRows, json_text

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 
-from penstock.planner.stream import OutsidePlan
+from penstock.planner.task_plans.stream_plan import OutsidePlan
 from penstock.tasks.connectors.kafka import Message, Sender
 from penstock.tasks.emit.courier import Delivery
 from penstock.tasks.emit.messages import Encoder, refuse

@@ -10,8 +10,8 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.common.errors import RowRefusedError
-from penstock.planner.stream_outside import IDENTITY, OPERATION
-from penstock.sql.statements import OutsideFormat
+from penstock.planner.streams.stream_outside import IDENTITY, OPERATION
+from penstock.sql.tree.statements import OutsideFormat
 from penstock.tasks.emit.rows import Event, OutsideRows, json_text
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.planner.stream import OutsidePlan
-from penstock.planner.stream_outside import filled_in
+from penstock.planner.streams.stream_outside import filled_in
+from penstock.planner.task_plans.stream_plan import OutsidePlan
 from penstock.tasks.connectors.mqtt import Publisher
 from penstock.tasks.emit.courier import Delivery
 from penstock.tasks.emit.messages import Encoder, refuse

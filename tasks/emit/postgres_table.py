@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from penstock.planner.stream import SinkPlan
-from penstock.planner.stream_outside import columns_outside, key_names
+from penstock.planner.streams.stream_outside import columns_outside, key_names
+from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.types import DataType, Kind
 
 _TYPES: dict[Kind, str] = {

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.planner.stream import SinkPlan
-from penstock.planner.stream_outside import IDENTITY, OPERATION, avro_schema, columns_outside
+from penstock.planner.streams.stream_outside import IDENTITY, OPERATION, avro_schema, columns_outside
+from penstock.planner.task_plans.stream_plan import SinkPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import UNITS_PER_SECOND, Kind
 from penstock.tasks.messages import ResultChild, ResultWrite

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Sequence
 
 from penstock.common.errors import ContentRefusedError, RowRefusedError
-from penstock.planner.stream_outside import IDENTITY
+from penstock.planner.streams.stream_outside import IDENTITY
 from penstock.tasks.connectors.webhook import Poster
 from penstock.tasks.emit.courier import Delivery
 from penstock.tasks.emit.rows import Event, OutsideRows, json_text

@@ -9,8 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.planner.stream import NotifyPlan, StreamPlan
-from penstock.planner.windows import Grid, end_of, grid_of
+from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
+from penstock.planner.task_plans.stream_plan import NotifyPlan, StreamPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import Kind
 from penstock.tasks.compute import DELETE, GROUP, OPENED, OPERATION, UPSERT, VOIDED
@@ -29,14 +29,13 @@ class WindowEvents:
 
     def __init__(self, plan: StreamPlan, stream: str) -> None:
         assert plan.notify is not None
-        assert plan.agg is not None
         self._notify: NotifyPlan = plan.notify
         self._stream = stream
         self._columns: tuple[Column, ...] = plan.sink.columns
         self._grid: Grid | None = None
         if self._notify.end_column is None:
-            assert plan.agg.window is not None
-            self._grid = grid_of(plan.agg.window, plan.agg.precision, plan.agg.time_zone)
+            assert plan.time_windows is not None
+            self._grid = plan.time_windows.grid
 
     def of(
         self, block: pa.RecordBatch, places: Numbers, children: Sequence[ResultChild], now_ms: int

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sqlglot import exp
 
 from penstock.common.errors import InvalidStatementError
+from penstock.planner.duckdb_sql.duckdb_tree import Tree
 from penstock.planner.logical.operators import Children, Operator, Scan
 
 MAX_STEPS = 900
@@ -15,10 +16,10 @@ MAX_STEPS = 900
 
 @dataclass(slots=True)
 class Steps:
-    """Collects the CTEs of one query. `lower` returns the query of an operator, over the steps that it adds."""
+    """Collects the CTEs of a query, `named`. `lower` returns the query of an operator, over the steps that it adds."""
 
     lower: Callable[[Operator, Steps], exp.Query]
-    _ctes: list[exp.CTE] = field(default_factory=list)
+    named: list[tuple[str, Tree]] = field(default_factory=list)
     _tables: int = 0
 
     def rows(self, operator: Operator, prefix: str = "rows") -> str:
@@ -30,18 +31,14 @@ class Steps:
 
     def add(self, prefix: str, query: exp.Query) -> str:
         """Adds a CTE and returns its name."""
-        name = f"{prefix}_{len(self._ctes) + 1}"
-        alias = exp.TableAlias(this=exp.to_identifier(name, quoted=True))
-        self._ctes.append(exp.CTE(this=query, alias=alias))
+        name = f"{prefix}_{len(self.named) + 1}"
+        self.named.append((name, query))
         return name
 
-    def whole(self, query: exp.Query) -> exp.Query:
-        """Returns the query with all CTEs in front. Raises InvalidStatementError for more than DuckDB can bind."""
-        steps = len(self._ctes) + self._tables
+    def check(self) -> None:
+        """Raises InvalidStatementError for more than DuckDB can bind."""
+        steps = len(self.named) + self._tables
         if steps > MAX_STEPS:
             raise InvalidStatementError(
                 f"the query has {steps} steps, at most {MAX_STEPS} are possible: each SELECT and each table "
                 "counts", hint="unite or join fewer queries at once")
-        if self._ctes:
-            query.set("with_", exp.With(expressions=self._ctes))
-        return query

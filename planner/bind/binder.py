@@ -1,0 +1,338 @@
+"""Names to columns: the relations that a query reads, the operators their rows come from, and errors with a position.
+
+It knows tables and columns; which clauses a query has is `planner.query.select`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+
+import pyarrow as pa
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.planner.duckdb_sql.duckdb_tree import call
+from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import TABLE_UID, Children, Operator, Project, Scan, Side
+from penstock.sql.cuts import Cut, parse_cut
+from penstock.sql.dialect.literals import position
+from penstock.sql.schema import CatalogView, ChildTable, Session, Table
+from penstock.sql.tree.expression_nodes import source_range
+from penstock.sql.tree.statements import JoinSource, Name, OutsideSource, Source
+from penstock.sql.types import BIGINT, UBIGINT, DataType, Kind, Precision
+
+UNKNOWN_DATABASE = 0x0388
+INVALID_COLUMN = 0x2602
+UNKNOWN_TABLE = 0x2603
+AMBIGUOUS_COLUMN = 0x2604
+NO_DATABASE = 0x2616
+
+#: What a reference in place of `*` knows: the number of its column in `Relation.star`, which may have equal names.
+STAR = "star"
+#: The column that tells rows of equal time apart where no table does.
+NUMBER = "#n"
+TBNAME = DataType(Kind.VARCHAR, 192)
+Plan = Callable[[], Operator]
+"""The operator that rows come from, once all expressions of the statement are bound: then their columns are known."""
+
+
+@dataclass(eq=False, slots=True)
+class RelColumn:
+    """A column that expressions may name.
+
+    `column` names it among the relation's columns, of the `side` of a join in conditions of that. `origins` are the
+    columns below that it is made of: using it uses them. `role` is "tag" for tags, "tbname" for the table's name, else
+    "column".
+    """
+
+    name: str
+    type: DataType
+    column: str
+    qualifier: str | None = None
+    role: str = "column"
+    origins: tuple[RelColumn, ...] = ()
+    used: bool = False
+    side: Side | None = None
+
+    def mark(self) -> None:
+        """Marks the column as read."""
+        if not self.used:
+            self.used = True
+            for origin in self.origins:
+                origin.mark()
+
+    def use(self) -> SqlExpr:
+        """Marks the column as read and returns it as an expression."""
+        self.mark()
+        return SqlExpr(column_tree(self.column, self.side), self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """Rows that a query reads, with `columns`.
+
+    `plan` is what they come from. `time` is the primary time line, or None. `row_key` names columns that order rows of
+    equal time. `table` is set if the rows are those of one base table. `star` lists what `*` stands for. `times` are
+    all primary timestamps in a row, each with the scan that may leave out what a condition on it excludes. `driver` is
+    set for window joins: the columns of the driving table, over each row of which aggregates are computed; ROW numbers
+    these.
+    """
+
+    columns: tuple[RelColumn, ...]
+    star: tuple[RelColumn, ...]
+    time: RelColumn | None
+    precision: Precision
+    plan: Plan
+    table: Table | None = None
+    row_key: tuple[RelColumn, ...] = ()
+    qualifiers: tuple[str, ...] = ()
+    times: tuple[tuple[RelColumn, ScanSlot | None], ...] = ()
+    driver: tuple[RelColumn, ...] | None = None
+
+    def over(self, plan: Callable[[Operator], Operator]) -> Relation:
+        """Returns the rows of an operator over these, which must pass all columns through."""
+        below = self.plan
+        return replace(self, plan=lambda: plan(below()))
+
+    def extended(self, columns: Sequence[Computed]) -> Relation:
+        """Returns the rows with more columns."""
+        return self.over(lambda below: Project(below, tuple(columns), extends=True)) if columns else self
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The names of the columns that tell rows of equal time apart."""
+        return tuple(used(column) for column in self.row_key)
+
+    @property
+    def order(self) -> tuple[str, ...]:
+        """The names of the columns that order the rows along the time line."""
+        return (used(self.time), *self.keys) if self.time is not None else ()
+
+
+@dataclass(eq=False, slots=True)
+class ScanSlot:
+    """A `Scan` in the making: its columns are known when all expressions are compiled."""
+
+    name: str
+    table: Table
+    columns: tuple[RelColumn, ...]
+    first_ts: int | None = None
+    last_ts: int | None = None
+    tuids: tuple[int, ...] | None = None
+    cuts: tuple[Cut, Cut] | None = None
+    precision: Precision = "ms"
+
+    def scan(self) -> Scan:
+        """Returns the scan, with the columns that are used by now."""
+        used = tuple(column.name for column in self.columns if column.used)
+        return Scan(self.name, self.table, used, self.first_ts, self.last_ts, self.tuids, self.cuts, self.precision)
+
+
+@dataclass(slots=True)
+class Builder:
+    """Collects the scans and constant tables of one statement.
+
+    `text` is the statement's, `base` where it begins in the text that expressions were parsed from. `ordered`: rows
+    have an order where the statement doesn't ask for one.
+    """
+
+    catalog: CatalogView
+    session: Session
+    text: str
+    base: int = 0
+    ordered: bool = True
+    scans: list[ScanSlot] = field(default_factory=list)
+    tables: list[tuple[str, pa.Table]] = field(default_factory=list)
+    _names: int = 0
+
+    def fresh(self, prefix: str) -> str:
+        """Returns a name that no other relation of the statement has."""
+        self._names += 1
+        return f"{prefix}_{self._names}"
+
+    def position(self, node: exp.Expression) -> Position | None:
+        """Returns where an expression stands in the statement, if it was parsed from it."""
+        start, end = source_range(node)
+        return position(self.text, start - self.base, end - start) if end > start else None
+
+    def error(self, message: str, node: exp.Expression | None = None, *, code: int | None = None,
+              hint: str | None = None) -> InvalidStatementError:
+        """Returns the error for something that is not allowed at `node`."""
+        at = self.position(node) if node is not None else None
+        return InvalidStatementError(message, code=code, hint=hint, position=at)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str | None:
+    """Returns a hint that names the known name most like `name`, or None."""
+    close = get_close_matches(name, list(known), n=1)
+    return f"did you mean {close[0]}?" if close else None
+
+
+def resolve_table(name: Name, builder: Builder) -> Table:
+    """Returns the table that `name` means; raises NotFoundError, or InvalidStatementError without a database."""
+    database = name.database or builder.session.database
+    at = position(builder.text, name.offset - builder.base, len(str(name))) if builder.text else None
+    if database is None:
+        raise InvalidStatementError(f"no database is in use to look up {name.name} in", code=NO_DATABASE, position=at,
+                                    hint="USE a database, or write database.table")
+    if builder.catalog.database(database) is None:
+        raise NotFoundError(f"database {database} does not exist", code=UNKNOWN_DATABASE, position=at)
+    table = builder.catalog.table(database, name.name)
+    if table is None:
+        raise NotFoundError(f"table {database}.{name.name} does not exist", code=UNKNOWN_TABLE, position=at,
+                            hint=did_you_mean(name.name, builder.catalog.table_names(database)))
+    return table
+
+
+def outside_relation(source: OutsideSource, builder: Builder, precision: Precision) -> Relation:
+    """Returns the relation of a table of a server outside, with timestamps of this precision.
+
+    Raises NotFoundError for unknown connections and tables, and OutsideErrors if the server can't be asked.
+    """
+    name = source.connection
+    connection = builder.catalog.outside(name.name)
+    if connection is None:
+        raise NotFoundError(f"connection {name.name} does not exist",
+                            position=position(builder.text, name.offset - builder.base, len(name.name)),
+                            hint=did_you_mean(name.name, builder.catalog.outside_names()))
+    table = builder.catalog.outside_table(connection.name, source.table)
+    columns = tuple(replace(column, type=_with_precision(column.type, precision)) for column in table.columns)
+    return scan_table(replace(table, columns=columns), source.alias, builder, precision=precision)
+
+
+def bind_sides(source: JoinSource, bind: Callable[[Source, Precision], Relation]) -> tuple[Relation, Relation]:
+    """Returns both sides of a join. What comes from outside takes the precision of the other side."""
+    if isinstance(source.left, OutsideSource):
+        right = bind(source.right, "ms")
+        return bind(source.left, right.precision), right
+    left = bind(source.left, "ms")
+    return left, bind(source.right, left.precision)
+
+
+def scan_table(
+    table: Table, alias: str | None, builder: Builder, cuts: tuple[str, str] | None = None,
+    precision: Precision = "ms",
+) -> Relation:
+    """Returns the relation of a base table's rows, with `cuts` of those that were written between them.
+
+    `precision` is for tables that aren't in a database.
+    """
+    stored = table.kind not in ("system", "tags", "outside")
+    database = builder.catalog.database(table.database) if table.kind not in ("system", "outside") else None
+    if database is not None:
+        precision = database.precision
+    qualifier = alias or table.name
+    columns = [RelColumn(c.name, _with_precision(c.type, precision), c.name, qualifier)
+               for c in table.columns]
+    tags = [RelColumn(c.name, _with_precision(c.type, precision), c.name, qualifier, "tag")
+            for c in table.tags]
+    members = (*columns, *tags)
+    if stored and table.column("tbname") is None:
+        members = (*members, RelColumn("tbname", TBNAME, "tbname", qualifier, "tbname"))
+    slot = ScanSlot(builder.fresh("scan"), table, members, precision=precision)
+    if cuts is not None:
+        if table.kind == "system":
+            raise InvalidStatementError(f"{table.name} is a system table: it has no cuts")
+        slot.cuts = (parse_cut(cuts[0]), parse_cut(cuts[1]))
+    builder.scans.append(slot)
+    key: tuple[RelColumn, ...] = ()
+    if stored:
+        key = (RelColumn(TABLE_UID, UBIGINT, TABLE_UID), *([columns[1]] if table.key_column is not None else []))
+    time = columns[0] if stored else None
+    return Relation(
+        columns=members, star=(*columns, *tags) if table.kind == "super" else tuple(columns),
+        time=time, precision=precision, plan=slot.scan, table=table, row_key=key,
+        qualifiers=(qualifier,), times=((time, slot),) if time is not None else (),
+    )
+
+
+def _with_precision(type_: DataType, precision: Precision) -> DataType:
+    return replace(type_, precision=precision) if type_.kind is Kind.TIMESTAMP else type_
+
+
+def children_table(table: Table, catalog: CatalogView) -> pa.Table:
+    """Returns one row per child table: `_tuid`, `tbname` and the tags by name, timestamps as integers."""
+    if table.kind == "super":
+        children = sorted(catalog.children(table.uid), key=lambda child: child.name)
+    else:
+        children = [ChildTable(table.uid, table.name, table.vgroup_id or 0, table.tag_values)]
+    arrays = {"_tuid": pa.array([child.uid for child in children], UBIGINT.arrow()),
+              "tbname": pa.array([child.name for child in children], pa.string())}
+    for index, tag in enumerate(table.tags):
+        values = [child.tag_values[index] for child in children]
+        type_ = pa.int64() if tag.type.kind is Kind.TIMESTAMP else tag.type.arrow()
+        arrays[tag.name] = pa.array(values, type_)
+    return pa.table(arrays)
+
+
+def children_relation(relation: Relation, builder: Builder) -> Relation:
+    """Returns the tags and the name of every child table, one row each, in place of the super table's rows."""
+    table = relation.table
+    assert table is not None
+    name = builder.fresh("tables")
+    builder.tables.append((name, children_table(table, builder.catalog)))
+    unused = {id(slot) for _, slot in relation.times}
+    builder.scans = [slot for slot in builder.scans if id(slot) not in unused]
+    members = tuple(column for column in relation.columns if column.role != "column")
+    tags = tuple(column for column in members if column.role == "tag")
+    return replace(relation, columns=members, star=tags, time=None, times=(), row_key=(),
+                   plan=lambda: Children(name, table, relation.precision))
+
+
+def numbered(relation: Relation) -> Relation:
+    """Returns the rows with their numbers as `row_key`, which are there if they are used."""
+    number = RelColumn(NUMBER, BIGINT, NUMBER)
+
+    def plan(below: Operator) -> Operator:
+        value = SqlExpr(exp.Window(this=call("row_number"), over="OVER"), BIGINT)
+        return Project(below, (Computed(NUMBER, value),), extends=True) if number.used else below
+
+    return replace(relation.over(plan), row_key=(number,))
+
+
+def used(column: RelColumn) -> str:
+    """Marks the column as read, and returns its name among the relation's columns."""
+    column.mark()
+    return column.column
+
+
+def find_column(relation: Relation, name: str, qualifier: str | None, node: exp.Expression,
+                builder: Builder) -> RelColumn:
+    """Returns the column of this name. Raises NotFoundError, or InvalidStatementError if several match."""
+    if qualifier is not None and qualifier not in relation.qualifiers:
+        raise NotFoundError(f"there is no table {qualifier} in FROM", code=UNKNOWN_TABLE,
+                            position=builder.position(node), hint=did_you_mean(qualifier, relation.qualifiers))
+    if STAR in node.meta:
+        number: int = node.meta[STAR]
+        return relation.star[number]
+    matches = [column for column in relation.columns
+               if column.name == name and (qualifier is None or column.qualifier == qualifier)]
+    if len(matches) == 1:
+        return matches[0]
+    shown = f"{qualifier}.{name}" if qualifier else name
+    if not matches:
+        known = dict.fromkeys(column.name for column in relation.columns
+                              if column.role != "tbname" and qualifier in (None, column.qualifier))
+        where = qualifier or (relation.table.name if relation.table is not None else None)
+        raise NotFoundError(f"column {shown} does not exist" + (f" in {where}" if where and not qualifier else ""),
+                            code=INVALID_COLUMN, position=builder.position(node), hint=did_you_mean(name, known))
+    hint = "write " + " or ".join(f"{column.qualifier}.{name}" for column in matches if column.qualifier)
+    raise InvalidStatementError(f"column {shown} is ambiguous", code=AMBIGUOUS_COLUMN,
+                                position=builder.position(node), hint=hint if relation.qualifiers else None)
+
+
+def qualifier_of(node: exp.Expression) -> str | None:
+    """Returns the table part of a column reference, or None."""
+    table = node.args.get("table")
+    return table.name if isinstance(table, exp.Identifier) else None
+
+
+def is_pseudo(node: exp.Expression, *names: str) -> bool:
+    """Tells whether the node is one of these pseudo columns."""
+    if not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+        return False
+    return not node.this.quoted and node.this.this in names

@@ -1,0 +1,526 @@
+"""Compiles scalar expressions of the dialect to typed trees of DuckDB SQL; names and aggregates are the caller's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError, InvalidValueError, PenstockError, Position
+from penstock.planner.bind.user_functions import bound_function
+from penstock.planner.duckdb_sql.duckdb_tree import Tree, all_of, any_of, cast, fragment, integer, made, text
+from penstock.planner.duckdb_sql.folding import evaluate
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.duckdb_sql.timezones import add_months
+from penstock.planner.functions import string
+from penstock.planner.functions.spec import FunctionSpec, check_call
+from penstock.planner.functions.table import require
+from penstock.planner.scalar import arithmetic, scalar_json
+from penstock.planner.scalar.scalar_call import Call
+from penstock.planner.scalar.scalar_cast import cast as cast_expression
+from penstock.planner.scalar.scalar_cast import null_of, timestamp_constant, to_bool, to_integer, to_text
+from penstock.planner.scalar.scalar_compare import Comparer, like, match
+from penstock.planner.scalar.scalar_json import JsonValue
+from penstock.sql.dialect.literals import parse_duration, parse_timestamp
+from penstock.sql.schema import Session
+from penstock.sql.tree.expression_nodes import (
+    PSEUDO_COLUMNS,
+    DurationLiteral,
+    JsonContains,
+    JsonGet,
+    Match,
+    TimestampLiteral,
+    Trim,
+    cast_type,
+)
+from penstock.sql.tree.statements import Duration
+from penstock.sql.types import BIGINT, BOOL, DOUBLE, INTEGERS, NULL, UBIGINT, VARCHAR, DataType, Kind, Precision
+
+MAX_BIGINT = (1 << 63) - 1
+MAX_UBIGINT = (1 << 64) - 1
+WRONG_EXPRESSION = 0x2603
+WRONG_DURATION_UNIT = 0x2615
+
+_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+_ARITHMETIC: dict[type[exp.Expression], Callable[[SqlExpr, SqlExpr], Tree]] = {
+    exp.Add: arithmetic.add, exp.Sub: arithmetic.subtract, exp.Mul: arithmetic.multiply,
+    exp.Div: arithmetic.divide, exp.Mod: arithmetic.remainder,
+}
+_BITS = (exp.BitwiseAnd, exp.BitwiseOr)
+_NUMBER_ORDER = (Kind.BOOL, Kind.TINYINT, Kind.UTINYINT, Kind.SMALLINT, Kind.USMALLINT, Kind.INT, Kind.UINT,
+                 Kind.BIGINT, Kind.UBIGINT, Kind.FLOAT, Kind.DOUBLE)
+
+
+class Scope(Protocol):
+    """What an expression may refer to."""
+
+    @property
+    def session(self) -> Session: ...
+
+    @property
+    def precision(self) -> Precision: ...
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression, /) -> SqlExpr:
+        """Returns the column; raises NotFoundError with position and hint."""
+        ...
+
+    def pseudo(self, name: str, node: exp.Expression, /) -> SqlExpr | None:
+        """Returns a pseudo column such as `_wstart` or `tbname`, or None if there is none here."""
+        ...
+
+    def aggregate(self, name: str, args: list[exp.Expression], node: exp.Expression, /) -> SqlExpr:
+        """Returns the value of an aggregate, selection or time-series function, or raises."""
+        ...
+
+
+@runtime_checkable
+class LocatingScope(Protocol):
+    """A scope that knows the statement's text, so that errors tell the place."""
+
+    def position(self, node: exp.Expression, /) -> Position | None:
+        """Returns where the node stands in the statement."""
+        ...
+
+
+def compile_expression(node: exp.Expression, scope: Scope) -> SqlExpr:
+    """Returns the tree and the type of an expression. Raises PenstockErrors that say what is wrong where."""
+    return _Compiler(scope).compile(node)
+
+
+def condition_tree(node: exp.Expression, scope: Scope) -> Tree:
+    """Returns a boolean tree for WHERE and its kin; NULL is not fulfilled. Raises as `compile_expression`,
+    and for durations of months and years, which only the select list may add to a time.
+    """
+    return _Compiler(scope, calendar=False).condition(node)
+
+
+def result_type(node: exp.Expression, scope: Scope) -> DataType:
+    """Returns the type that an expression has, without its tree."""
+    return compile_expression(node, scope).type
+
+
+def common_type(types: list[DataType]) -> DataType:
+    """Returns the type that the branches of a CASE are brought to: texts win over numbers, wide over narrow."""
+    known = [data_type for data_type in types if data_type.kind is not Kind.NULL]
+    if not known:
+        return NULL
+    kinds = {data_type.kind for data_type in known}
+    if len(kinds) == 1:
+        lengths = [data_type.length for data_type in known]
+        longest = None if None in lengths else max(length or 0 for length in lengths)
+        first = known[0]
+        return DataType(first.kind, longest, first.digits, first.scale, first.precision)
+    if kinds & {Kind.VARCHAR, Kind.NCHAR}:
+        return DataType(Kind.NCHAR if Kind.NCHAR in kinds else Kind.VARCHAR)
+    if kinds <= {Kind.TIMESTAMP, *INTEGERS}:
+        return next(data_type for data_type in known if data_type.kind is Kind.TIMESTAMP) \
+            if Kind.TIMESTAMP in kinds else _widest(kinds)
+    return _widest(kinds)
+
+
+def _widest(kinds: set[Kind]) -> DataType:
+    if not kinds <= set(_NUMBER_ORDER):
+        return DOUBLE if kinds <= {*_NUMBER_ORDER, Kind.DECIMAL, Kind.TIMESTAMP} else VARCHAR
+    widest = max(kinds, key=_NUMBER_ORDER.index)
+    integers = kinds & set(INTEGERS)
+    if widest is Kind.FLOAT and integers:
+        return DOUBLE
+    signed = any(kind in (Kind.TINYINT, Kind.SMALLINT, Kind.INT, Kind.BIGINT) for kind in integers)
+    if widest in (Kind.UTINYINT, Kind.USMALLINT, Kind.UINT) and signed:
+        return BIGINT
+    return DataType(widest)
+
+
+class _Compiler:
+    def __init__(self, scope: Scope, *, calendar: bool = True) -> None:
+        self._scope = scope
+        self._calendar = calendar
+        self._calls = 0  # what is inside of calls may end up in lambdas, where DuckDB knows no queries
+        self._session = scope.session
+        self._precision: Precision = scope.precision
+        self._comparer = Comparer(scope.precision, scope.session.time_zone)
+
+    # --- entry points --------------------------------------------------------------
+
+    def compile(self, node: exp.Expression) -> SqlExpr:
+        method = _METHODS.get(type(node))
+        if method is None:
+            raise self._wrong(f"{type(node).__name__} is no scalar expression", node)
+        try:
+            return method(self, node)
+        except PenstockError as error:
+            self._place(error, node)
+            raise
+
+    def condition(self, node: exp.Expression) -> Tree:
+        return self._as_condition(self.compile(node), node)
+
+    def _as_condition(self, value: SqlExpr, node: exp.Expression) -> Tree:
+        if value.type.kind in (Kind.VARBINARY, Kind.GEOMETRY):
+            raise self._wrong(f"{value.type.sql()} is no condition", node)
+        return to_bool(value)
+
+    def _position(self, node: exp.Expression) -> Position | None:
+        return self._scope.position(node) if isinstance(self._scope, LocatingScope) else None
+
+    def _place(self, error: PenstockError, node: exp.Expression) -> None:
+        """Gives an error its place if it has none: only now, since finding it takes a look at the whole text."""
+        if error.position is None:
+            error.position = self._position(node)
+
+    def _wrong(self, message: str, node: exp.Expression, code: int = WRONG_EXPRESSION,
+               hint: str | None = None) -> InvalidStatementError:
+        return InvalidStatementError(message, code=code, hint=hint, position=self._position(node))
+
+    # --- constants and names -----------------------------------------------------------
+
+    def _literal(self, node: exp.Literal) -> SqlExpr:
+        given: str = node.this
+        if node.is_string:
+            return SqlExpr(lambda: text(given), DataType(Kind.VARCHAR, max(len(given.encode()), 1)), given)
+        return self._number(given)
+
+    def _number(self, written: str) -> SqlExpr:
+        if not written.lstrip("-").isdigit():
+            value = float(written)
+            if value in (float("inf"), -float("inf")):
+                return SqlExpr(cast(text(str(value)), "DOUBLE"), DOUBLE, value)
+            return SqlExpr(_double_literal(written if "e" in written.lower() else f"{written}e0"), DOUBLE, value)
+        number = int(written)
+        if -MAX_BIGINT - 1 <= number <= MAX_BIGINT:
+            return SqlExpr(lambda: integer(number), BIGINT, number)
+        if 0 <= number <= MAX_UBIGINT:
+            return SqlExpr(lambda: integer(number, "UBIGINT"), UBIGINT, number)
+        return SqlExpr(_double_literal(f"{number}e0"), DOUBLE, float(number))
+
+    def _timestamp_literal(self, node: TimestampLiteral) -> SqlExpr:
+        try:
+            value = parse_timestamp(node.args["this"], self._precision, self._session.time_zone)
+        except InvalidValueError as error:
+            raise InvalidValueError(error.message, hint=error.hint, position=self._position(node)) from error
+        return timestamp_constant(value, self._precision)
+
+    def _duration(self, node: DurationLiteral) -> SqlExpr:
+        duration: Duration = node.duration
+        if not duration.is_calendar:
+            return SqlExpr(integer(duration.in_units(self._precision)), BIGINT, duration)
+        if not self._calendar:
+            raise self._wrong(f"the duration {duration} has no fixed length", node, WRONG_DURATION_UNIT,
+                              "months (n) and years (y) are not allowed in conditions; use b u a s m h d w")
+        return SqlExpr(integer(duration.value), BIGINT, duration)
+
+    def _column(self, node: exp.Column) -> SqlExpr:
+        identifier = node.this
+        if isinstance(identifier, exp.Star):
+            raise self._wrong("* stands for several columns here", node)
+        qualifier = node.args.get("table")
+        name = identifier.this
+        if not identifier.quoted and name in PSEUDO_COLUMNS:
+            found = self._scope.pseudo(name, node)
+            if found is not None:
+                return found
+            if name != "tbname":
+                raise self._wrong(f"{name} is not available here", node)
+        return self._scope.column(name, qualifier.this if qualifier is not None else None, node)
+
+    # --- operators ---------------------------------------------------------------------
+
+    def _paren(self, node: exp.Paren) -> SqlExpr:
+        return self.compile(node.this)
+
+    def _neg(self, node: exp.Neg) -> SqlExpr:
+        inner = node.this
+        if isinstance(inner, exp.Literal) and not inner.is_string and not inner.this.startswith("-"):
+            return self._number(f"-{inner.this}")
+        if isinstance(inner, DurationLiteral):
+            duration = inner.duration
+            return self._duration(DurationLiteral(value=-duration.value, unit=duration.unit))
+        operand = self._operand(inner)
+        return SqlExpr(arithmetic.subtract(SqlExpr(exp.Literal.number("0e0"), DOUBLE, 0.0), operand), DOUBLE)
+
+    def _operand(self, node: exp.Expression) -> SqlExpr:
+        operand = self.compile(node)
+        if operand.type.kind in (Kind.JSON, Kind.VARBINARY, Kind.GEOMETRY):
+            raise self._wrong(f"there is no arithmetic with {operand.type.kind}", node)
+        return operand
+
+    def _chain(self, node: exp.Expression) -> SqlExpr:
+        """Operators in a row, which may be hundreds, from the left and without calling itself."""
+        row: list[exp.Expression] = []
+        while type(node) in _ARITHMETIC or type(node) in _BITS:
+            row.append(node)
+            node = node.this
+        value = self._operand(node)
+        for operator in reversed(row):
+            right = self._operand(operator.expression)
+            value = (self._arithmetic if type(operator) in _ARITHMETIC else self._bits)(operator, value, right)
+        return value
+
+    def _arithmetic(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
+        shifted = self._shifted_time(node, left, right)
+        if shifted is not None:
+            return shifted
+        if Kind.NULL in (left.type.kind, right.type.kind):
+            return SqlExpr(null_of(DOUBLE), DOUBLE)
+        known = _fold_numbers(node, left, right, self._precision)
+        return SqlExpr(_ARITHMETIC[type(node)](left, right), DOUBLE, known)
+
+    def _shifted_time(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr | None:
+        """TIMESTAMP plus or minus a duration or an integer is a TIMESTAMP; the difference of two is BIGINT."""
+        if not isinstance(node, exp.Add | exp.Sub):
+            return None
+        sign = 1 if isinstance(node, exp.Add) else -1
+        if left.type.kind is Kind.TIMESTAMP and right.type.kind is Kind.TIMESTAMP:
+            if sign > 0:
+                raise self._wrong("two times cannot be added", node,
+                                  hint="add a duration to a time, or subtract one time from another")
+            return SqlExpr(_time_sum(exp.Sub, left.node, right.node), BIGINT)
+        if left.type.kind is Kind.TIMESTAMP:
+            time, other = left, right
+        elif right.type.kind is Kind.TIMESTAMP and sign > 0:
+            time, other = right, left
+        else:
+            return None
+        if other.type.kind not in INTEGERS:
+            return None
+        if isinstance(other.constant, Duration) and other.constant.is_calendar:
+            return self._shift_by_calendar(time, other.constant, sign)
+        units = self._units(other)
+        if isinstance(time.constant, int) and units is not None:
+            return timestamp_constant(time.constant + sign * units, self._precision)
+        return SqlExpr(_time_sum(exp.Add if sign > 0 else exp.Sub, time.node, to_integer(other)), time.type)
+
+    def _shift_by_calendar(self, time: SqlExpr, duration: Duration, sign: int) -> SqlExpr:
+        months = sign * duration.value * (12 if duration.unit == "y" else 1)
+        shifted = SqlExpr(add_months(time.node, months, self._precision, self._session.time_zone), time.type)
+        return self._folded(shifted, (time,))
+
+    def _units(self, expression: SqlExpr) -> int | None:
+        if isinstance(expression.constant, Duration):
+            return expression.constant.in_units(self._precision)
+        return expression.constant if type(expression.constant) is int else None
+
+    def _bits(self, node: exp.Expression, left: SqlExpr, right: SqlExpr) -> SqlExpr:
+        for side, operand in ((node.this, left), (node.expression, right)):
+            if operand.type.is_string:
+                raise self._wrong("a bit operator needs numbers", side)
+        return SqlExpr(arithmetic.in_row(type(node), to_integer(left), to_integer(right)), BIGINT)
+
+    def _comparison(self, node: exp.Expression) -> SqlExpr:
+        left, right = self.compile(node.this), self.compile(node.expression)
+        return SqlExpr(self._comparer.compare(type(node), left, right), BOOL)
+
+    def _and_or(self, node: exp.Expression) -> SqlExpr:
+        # Long chains are flattened: deep nesting would exhaust the stacks of both compilers.
+        sides: list[Tree] = []
+        pending = [node]
+        while pending:
+            part = pending.pop()
+            if type(part) is type(node):
+                pending += [part.expression, part.this]
+            else:
+                sides.append(self.condition(part))
+        return SqlExpr(all_of(sides) if isinstance(node, exp.And) else any_of(sides), BOOL)
+
+    def _not(self, node: exp.Not) -> SqlExpr:
+        value = self.compile(node.this)
+        if value.type.kind is Kind.NULL:
+            raise self._wrong("NOT needs a condition, not NULL", node)
+        return SqlExpr(fragment("NOT (:value)", value=self._as_condition(value, node.this)), BOOL)
+
+    def _is_null(self, node: exp.Is) -> SqlExpr:
+        value = self.compile(node.this)
+        if isinstance(value, JsonValue):
+            return SqlExpr(value.is_null(), BOOL)
+        return SqlExpr(fragment(":value IS NULL", value=value.node), BOOL)
+
+    def _in(self, node: exp.In) -> SqlExpr:
+        items = [self.compile(item) for item in node.expressions]
+        return SqlExpr(self._comparer.in_list(self.compile(node.this), items, queries=not self._calls), BOOL)
+
+    def _between(self, node: exp.Between) -> SqlExpr:
+        value, low, high = (self.compile(node.args[key]) for key in ("this", "low", "high"))
+        return SqlExpr(self._comparer.between(value, low, high), BOOL)
+
+    def _like(self, node: exp.Like) -> SqlExpr:
+        return SqlExpr(like(self.compile(node.this), self.compile(node.expression)), BOOL)
+
+    def _match(self, node: Match) -> SqlExpr:
+        return SqlExpr(match(self.compile(node.this), self.compile(node.expression)), BOOL)
+
+    def _document(self, node: exp.Expression) -> SqlExpr:
+        document = self.compile(node)
+        if document.type.kind is not Kind.JSON:
+            raise self._wrong(f"-> and CONTAINS need a JSON tag, not {document.type.sql()}", node)
+        return document
+
+    def _json_get(self, node: JsonGet) -> SqlExpr:
+        return scalar_json.get(self._document(node.this), node.expression.this)
+
+    def _json_contains(self, node: JsonContains) -> SqlExpr:
+        return SqlExpr(scalar_json.contains(self._document(node.this), node.expression.this), BOOL)
+
+    # --- CASE, CAST, calls ---------------------------------------------------------------
+
+    def _case(self, node: exp.Case) -> SqlExpr:
+        subject = self.compile(node.this) if node.this is not None else None
+        conditions: list[Tree] = []
+        values: list[SqlExpr] = []
+        for branch in node.args["ifs"]:
+            if subject is None:
+                conditions.append(self.condition(branch.this))
+            else:
+                conditions.append(self._matches(subject, branch))
+            values.append(self.compile(branch.args["true"]))
+        default = node.args.get("default")
+        if default is not None:
+            values.append(self.compile(default))
+        result = common_type([value.type for value in values])
+        trees = [self._convert(value, result) for value in values]
+        branches = [made(exp.If, this=condition, true=tree)
+                    for condition, tree in zip(conditions, trees, strict=False)]
+        return SqlExpr(made(exp.Case, ifs=branches, default=trees[-1] if default is not None else None), result)
+
+    def _matches(self, subject: SqlExpr, branch: exp.If) -> Tree:
+        wanted = self.compile(branch.this)
+        try:
+            return self._comparer.compare(exp.EQ, subject, wanted)
+        except PenstockError as error:
+            self._place(error, branch)
+            raise
+
+    def _convert(self, value: SqlExpr, target: DataType) -> Tree:
+        if value.type.kind is Kind.NULL:
+            return null_of(target)
+        if value.type.kind is target.kind:
+            return value.node
+        if target.is_string:
+            return to_text(value)
+        return cast_expression(value, target, self._precision, self._session.time_zone).node
+
+    def _cast(self, node: exp.Cast) -> SqlExpr:
+        value = self.compile(node.this)
+        target = cast_type(node)
+        result = cast_expression(value, target, self._precision, self._session.time_zone)
+        return self._folded(result, (value,))
+
+    def _folded(self, result: SqlExpr, arguments: tuple[SqlExpr, ...]) -> SqlExpr:
+        """Computes times made of constants now: WHERE's bounds on time are taken from them."""
+        if result.type.kind is not Kind.TIMESTAMP or result.constant is not None:
+            return result
+        if any(argument.constant is None for argument in arguments):
+            return result
+        value = evaluate(result.node)
+        if value is None:
+            return SqlExpr(null_of(result.type), result.type)
+        assert isinstance(value, int)
+        return timestamp_constant(value, self._precision)
+
+    def _trim(self, node: Trim) -> SqlExpr:
+        characters = node.args.get("characters")
+        arguments = [self.compile(node.this)]
+        if characters is not None:
+            arguments.append(self.compile(characters))
+        call = self._call(require("trim"), arguments)
+        return SqlExpr(string.trim(call, node.args["mode"]), call.result)
+
+    def _anonymous(self, node: exp.Anonymous) -> SqlExpr:
+        bound = bound_function(node)
+        spec = bound.spec if bound is not None else require(node.this)
+        if spec.category != "scalar":
+            return self._scope.aggregate(spec.name, list(node.expressions), node)
+        for argument in node.expressions:
+            if isinstance(argument, exp.Star):
+                raise self._wrong(f"{spec.name}() does not take *", node)
+        self._calls += 1
+        arguments = [self.compile(argument) for argument in node.expressions]
+        self._calls -= 1
+        if bound is not None:
+            return bound.scalar(arguments, self._precision)
+        call = self._call(spec, arguments)
+        return self._folded(spec.compile(call), call.arguments)
+
+    def _call(self, spec: FunctionSpec, arguments: list[SqlExpr]) -> Call:
+        typed = [_typed_null(_unquoted_duration(argument, spec, index), spec, index)
+                 for index, argument in enumerate(arguments)]
+        result = check_call(spec, [argument.type for argument in typed],
+                            [argument.constant for argument in typed], precision=self._precision)
+        return Call(spec.name, tuple(typed), result, self._precision, self._session)
+
+
+def _time_sum(operator: type[exp.Binary], left: Tree, right: Tree) -> Tree:
+    """A sum or difference of BIGINTs, NULL where it is beyond 64 bits."""
+    template = "TRY_CAST(CAST(:left AS HUGEINT) + :right AS BIGINT)" if operator is exp.Add else \
+        "TRY_CAST(CAST(:left AS HUGEINT) - :right AS BIGINT)"
+    return fragment(template, left=left, right=right)
+
+
+def _double_literal(written: str) -> Tree:
+    number: Tree = exp.Literal.number(written.lstrip("-"))
+    return made(exp.Neg, this=number) if written.startswith("-") else number
+
+
+def _unquoted_duration(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
+    """Reads a text such as '1s' as the duration that it spells, where one is wanted."""
+    if not isinstance(argument.constant, str) or index >= spec.maximum or not spec.argument(index).duration:
+        return argument
+    duration = parse_duration(argument.constant)
+    return argument if duration is None else SqlExpr(argument.node, argument.type, duration)
+
+
+def _typed_null(argument: SqlExpr, spec: FunctionSpec, index: int) -> SqlExpr:
+    """Gives a NULL literal a type that its place accepts, so that DuckDB finds the function."""
+    if argument.type.kind is not Kind.NULL or index >= spec.maximum or spec.argument(index).duration:
+        return argument
+    accepts = spec.argument(index).accepts
+    kind = next((kind for kind in (Kind.DOUBLE, Kind.BIGINT, Kind.VARCHAR) if kind in accepts), Kind.NULL)
+    return SqlExpr(null_of(DataType(kind)), DataType(kind))
+
+
+def _fold_numbers(node: exp.Expression, left: SqlExpr, right: SqlExpr, precision: Precision) -> int | float | None:
+    """The value of arithmetic on constants; integers stay exact, so that bounds on time do."""
+    values: list[int | float] = []
+    for constant in (left.constant, right.constant):
+        if isinstance(constant, Duration):
+            if constant.is_calendar:
+                return None
+            values.append(constant.in_units(precision))
+        elif isinstance(constant, int | float) and not isinstance(constant, bool):
+            values.append(constant)
+        else:
+            return None
+    a, b = values
+    if isinstance(node, exp.Add):
+        return a + b
+    if isinstance(node, exp.Sub):
+        return a - b
+    return a * b if isinstance(node, exp.Mul) else None
+
+
+_METHODS: dict[type[exp.Expression], Callable[[_Compiler, exp.Expression], SqlExpr]] = {
+    **dict.fromkeys(_COMPARISONS, _Compiler._comparison),
+    **dict.fromkeys((*_ARITHMETIC, *_BITS), _Compiler._chain),
+    exp.Literal: _Compiler._literal,
+    exp.Boolean: lambda _self, node: SqlExpr(exp.Boolean(this=node.this), BOOL, bool(node.this)),
+    exp.Null: lambda _self, _node: SqlExpr(exp.Null(), NULL),
+    TimestampLiteral: _Compiler._timestamp_literal,
+    DurationLiteral: _Compiler._duration,
+    exp.Column: _Compiler._column,
+    exp.Paren: _Compiler._paren,
+    exp.Neg: _Compiler._neg,
+    exp.And: _Compiler._and_or,
+    exp.Or: _Compiler._and_or,
+    exp.Not: _Compiler._not,
+    exp.Is: _Compiler._is_null,
+    exp.In: _Compiler._in,
+    exp.Between: _Compiler._between,
+    exp.Like: _Compiler._like,
+    Match: _Compiler._match,
+    JsonGet: _Compiler._json_get,
+    JsonContains: _Compiler._json_contains,
+    exp.Case: _Compiler._case,
+    exp.Cast: _Compiler._cast,
+    Trim: _Compiler._trim,
+    exp.Anonymous: _Compiler._anonymous,
+}

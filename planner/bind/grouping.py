@@ -1,0 +1,234 @@
+"""Aggregates over groups: which aggregate columns a query needs, and what names mean where each row is a group."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+
+from sqlglot import exp
+
+from penstock.planner.bind.aggregate_calls import ALL_ROWS, aggregate_call
+from penstock.planner.bind.binder import Builder, Relation, RelColumn
+from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.scopes import (
+    NO_TIME_LINE,
+    NOT_ALLOWED_FUNCTION,
+    NOT_SINGLE_GROUP,
+    TIME_NAMES,
+    WINDOW_NAMES,
+    Key,
+    RowScope,
+    fingerprint,
+    key_of,
+    mark_of,
+    require_vector,
+    vector_spec,
+)
+from penstock.planner.bind.timeseries import unit_of
+from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_sql.duckdb_tree import fragment, number
+from penstock.planner.duckdb_sql.pieces import ignoring_nulls, over
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.pseudo import pseudo_column
+from penstock.planner.functions.table import FunctionSpec, check_call, require
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.group_values import Covered, GroupValue, PickedColumn, RowKey, SharedValue
+from penstock.planner.logical.window_kinds import END, START
+from penstock.sql.tree.statements import Duration
+from penstock.sql.types import BIGINT, DOUBLE
+
+
+@dataclass(slots=True)
+class Aggregation:
+    """The aggregate columns of one grouping, and the columns that its rows need before they are grouped.
+
+    `rows` is what is grouped, `line_keys` name the columns that separate time lines. `interval` tells whether windows
+    have borders (START, END) between which values are interpolated.
+    """
+
+    rows: Relation
+    scope: RowScope
+    builder: Builder
+    line_keys: Sequence[str]
+    interval: bool
+    columns: dict[Hashable, GroupValue] = field(default_factory=dict)
+    row_columns: dict[Hashable, Computed] = field(default_factory=dict)
+
+    def add(self, mark: Hashable, value: Callable[[str], GroupValue]) -> SqlExpr:
+        """Returns the column with a value of groups, which is the same for the same mark; `value` is given its name."""
+        found = self.columns.get(mark)
+        if found is None:
+            found = self.columns[mark] = value(f"#a{len(self.columns)}")
+        return SqlExpr(column_tree(found.name), found.type)
+
+    def add_row_column(self, mark: Hashable, value: Callable[[], SqlExpr]) -> SqlExpr:
+        """Returns a column that is computed for every row before windows are assigned, the same for the same mark."""
+        found = self.row_columns.get(mark)
+        if found is None:
+            found = self.row_columns[mark] = Computed(f"#n{len(self.row_columns)}", value())
+        return SqlExpr(column_tree(found.name), found.value.type)
+
+    def arguments(self, name: str, arguments: Sequence[exp.Expression], node: exp.Expression) -> list[SqlExpr]:
+        """Compiles the arguments of a call; `*` and `t.*` stand for rows."""
+        compiled = []
+        for argument in arguments:
+            if isinstance(argument, exp.Star):
+                compiled.append(ALL_ROWS)
+            elif isinstance(argument, exp.Column) and isinstance(argument.this, exp.Star):
+                time = self._time_of(argument)
+                compiled.append(ALL_ROWS if time is None else time.use())
+            else:
+                compiled.append(compile_expression(argument, self.scope))
+        if any(argument is ALL_ROWS for argument in compiled) and not require_vector(node).takes_rows:
+            raise self.builder.error(f"{name}(*) is not possible here", node)
+        return compiled
+
+    def _time_of(self, star: exp.Column) -> RelColumn | None:
+        """What `count(t.*)` counts: rows in which the table `t` has a time; None: all rows."""
+        qualifier = star.args["table"].name
+        for time, _ in self.rows.times:
+            if time.qualifier == qualifier:
+                return time
+        if qualifier in self.rows.qualifiers:
+            return None
+        raise self.builder.error(f"there is no table {qualifier} in FROM", star, code=0x2603)
+
+    def call(self, name: str, arguments: Sequence[exp.Expression], node: exp.Expression) -> SqlExpr:
+        """Returns the value of an aggregate as a column of the group."""
+        compiled = self.arguments(name, arguments, node)
+        time, spec = self.rows.time, require_vector(node)
+        if time is None and spec.needs_time:
+            raise self.builder.error(f"{name}() needs a time line", node, code=NO_TIME_LINE,
+                                     hint="let the sub-query return the primary timestamp")
+        if spec.one_table and (self.rows.table is None or self.rows.table.kind == "super"):
+            raise self.builder.error(f"{name}() is for child and normal tables", node, code=NOT_ALLOWED_FUNCTION,
+                                     hint="use apercentile()")
+        mark = fingerprint(node, self.scope)
+        if spec.by_stretches is not None and time is not None:
+            check_call(spec, [value.type for value in compiled], [value.constant for value in compiled],
+                       precision=self.scope.precision, position=self.builder.position(node))
+            ts = time.use()
+            return self.add(mark, lambda column: self._covered(column, spec, compiled, ts, node))
+        return self.add(mark, lambda column: aggregate_call(
+            column, name, compiled, self._row_key, node, precision=self.scope.precision,
+            position=self.builder.position(node)))
+
+    @property
+    def _row_key(self) -> RowKey:
+        """What orders the rows of a group."""
+        time, keys = self.rows.time, [column.use() for column in self.rows.row_key]
+        ts = time.use() if time is not None else SqlExpr(number(0), BIGINT)
+        return RowKey(ts, keys[0] if keys else None, tuple(keys[1:]))
+
+    def _covered(
+        self, name: str, spec: FunctionSpec, arguments: Sequence[SqlExpr], ts: SqlExpr, node: exp.Expression,
+    ) -> Covered:
+        """TWA or ELAPSED, with the columns of rows that hold their neighbours."""
+        line = (list(map(column_tree, self.line_keys)), list(map(column_tree, self.rows.order)))
+        mark = fingerprint(node, self.scope)
+
+        def neighbour(side: str) -> SqlExpr:
+            point = fragment("CASE WHEN :value IS NOT NULL THEN {'t': :ts, 'v': :value} END", ts=ts.node,
+                             value=fragment(":value::DOUBLE", value=arguments[0].node))
+            return self.add_row_column((side, mark), lambda: SqlExpr(over(ignoring_nulls(side, point), *line), DOUBLE))
+
+        before = neighbour("lag")
+        after = neighbour("lead") if self.interval else None
+        place = spec.unit_argument
+        constant = arguments[place].constant if place is not None and place < len(arguments) else None
+        unit = unit_of(constant if isinstance(constant, Duration) else None, self.scope, node)
+        return Covered(name, spec.name, arguments[0], ts, before, after, unit)
+
+    def companion(self, name: str, arguments: Sequence[exp.Expression], node: exp.Expression,
+                  mark: Hashable, column: SqlExpr) -> SqlExpr:
+        """Returns a column, which the mark tells from others, of the row that the call `name` picks."""
+        found_arguments = self.arguments(name, arguments, node)
+        spec = require(name)
+        check_call(spec, [value.type for value in found_arguments], position=self.builder.position(node))
+        selected = found_arguments[0]
+        if self.rows.time is None and spec.needs_time:
+            raise self.builder.error(f"{name}() needs a time line", node, code=NO_TIME_LINE)
+        call = (fingerprint(node, self.scope), mark)
+        if spec.selects_equal:
+            value = self.call(name, arguments, node)
+            rows = self.add(call, lambda added: PickedColumn(added, name, selected, column, self._row_key))
+            return SqlExpr(fragment("list_filter(:rows, lambda item: item.v = :value)[1].c", rows=rows.node,
+                                    value=value.node), column.type)
+        return self.add(call, lambda added: PickedColumn(added, name, selected, column, self._row_key))
+
+    def constant_of_group(self, column: RelColumn) -> SqlExpr:
+        """Returns a column that has one value per group."""
+        value = column.use()
+        return self.add(("any", id(column)), lambda name: SharedValue(name, value))
+
+
+class GroupScope(RowScope):
+    """Names where each row is a group: keys, window bounds, aggregates, and columns of a selected row."""
+
+    def __init__(self, rows: RowScope, aggregation: Aggregation, keys: Sequence[Key],
+                 selecting: exp.Anonymous | None, constants: Sequence[RelColumn], *, windowed: bool) -> None:
+        super().__init__(rows.relation, rows.builder, "the SELECT list", rows.bounds)
+        self.aggregation = aggregation
+        self.keys = list(keys)
+        self.selecting = selecting
+        self.constants = constants
+        self.windowed = windowed
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
+        key = key_of(node, self.keys) if qualifier is None else None
+        if key is not None:
+            return key.use()
+        assert self.relation is not None
+        return self._member(self.find(node), node)
+
+    def _member(self, found: RelColumn | None, node: exp.Expression) -> SqlExpr:
+        if found is None:
+            raise self.builder.error(f"{node.name} is not available here", node)
+        if any(found is column for column in self.constants):
+            return self.aggregation.constant_of_group(found)
+        if self.selecting is not None:
+            call = self.selecting
+            return self.aggregation.companion(
+                str(call.this), call.expressions, call, mark_of(found), found.use())
+        raise self.builder.error(
+            f"column {found.name} has many values per group", node, code=NOT_SINGLE_GROUP,
+            hint="put it into GROUP BY or PARTITION BY, or into an aggregate function")
+
+    def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
+        if name in WINDOW_NAMES and self.windowed:
+            return window_column(name, self)
+        if name == "tbname" or name in TIME_NAMES or self.has_column(name):
+            key = key_of(node, self.keys)
+            return key.use() if key is not None else self._member(self.find(node), node)
+        return super().pseudo(name, node)
+
+    def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
+        if require_vector(node).of_call:
+            return self._cols(arguments, node)
+        return self.aggregation.call(name, arguments, node)
+
+    def _cols(self, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
+        """COLS(call, expression): the expression over the row that the call picks."""
+        call = arguments[0]
+        name = str(call.this) if isinstance(call, exp.Anonymous) else ""
+        spec = vector_spec(call)
+        if spec is None or not spec.has_companions or len(arguments) != 2:
+            raise self.builder.error("COLS needs min, max, first, last, last_row or mode, and expressions", node,
+                                     code=NOT_ALLOWED_FUNCTION, hint="write cols(last(x), y)")
+        value = compile_expression(arguments[1], self.aggregation.scope)
+        assert isinstance(call, exp.Anonymous)
+        mark = fingerprint(arguments[1], self.aggregation.scope)
+        return self.aggregation.companion(name, call.expressions, call, mark, value)
+
+
+def window_column(name: str, scope: RowScope) -> SqlExpr:
+    """Returns `_wstart`, `_wend` or `_wduration`."""
+    return pseudo_column(name, scope.precision, column_tree(START), column_tree(END))
+
+
+def distinct_calls(calls: Sequence[exp.Anonymous], scope: RowScope) -> list[exp.Anonymous]:
+    """Returns the calls without those that repeat an earlier one."""
+    seen: dict[Hashable, exp.Anonymous] = {}
+    for call in calls:
+        seen.setdefault(fingerprint(call, scope), call)
+    return list(seen.values())

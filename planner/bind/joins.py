@@ -1,0 +1,147 @@
+"""Binds joins: inner, left, right, full, and their SEMI, ANTI, ASOF and WINDOW variants, as one relation."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.planner.bind.binder import Builder, Plan, Relation, RelColumn, numbered, used
+from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.join_conditions import Equality, TimeComparison
+from penstock.planner.bind.join_reading import JoinReading, read_join
+from penstock.planner.bind.scopes import condition_of
+from penstock.planner.duckdb_sql.duckdb_tree import fragment
+from penstock.planner.duckdb_sql.pieces import all_true
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.logical.expr import Column
+from penstock.planner.logical.operators import (
+    Join,
+    JoinColumn,
+    JoinKey,
+    JoinRange,
+    JoinSide,
+    JoinTime,
+    Operator,
+)
+from penstock.sql.tree.statements import JoinSource
+from penstock.sql.types import BOOL, INTEGERS
+
+
+def bind_join(source: JoinSource, left: Relation, right: Relation, where: exp.Expression | None,
+              builder: Builder) -> Relation:
+    """Returns the joined relation. `where` is the WHERE clause of the query: it may hold conditions of an inner join.
+
+    Raises as `read_join`.
+    """
+    join = read_join(source, left, right, where, builder)
+    conditions = [join.on] if join.on is not None else []
+    # What WHERE says of both sides is said here, too: it must not wait until all pairs are numbered.
+    conditions += [condition_of(node, join.scope) for node in join.elsewhere]
+    times = [_time(time, join) for time in join.conditions.times]
+    limit = source.jlimit
+    if source.variant == "asof" and not times:
+        times = [_not_later(join)]
+        template = ":left >= :right" if times[0].comparison == ">=" else ":left <= :right"
+        conditions.append(SqlExpr(fragment(template, left=times[0].left.node, right=times[0].right.node), BOOL))
+    if source.variant == "asof" and limit is None:
+        limit = 1
+    if source.variant == "window":
+        conditions.insert(0, _within(join))
+    ordered = source.variant == "semi" or (source.variant in ("asof", "window") and limit is not None)
+    orders = [relation.order if ordered and join.other == side else ()
+              for side, relation in (("l", left), ("r", right))]
+    condition = SqlExpr(all_true([each.node for each in conditions]), BOOL)
+    keys, found = tuple(_key(key, join) for key in join.conditions.keys), _range(join)
+
+    def plan() -> Operator:
+        return Join(
+            left=_side(left, orders[0]), right=_side(right, orders[1]), kind=source.kind, variant=source.variant,
+            condition=condition, columns=_columns(join), written=source, keys=keys, times=tuple(times), range=found,
+            others=bool(join.conditions.others), limit=limit, looked_up=join.looked_up)
+
+    return _joined(join, plan)
+
+
+def _side(relation: Relation, order: tuple[str, ...]) -> JoinSide:
+    one = relation.table is not None and relation.table.kind != "super" and relation.table.key_column is None
+    return JoinSide(relation.plan(), order, one, relation.qualifiers)
+
+
+def _columns(join: JoinReading) -> tuple[JoinColumn, ...]:
+    """The columns of the result that are used."""
+    sides = join.sides
+    return tuple(JoinColumn(outside.column, sides.of(inside), Column(inside.column, inside.type))
+                 for inside, outside in zip(sides.inside.columns, sides.outside, strict=True) if outside.used)
+
+
+def _key(key: Equality, join: JoinReading) -> JoinKey:
+    left, right = compile_expression(key.left, join.scope), compile_expression(key.right, join.scope)
+    kinds = {left.type.kind, right.type.kind}
+    equal = condition_of(exp.EQ(this=key.left.copy(), expression=key.right.copy()), join.scope)
+    return JoinKey(left, right, equal, as_they_are=len(kinds) == 1 or kinds <= set(INTEGERS))
+
+
+def _time(time: TimeComparison, join: JoinReading) -> JoinTime:
+    return JoinTime(time.operator, compile_expression(time.left, join.scope),
+                    compile_expression(time.right, join.scope), exact=time.shift is not None)
+
+
+def _times(join: JoinReading) -> tuple[SqlExpr, SqlExpr]:
+    """The primary timestamps of both sides, which ASOF and WINDOW joins have."""
+    found = [_inside(join, column).use() for column in (join.sides.left.time, join.sides.right.time)]
+    return found[0], found[1]
+
+
+def _inside(join: JoinReading, column: RelColumn | None) -> RelColumn:
+    """What a column of a side is called in conditions."""
+    return next(inside for inside in join.sides.inside.columns if inside.origins[0] is column)
+
+
+def _not_later(join: JoinReading) -> JoinTime:
+    """What an ASOF join without a condition on times asks for: rows of the other side that aren't later."""
+    left, right = _times(join)
+    return JoinTime(">=" if join.driver == "l" else "<=", left, right, exact=True)
+
+
+def _within(join: JoinReading) -> SqlExpr:
+    """What WINDOW_OFFSET asks for."""
+    left, right = _times(join)
+    assert join.range is not None
+    assert join.range.start is not None
+    assert join.range.end is not None
+    return SqlExpr(fragment(":right BETWEEN :left + :start AND :left + :till", left=left.node, right=right.node,
+                            start=join.range.start, till=join.range.end), BOOL)
+
+
+def _range(join: JoinReading) -> JoinRange | None:
+    found = join.range
+    return None if found is None else JoinRange(used(found.left), used(found.right), found.start, found.end)
+
+
+def _main_time(join: JoinReading) -> RelColumn | None:
+    """Returns the time line of the joined rows: that of the rows that are all there, none if no side's are."""
+    if join.source.variant:
+        return join.sides.relation(join.driver).time
+    if join.source.kind == "full":
+        return None
+    if join.source.kind == "inner" and join.looked_up is not None:
+        return join.sides.relation("l" if join.looked_up == "r" else "r").time
+    return join.sides.relation(join.driver).time
+
+
+def _joined(join: JoinReading, plan: Plan) -> Relation:
+    sides = join.sides
+    left, right = sides.left, sides.right
+    wrapped = {id(column.origins[0]): column for column in sides.outside}
+    prune = not join.source.variant
+    times = [(wrapped[id(column)], slot if prune else None) for column, slot in (*left.times, *right.times)]
+    for side in (left, right):
+        if side.time is not None and not side.times:
+            times.append((wrapped[id(side.time)], None))
+    driver = None
+    if join.source.variant == "window":
+        driver = tuple(wrapped[id(column)] for column in sides.relation(join.driver).columns)
+    time = _main_time(join)
+    return numbered(Relation(
+        columns=sides.outside, star=tuple(wrapped[id(c)] for c in (*left.star, *right.star)),
+        time=wrapped[id(time)] if time is not None else None, precision=left.precision, plan=plan,
+        qualifiers=(*left.qualifiers, *right.qualifiers), times=tuple(times), driver=driver))

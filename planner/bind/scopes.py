@@ -1,0 +1,323 @@
+"""What names mean in the clauses of a query: over rows, over groups, over picked rows; and how calls are told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError, NotFoundError, Position
+from penstock.planner.bind.binder import Builder, Relation, RelColumn, find_column, is_pseudo, qualifier_of
+from penstock.planner.bind.expressions import condition_tree
+from penstock.planner.bind.user_functions import function_of
+from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.pseudo import FAR, names_of, pseudo_column
+from penstock.planner.functions.table import FunctionSpec
+from penstock.sql.schema import Session
+from penstock.sql.types import BOOL, DataType, Precision
+
+ILLEGAL_AGGREGATE = 0x2608
+NOT_SINGLE_GROUP = 0x260C
+NESTED_AGGREGATE = 0x2627
+NOT_ALLOWED_FUNCTION = 0x2654
+NO_TIME_LINE = 0x2650
+
+TIME_NAMES = names_of("row")
+WINDOW_NAMES = names_of("window")
+QUERY_NAMES = names_of("range")
+INTERP_NAMES = names_of("instant")
+
+Bounds = tuple[int | None, int | None]
+
+
+def vector_spec(node: object) -> FunctionSpec | None:
+    """Returns the function if the node is a call that looks at several rows, else None."""
+    if not isinstance(node, exp.Anonymous):
+        return None
+    spec = function_of(node)
+    return spec if spec is not None and spec.category in ("aggregate", "selection", "timeseries") else None
+
+
+def require_vector(node: exp.Expression) -> FunctionSpec:
+    """Returns the function of a call that is known to look at several rows."""
+    spec = vector_spec(node)
+    assert spec is not None
+    return spec
+
+
+def _looks_at_rows(node: exp.Expression) -> bool:
+    return vector_spec(node) is not None
+
+
+def replaced(
+    node: exp.Expression, replacement: Callable[[exp.Expression], exp.Expression | None]
+) -> exp.Expression:
+    """Returns the expression with others in place of parts, from the outside to the inside; itself if there are none.
+
+    `replacement` returns what stands for a part, whose own parts are left alone then: None to look into them, the
+    part itself to keep it as it is. Nothing calls itself over the tree.
+    """
+    found = replacement(node)
+    if found is not None:
+        return found
+    if not _replaces_any(node, replacement):
+        return node
+    root = node.copy()
+    pending = [root]
+    while pending:
+        part = pending.pop()
+        for name, value in list(part.args.items()):
+            if isinstance(value, exp.Expression):
+                found = replacement(value)
+                if found is None:
+                    pending.append(value)
+                elif found is not value:
+                    part.set(name, found)
+            elif isinstance(value, list):
+                items = [item if isinstance(item, exp.Expression) else None for item in value]
+                others = [None if item is None else replacement(item) for item in items]
+                pending += [item for item, other in zip(items, others, strict=True)
+                            if item is not None and other is None]
+                if any(other is not None and other is not item for item, other in zip(items, others, strict=True)):
+                    part.set(name, [given if other is None else other
+                                    for given, other in zip(value, others, strict=True)])
+    return root
+
+
+def _replaces_any(
+    node: exp.Expression, replacement: Callable[[exp.Expression], exp.Expression | None]
+) -> bool:
+    pending = [node]
+    while pending:
+        for part in pending.pop().iter_expressions():
+            found = replacement(part)
+            if found is None:
+                pending.append(part)
+            elif found is not part:
+                return True
+    return False
+
+
+def vector_calls(node: exp.Expression) -> Iterator[exp.Anonymous]:
+    """Yields the outermost calls of aggregate, selection and time-series functions."""
+    return (part for part in _outermost(node) if isinstance(part, exp.Anonymous))
+
+
+def columns_of(node: exp.Expression) -> Iterator[exp.Column]:
+    """Yields the column references that are not inside of such a call."""
+    return (part for part in _outermost(node) if isinstance(part, exp.Column))
+
+
+def _outermost(node: exp.Expression) -> Iterator[exp.Expression]:
+    """Yields such calls and column references, and looks into neither."""
+    pending = [node]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, exp.Column) or _looks_at_rows(part):
+            yield part
+        else:
+            pending += part.iter_expressions(reverse=True)
+
+
+def replaced_columns(node: exp.Expression, by_name: Mapping[str, exp.Expression]) -> exp.Expression:
+    """Returns the expression with others in place of unqualified columns outside of such calls, by their names."""
+    def replacement(part: exp.Expression) -> exp.Expression | None:
+        if vector_spec(part) is not None:
+            return part
+        if not isinstance(part, exp.Column):
+            return None
+        found = by_name.get(part.name) if qualifier_of(part) is None else None
+        return part if found is None else exp.Paren(this=found.copy())
+
+    return replaced(node, replacement)
+
+
+def unwrapped(node: exp.Expression) -> exp.Expression:
+    """Returns the expression without parentheses around it."""
+    while isinstance(node, exp.Paren):
+        node = node.this
+    return node
+
+
+def conjuncts(node: exp.Expression | None) -> Iterator[exp.Expression]:
+    """Yields the conditions that AND joins."""
+    pending = [] if node is None else [node]
+    while pending:
+        part = unwrapped(pending.pop())
+        if isinstance(part, exp.And):
+            pending += [part.expression, part.this]
+        else:
+            yield part
+
+
+class RowScope:
+    """Names in expressions over single rows. `clause` is what error messages call the place."""
+
+    def __init__(self, relation: Relation | None, builder: Builder, clause: str, bounds: Bounds = (None, None)) -> None:
+        self.relation = relation
+        self.builder = builder
+        self.clause = clause
+        self.bounds = bounds
+        self.session: Session = builder.session
+        self.precision: Precision = relation.precision if relation is not None else "ms"
+
+    def position(self, node: exp.Expression) -> Position | None:
+        return self.builder.position(node)
+
+    def find(self, node: exp.Expression) -> RelColumn | None:
+        """Returns the column that a reference means, None for what is not a column; raises if it is unknown."""
+        if self.relation is None or not isinstance(node, exp.Column) or not isinstance(node.this, exp.Identifier):
+            return None
+        if is_pseudo(node, *TIME_NAMES):
+            return self.relation.time
+        if is_pseudo(node, *WINDOW_NAMES, *QUERY_NAMES, *INTERP_NAMES) and not self.has_column(node.name):
+            return None
+        return find_column(self.relation, node.this.this, qualifier_of(node), node, self.builder)
+
+    def has_column(self, name: str) -> bool:
+        """Whether rows have a column of this name: results of streams, for example, have one called `_wstart`."""
+        return self.relation is not None and any(column.name == name for column in self.relation.columns)
+
+    def column(self, name: str, qualifier: str | None, node: exp.Expression) -> SqlExpr:
+        if self.relation is None:
+            raise self.builder.error(f"there is no column {name} without FROM", node, code=0x2602)
+        return find_column(self.relation, name, qualifier, node, self.builder).use()
+
+    def pseudo(self, name: str, node: exp.Expression) -> SqlExpr | None:
+        if name == "tbname":
+            if self.relation is None:
+                raise self.builder.error("tbname needs FROM", node, code=0x2602)
+            return find_column(self.relation, name, qualifier_of(node), node, self.builder).use()
+        if name in TIME_NAMES:
+            if self.relation is None or self.relation.time is None:
+                raise self.builder.error(f"{name} needs a time line", node, code=NO_TIME_LINE)
+            return self.relation.time.use()
+        if self.has_column(name):
+            return self.column(name, qualifier_of(node), node)
+        if name in QUERY_NAMES:
+            first = -FAR if self.bounds[0] is None else self.bounds[0]
+            last = FAR if self.bounds[1] is None else self.bounds[1]
+            return pseudo_column(name, self.precision, first, last)
+        if name in WINDOW_NAMES:
+            raise self.builder.error(f"{name} is not allowed in {self.clause}", node,
+                                     hint="it stands in the SELECT list of a query with a window")
+        if name in INTERP_NAMES:
+            raise self.builder.error(f"{name} is not allowed in {self.clause}", node,
+                                     hint="it stands in the SELECT list of a query with INTERP")
+        return None
+
+    def aggregate(self, name: str, arguments: list[exp.Expression], node: exp.Expression) -> SqlExpr:
+        outer = "another function over rows" if self.clause == "an argument" else self.clause
+        code = NESTED_AGGREGATE if self.clause == "an argument" else ILLEGAL_AGGREGATE
+        raise self.builder.error(f"{name}() is not allowed in {outer}", node, code=code)
+
+    def within(self, clause: str) -> RowScope:
+        """Returns the same names for another clause."""
+        return RowScope(self.relation, self.builder, clause, self.bounds)
+
+
+def condition_of(node: exp.Expression, scope: RowScope) -> SqlExpr:
+    """Returns a condition of WHERE and its kin, bound; raises as `condition_tree`."""
+    return SqlExpr(condition_tree(node, scope), BOOL)
+
+
+Mark = tuple[Hashable, ...]
+
+
+def fingerprint(node: exp.Expression, scope: RowScope) -> Mark:
+    """Returns a value that is equal for expressions that mean the same, however they are written.
+
+    It is flat: nested values would be compared one in the other.
+    """
+    return tuple(_marks(node, scope))
+
+
+def mark_of(column: RelColumn) -> Mark:
+    """Returns the fingerprint of every expression that is this column."""
+    return (("column", id(column)),)
+
+
+def _marks(node: exp.Expression, scope: RowScope) -> Iterator[Hashable]:
+    """Yields what tells a part from others, followed by the same for its own parts."""
+    pending: list[object] = [node]
+    while pending:
+        part = pending.pop()
+        while isinstance(part, exp.Paren):
+            part = part.this
+        if isinstance(part, exp.Column):
+            yield from _column_mark(part, scope)
+        elif isinstance(part, exp.Expression):
+            given = [(key, value) for key, value in sorted(part.args.items())
+                     if value is not None and value is not False]
+            yield (type(part).__name__, *(key for key, _ in given))
+            pending += [value for _, value in given]
+        elif isinstance(part, list):
+            yield "list", len(part)
+            pending += part
+        else:
+            yield part if isinstance(part, Hashable) else repr(part)
+
+
+def _column_mark(column: exp.Column, scope: RowScope) -> Mark:
+    try:
+        found = scope.find(column)
+    except (InvalidStatementError, NotFoundError):
+        found = None
+    return (("name", str(column.name), qualifier_of(column)),) if found is None else mark_of(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One value that all rows of a group share: its column in the rows, and how expressions may name it.
+
+    `partitions`: it tells groups apart; the state of a state window does not.
+    """
+
+    column: str
+    type: DataType
+    mark: Mark
+    alias: str | None
+    text: str
+    is_time: bool = False
+    partitions: bool = True
+
+    def use(self) -> SqlExpr:
+        """Returns the key as an expression over the groups."""
+        return SqlExpr(column_tree(self.column), self.type)
+
+
+#: What a reference in place of a key knows: the number of the key.
+KEY = "key"
+
+
+def with_placeholders(node: exp.Expression, keys: list[Key], scope: RowScope) -> exp.Expression:
+    """Returns the expression with a reference in place of each part that is a partition or group key; see `key_of`."""
+    if not keys:
+        return node
+    firsts = {key.mark[0] for key in keys}
+
+    def replacement(part: exp.Expression) -> exp.Expression | None:
+        if vector_spec(part) is not None:
+            return part
+        if next(_marks(part, scope)) not in firsts:
+            return None  # and what is in it need not be looked at for this
+        mark = fingerprint(part, scope)
+        index = next((index for index, key in enumerate(keys) if key.mark == mark), None)
+        if index is None:
+            return None
+        reference = exp.Column(this=exp.Identifier(this=keys[index].column, quoted=True))
+        reference.meta.update(part.meta)
+        reference.meta[KEY] = index
+        return reference
+
+    return replaced(node, replacement)
+
+
+def key_of(node: exp.Expression, keys: list[Key]) -> Key | None:
+    """Returns the key that a reference stands for, or an alias names."""
+    if KEY in node.meta:
+        number: int = node.meta[KEY]
+        return keys[number]
+    return next((key for key in keys if key.alias == node.name), None)

@@ -1,0 +1,147 @@
+"""Rows grouped, and windows without rows filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlglot import exp
+
+from penstock.common.errors import InternalError
+from penstock.planner.duckdb_sql.duckdb_tree import (
+    Tree,
+    call,
+    column,
+    everything,
+    fragment,
+    made,
+    named,
+    number,
+    select,
+)
+from penstock.planner.duckdb_sql.fill import FORCED, MAX_FILLED, REFUSAL, can_interpolate, straight_line
+from penstock.planner.duckdb_sql.interval_windows import series, starts_from_to
+from penstock.planner.duckdb_sql.pieces import (
+    all_true,
+    any_true,
+    columns,
+    from_here,
+    ignoring_nulls,
+    joined,
+    nested,
+    over,
+    relation,
+    so_far,
+    star,
+)
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.logical.operators import Aggregate, Fill, FillColumn
+from penstock.planner.logical.window_kinds import END, START
+from penstock.planner.lower.duckdb.aggregate_sql import aggregate as computed
+from penstock.planner.lower.duckdb.steps import Steps
+from penstock.planner.lower.duckdb.window_sql import end_of, long_enough
+
+_HIT = "#hit"
+
+
+def aggregated(aggregate: Aggregate, steps: Steps) -> exp.Select:
+    """Returns a row per group."""
+    shown = columns(aggregate.keys)
+    if aggregate.time is not None:
+        shown += [named(call(function, column(aggregate.time)), name)
+                  for function, name in (("min", START), ("max", END))]
+    shown += [named(computed(value), value.name) for value in aggregate.calls]
+    found = select(shown or [number(1)], relation(steps.rows(aggregate.input)), group_by=columns(aggregate.keys),
+                   having=None if aggregate.present is None else _present(aggregate.present))
+    if aggregate.interval is not None:
+        return select([star(), named(end_of(aggregate.interval), END)], steps.add("groups", found))
+    if aggregate.least is not None:
+        return select([star()], steps.add("groups", found), where=long_enough(aggregate.least))
+    return found
+
+
+def _present(values: Sequence[SqlExpr]) -> Tree:
+    """Whether a group has rows, or rows with one of the values."""
+    return any_true([fragment("count(:value) > 0", value=value.node) for value in values] or [
+        fragment("count(*) > 0")])
+
+
+def filled(fill: Fill, steps: Steps) -> exp.Select:
+    """Returns all windows of each group that has any, with the values of those without rows."""
+    windows = steps.rows(fill.input, "values")
+    keys, mode = fill.keys, fill.mode
+    if keys:
+        groups = select(columns(keys), relation(windows), distinct=True)
+    else:
+        met = None if mode in FORCED else made(exp.Exists, this=select([number(1)], windows))
+        groups = select([number(1)], where=met)
+    grid = steps.add("grid", _grid(fill, windows, groups))
+    if mode == "linear":
+        grid = steps.add("around", select([star(), *_around(fill)], grid))
+    replaced = [named(value, item.name) for index, item in enumerate(fill.columns)
+                if (value := _filled_value(index, item, fill)) is not None]
+    rows = steps.add("filled", select([star(replaced=replaced)], grid))
+    return select([star(), named(end_of(fill.interval), END)], rows)
+
+
+def _grid(fill: Fill, windows: str, groups: exp.Select) -> exp.Select:
+    """A row per group and window: its keys, START, and whether there are rows (_HIT), with the values if so."""
+    interval, span = fill.interval, fill.span
+    if span is None:
+        raise InternalError("only streams fill gaps without bounds")
+    starts: Tree = series(0, -1, 1)
+    if span.first is not None:
+        starts = starts_from_to(span.first, span.last, interval.window, interval.precision, interval.zone)
+    if fill.keys:
+        starts = _unless_too_many(starts, groups, MAX_FILLED // max(span.count, 1))
+    same = [fragment(":one = :other", one=column(START, "w"), other=column("s", "s")),
+            *(fragment(":one IS NOT DISTINCT FROM :other", one=column(key, "w"), other=column(key, "g"))
+              for key in fill.keys)]
+    hit = fragment(":start IS NOT NULL", start=column(START, "w"))
+    return select(
+        [*(column(key, "g") for key in fill.keys), named(column("s", "s"), START), named(hit, _HIT),
+         star(of="w", without=[*fill.keys, START])],
+        nested(groups, "g"),
+        joins=[joined(nested(starts, "s")), joined(relation(windows, "w"), all_true(same), side="LEFT")])
+
+
+def _unless_too_many(starts: Tree, groups: exp.Select, most: int) -> Tree:
+    """The starts, or what says that there are more groups than may be."""
+    few = fragment("CASE WHEN :count > :most THEN error(:refusal) ELSE true END", count=call("count", everything()),
+                   most=most, refusal=REFUSAL)
+    bound = nested(select([named(few, "#few")], nested(groups)), "bound")
+    return select([column("s")], bound, where=column("#few"), joins=[joined(nested(starts, "starts"))])
+
+
+def _line(fill: Fill) -> tuple[list[Tree], list[Tree]]:
+    """What tells groups apart, and what orders their windows."""
+    return columns(fill.keys), [column(START)]
+
+
+def _around(fill: Fill) -> list[Tree]:
+    """The time and the value of the last window with rows up to each window, and of the first from it on."""
+    found: list[Tree] = []
+    for index, item in enumerate(fill.columns):
+        if can_interpolate(item.type):
+            point = fragment("CASE WHEN :hit THEN {'t': :start, 'v': :value::DOUBLE} END", hit=column(_HIT),
+                             start=column(START), value=column(item.name))
+            found += (named(over(ignoring_nulls("last_value", point), *_line(fill), so_far()), f"#before{index}"),
+                      named(over(ignoring_nulls("first_value", point), *_line(fill), from_here()), f"#after{index}"))
+    return found
+
+
+def _filled_value(index: int, item: FillColumn, fill: Fill) -> Tree | None:
+    """The value of a column in all windows, None if it stays as it is."""
+    value = column(item.name)
+    match fill.mode:
+        case "value" | "value_f":
+            assert item.constant is not None
+            return call("coalesce", value, item.constant.node)
+        case "prev":
+            return over(ignoring_nulls("last_value", value), *_line(fill), so_far())
+        case "next":
+            return over(ignoring_nulls("first_value", value), *_line(fill), from_here())
+        case "linear" if can_interpolate(item.type):
+            computed = straight_line(column(f"#before{index}"), column(f"#after{index}"), column(START), item.type)
+            return fragment("CASE WHEN :hit THEN :value ELSE :computed END", hit=column(_HIT), value=value,
+                            computed=computed)
+    return None

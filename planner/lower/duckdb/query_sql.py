@@ -1,0 +1,156 @@
+"""A logical plan as one query: each operator over those below it."""
+
+from __future__ import annotations
+
+from sqlglot import exp
+
+from penstock.common.errors import InternalError
+from penstock.planner.duckdb_sql.duckdb_tree import (
+    Tree,
+    call,
+    column,
+    fragment,
+    made,
+    named,
+    number,
+    select,
+    with_steps,
+)
+from penstock.planner.duckdb_sql.pieces import (
+    columns,
+    nested,
+    ordered,
+    over,
+    relation,
+    row_number,
+    star,
+)
+from penstock.planner.logical.operators import (
+    ONE,
+    Aggregate,
+    Distinct,
+    Fill,
+    Filter,
+    Interpolate,
+    Join,
+    Limit,
+    OneRow,
+    Operator,
+    PartitionLimit,
+    Pick,
+    Project,
+    Series,
+    Sort,
+    SortKey,
+    Union,
+    Window,
+)
+from penstock.planner.lower.duckdb.group_sql import aggregated, filled
+from penstock.planner.lower.duckdb.interpolation_sql import interpolated
+from penstock.planner.lower.duckdb.join_sql import joined_rows
+from penstock.planner.lower.duckdb.series_sql import picked, ran
+from penstock.planner.lower.duckdb.steps import Steps
+from penstock.planner.lower.duckdb.window_sql import windowed
+
+
+def lower(plan: Operator) -> exp.Query:
+    """Returns the query of a plan, over the relations of its scans. Raises what `lower_in_steps` raises."""
+    steps, query = lower_in_steps(plan)
+    return with_steps(steps, query)
+
+
+def lower_in_steps(plan: Operator) -> tuple[list[tuple[str, Tree]], exp.Query]:
+    """Returns what the query of a plan names by WITH, and the query over that.
+
+    Raises InvalidStatementError for plans of more steps than DuckDB can bind in each other.
+    """
+    steps = Steps(_query)
+    query = _query(plan, steps)
+    steps.check()
+    return steps.named, query
+
+
+def _query(operator: Operator, steps: Steps) -> exp.Query:
+    match operator:
+        case OneRow():
+            return select([named(number(1), ONE)])
+        case Window():
+            return windowed(operator, steps)
+        case Aggregate():
+            return aggregated(operator, steps)
+        case Fill():
+            return filled(operator, steps)
+        case Series():
+            return ran(operator, steps)
+        case Pick():
+            return picked(operator, steps)
+        case Interpolate():
+            return interpolated(operator, steps)
+        case Join():
+            return joined_rows(operator, steps)
+        case Union():
+            return _united(operator, steps)
+        case PartitionLimit():
+            partition = over(call("dense_rank"), order=columns(operator.keys))
+            return _between(operator, partition, "#partition", steps)
+        case Limit() if operator.keys:
+            return _between(operator, row_number(columns(operator.keys), columns(operator.order)), "#number", steps)
+        case Filter() | Project() | Distinct() | Sort() | Limit():
+            return _selected(operator, steps)
+    raise InternalError(f"{type(operator).__name__} is no operator of queries")
+
+
+def _selected(operator: Operator, steps: Steps) -> exp.Select:
+    """One SELECT for operators in the order in which its clauses are computed, backwards."""
+    shown: list[Tree] = [star()]
+    distinct, where, order, limit, offset = False, None, [], None, 0
+    if isinstance(operator, Distinct):
+        distinct, operator = True, operator.input
+    sorted_before = not distinct
+    if isinstance(operator, Project):
+        own: list[Tree] = [named(item.value.node, item.name) for item in operator.columns]
+        shown = [star(), *own] if operator.extends else own
+        # A column is the same before rows are sorted and left out; what is computed over other rows may not be.
+        sorted_before = sorted_before and not operator.extends and all(
+            isinstance(item.value.node, exp.Column) for item in operator.columns)
+        operator = operator.input
+    if sorted_before:
+        if isinstance(operator, Limit) and not operator.keys:
+            limit, offset, operator = operator.count, operator.offset, operator.input
+        if isinstance(operator, Sort):
+            order, operator = [_sorted(key) for key in operator.keys], operator.input
+    if isinstance(operator, Filter):
+        where, operator = operator.condition.node, operator.input
+    return select(shown or [number(1)], relation(steps.rows(operator)), where=where, order_by=order, limit=limit,
+                  offset=offset, distinct=distinct)
+
+
+def _side(part: Operator, steps: Steps) -> exp.Select:
+    """One side of a union: no step of its own where it is a plain SELECT, so that there may be many sides."""
+    if isinstance(part, Project) and isinstance(part.input, Project) and not part.extends:
+        shown: list[Tree] = [named(item.value.node, item.name) for item in part.columns]
+        return select(shown, _query(part.input, steps))
+    query = _query(part, steps)
+    plain = isinstance(query, exp.Select) and not any(query.args.get(key) for key in ("order", "limit", "offset"))
+    return query if plain else select([star()], nested(query))
+
+
+def _sorted(key: SortKey) -> Tree:
+    return ordered(column(key.name), descending=key.descending, nulls_first=key.nulls_first)
+
+
+def _between(operator: Limit | PartitionLimit, rank: Tree, name: str, steps: Steps) -> exp.Select:
+    """The rows whose rank is among the wanted ones."""
+    ranked = steps.add("ranked", select([star(), named(rank, name)], relation(steps.rows(operator.input))))
+    kept = fragment(":rank > :offset AND :rank <= :last", rank=column(name), offset=operator.offset,
+                    last=operator.offset + operator.count)
+    return select([star(without=[name])], ranked, where=kept)
+
+
+def _united(union: Union, steps: Steps) -> exp.Query:
+    found: exp.Query | None = None
+    for part in union.inputs:
+        side = _side(part, steps)
+        found = side if found is None else made(exp.Union, this=found, expression=side, distinct=not union.all)
+    assert found is not None
+    return found

@@ -1,0 +1,1 @@
+"""What is simple enough to be computed without DuckDB, derived from the same trees."""

@@ -1,0 +1,31 @@
+"""Calls of aggregates split over the tasks of streams: partials of a vnode's rows, their merging, final values."""
+
+from __future__ import annotations
+
+from penstock.planner.bind.user_functions import called
+from penstock.planner.functions.partials import Names, Part, Partial, field_column
+from penstock.planner.functions.table import require
+from penstock.planner.logical.group_values import AggregateCall
+from penstock.planner.lower.duckdb.aggregate_sql import given_call, rows_in_order, user_call
+from penstock.planner.task_plans.stream_plan import Accumulator, Field
+from penstock.sql.types import DataType, Kind
+
+_STATE = DataType(Kind.VARBINARY)
+
+
+def split(found: AggregateCall, fresh: Names) -> Partial:
+    """Returns how a call splits, of a function that does. NULL rules: tdengine.md 3.2, 7.10."""
+    if found.user is not None:
+        return _of_users(found, fresh)
+    spec = require(found.function)
+    assert spec.split is not None
+    return spec.split(given_call(found), fresh)
+
+
+def _of_users(found: AggregateCall, fresh: Names) -> Partial:
+    """States are made, merged and finished."""
+    state = Field(fresh(), _STATE)
+    rows = rows_in_order([argument.node for argument in found.arguments], found.row)
+    made = called(user_call("partial", found), [rows])
+    finished = called(user_call("finish", found), [field_column(state.name)])
+    return Partial((Part(Accumulator("udaf", (state,), function=found.user), (made,)),), finished)

@@ -1,0 +1,1 @@
+"""SELECT and UNION to a logical plan."""

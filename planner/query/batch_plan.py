@@ -1,0 +1,48 @@
+"""What planning a query returns: its logical plan, DuckDB SQL, the scans it reads, and result columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from penstock.planner.duckdb_sql.quoting import quote_name
+from penstock.planner.logical.explain import explained
+from penstock.planner.logical.operators import Operator, Scan
+from penstock.planner.task_plans.plan_tree import PlanNode, ResultColumn
+from penstock.planner.task_plans.user_calls import UserCall
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """A planned query: run `sql` where each scan's relation exists, get `columns` in order.
+
+    `plan` says what it does. `body` is its SQL over the relations of its scans and the `steps`: (name, SQL), of which
+    each may read those before it.
+    `tables` are relations whose rows were known when planning, by name: the child tables of a super table.
+    `functions` are the users' functions that `sql` calls.
+    """
+
+    plan: Operator
+    steps: tuple[tuple[str, str], ...]
+    body: str
+    scans: tuple[Scan, ...]
+    columns: tuple[ResultColumn, ...]
+    tables: tuple[tuple[str, pa.Table], ...] = field(default=(), compare=False)
+    functions: tuple[UserCall, ...] = ()
+
+    @property
+    def sql(self) -> str:
+        """The whole query."""
+        return self.sql_over(())
+
+    def sql_over(self, relations: Sequence[tuple[str, str]]) -> str:
+        """Returns the whole query with more steps before its own: (name, SQL)."""
+        steps = ", ".join(f"{quote_name(name)} AS ({sql})" for name, sql in (*relations, *self.steps))
+        return f"WITH {steps} {self.body}" if steps else self.body
+
+    @property
+    def tree(self) -> PlanNode:
+        """The tree that EXPLAIN prints."""
+        return explained(self.plan)

@@ -1,0 +1,228 @@
+"""The state of one SELECT while it is planned, and the steps that all kinds of SELECT share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from sqlglot import exp
+
+from penstock.planner.bind.binder import Builder, Plan, Relation, RelColumn, is_pseudo, qualifier_of
+from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.limits import Ending, OrderTerm, Output
+from penstock.planner.bind.query_parts import Item, Planned, column_reference, ordinal
+from penstock.planner.bind.scopes import (
+    NOT_ALLOWED_FUNCTION,
+    TIME_NAMES,
+    Bounds,
+    Key,
+    RowScope,
+    condition_of,
+    fingerprint,
+    key_of,
+    replaced_columns,
+    require_vector,
+    unwrapped,
+    vector_calls,
+    vector_spec,
+    with_placeholders,
+)
+from penstock.planner.bind.tag_filter import selected_children
+from penstock.planner.bind.time_range import time_bounds, time_constant
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.functions.spec import FunctionSpec
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import Filter, Operator
+from penstock.sql.tree.statements import PartitionItem, Select
+
+
+class QueryContext:
+    """One SELECT on its way through its steps: the relation it has come to, and what names mean there.
+
+    `items` is the SELECT list with stars expanded, `calls` are the calls of functions over several rows in it, in
+    HAVING and in ORDER BY. `keys` are partition and group keys, which are columns of `relation`; `constants` are
+    columns that have one value per group. `bounds` is the range of time that WHERE leaves.
+    """
+
+    def __init__(self, select: Select, builder: Builder, relation: Relation, items: Sequence[Item]) -> None:
+        self.select = select
+        self.builder = builder
+        self.relation = relation
+        self.items = list(items)
+        self.having = None if select.having is None else self._with_items(select.having)
+        self.keys: list[Key] = []
+        self.constants: list[RelColumn] = []
+        self.bounds: Bounds = (None, None)
+        self.scope = RowScope(relation, builder, "the SELECT list")
+        self.calls = [call for node in self.result_nodes() for call in vector_calls(node)]
+
+    @property
+    def functions(self) -> list[FunctionSpec]:
+        """The function of each call."""
+        return [require_vector(call) for call in self.calls]
+
+    def result_nodes(self) -> list[exp.Expression]:
+        """The expressions that are computed for result rows."""
+        nodes = [item.expression for item in self.items]
+        if self.having is not None:
+            nodes.append(self.having)
+        return [*nodes, *(item.expression for item in self.select.order_by)]
+
+    def _with_items(self, having: exp.Expression) -> exp.Expression:
+        """Returns HAVING with the expressions of the SELECT list in place of their aliases.
+
+        A column that the rows are grouped by keeps its meaning.
+        """
+        aliases = {item.alias: item.expression for item in self.select.items if item.alias is not None}
+        for item in (*self.select.group_by, *self.select.partition_by):
+            aliases.pop(item.alias if item.alias is not None else item.expression.name, None)
+        return replaced_columns(having, aliases) if aliases else having
+
+    def read_rows(self) -> None:
+        """Filters the rows and adds the partition and group keys as columns."""
+        select, builder, relation = self.select, self.builder, self.relation
+        scope = RowScope(relation, builder, "WHERE")
+        self.bounds = self._time_bounds(scope, relation.time)
+        self.scope = RowScope(relation, builder, "WHERE", self.bounds)
+        condition = None if select.where is None else condition_of(select.where, self.scope)
+        for time, slot in relation.times:
+            if slot is not None:
+                slot.first_ts, slot.last_ts = self.bounds if time is relation.time else self._time_bounds(scope, time)
+                if relation.table is not None and relation.table.kind == "super":
+                    slot.tuids = selected_children(select.where, relation.table, scope)
+        keys = [self._key(item) for item in (*select.partition_by, *select.group_by)]
+        if condition is not None and select.where is not None:
+            where = select.where
+            relation = relation.over(lambda below: Filter(below, condition, where))
+        self.relation = relation.extended(keys)
+        self.scope = RowScope(self.relation, builder, "the SELECT list", self.bounds)
+        self.constants = self._constant_columns()
+
+    def _time_bounds(self, scope: RowScope, time: RelColumn | None) -> Bounds:
+        if time is None:
+            return None, None
+
+        def constant(node: exp.Expression) -> float | int | None:
+            if next(node.find_all(exp.Column), None) is not None:
+                return None
+            return time_constant(compile_expression(node, scope), scope.precision, scope.session)
+
+        return time_bounds(self.select.where, lambda node: scope.find(node) is time, constant)
+
+    def _key(self, item: PartitionItem) -> Computed:
+        node = item.expression
+        position = ordinal(node, len(self.items), self.builder)
+        if position is not None:
+            node = self.items[position].expression
+        elif isinstance(node, exp.Column) and qualifier_of(node) is None and not any(
+                column.name == node.name for column in self.relation.columns) and not is_pseudo(node, *TIME_NAMES):
+            node = next((other.expression for other in self.items if other.alias == node.name), node)
+        scope = self.scope.within("PARTITION BY" if item in self.select.partition_by else "GROUP BY")
+        value = compile_expression(node, scope)
+        column = f"#g{len(self.keys)}"
+        is_time = self.relation.time is not None and scope.find(unwrapped(node)) is self.relation.time
+        self.keys.append(Key(column, value.type, fingerprint(node, scope), item.alias, item.text, is_time))
+        return Computed(column, value)
+
+    def _constant_columns(self) -> list[RelColumn]:
+        """The columns that have one value per group: the tags where a group is of one table, and driving rows."""
+        relation, table = self.relation, self.relation.table
+        if relation.driver is not None:
+            return list(relation.driver)
+        if table is None or table.kind == "system":
+            return []
+        name = fingerprint(column_reference("tbname"), self.scope)
+        if table.kind in ("child", "normal") or any(key.mark == name for key in self.keys):
+            return [column for column in relation.columns if column.role in ("tag", "tbname")]
+        return []
+
+    @property
+    def key_columns(self) -> list[str]:
+        """The names of the columns that tell groups apart."""
+        return [key.column for key in self.keys if key.partitions]
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """What the statement calls the columns that tell groups apart."""
+        return tuple(key.text for key in self.keys if key.partitions)
+
+    # -- results ---------------------------------------------------------------------------------------------
+
+    def output(self, item: Item, scope: RowScope, compiled: SqlExpr) -> Output:
+        """Returns the result column of an item, given its value."""
+        return Output(item.name, compiled, is_time=self.is_time(item.expression, scope), alias=item.alias)
+
+    def is_time(self, node: exp.Expression, scope: RowScope) -> bool:
+        """Whether a result column is a time line that a query around this one can use."""
+        node = unwrapped(node)
+        if is_pseudo(node, "_wstart", "_wend", "_irowts"):
+            return True
+        spec = vector_spec(node)
+        if spec is not None and spec.expands and len(node.expressions) == 1:
+            return self.is_time(node.expressions[0], scope)
+        if not isinstance(node, exp.Column):
+            return False
+        key = key_of(node, self.keys)
+        if key is not None:
+            return key.is_time
+        return self.relation.time is not None and self.scope.find(node) is self.relation.time
+
+    def order_terms(
+        self, outputs: Sequence[Output], compile_: Callable[[exp.Expression], SqlExpr]
+    ) -> list[OrderTerm]:
+        """Returns what orders the result: its columns by position, alias or text, or expressions of their own."""
+        marks = [fingerprint(item.expression, self.scope) for item in self.items] if self.select.order_by else []
+        terms = []
+        for item in self.select.order_by:
+            node = unwrapped(item.expression)
+            position = ordinal(node, len(outputs), self.builder)
+            if position is None and isinstance(node, exp.Column) and qualifier_of(node) is None:
+                position = next((index for index, other in enumerate(self.items) if other.alias == node.name), None)
+            if position is None:
+                mark = fingerprint(node, self.scope)
+                position = marks.index(mark) if mark in marks else None
+            hidden = compile_(node) if position is None else None
+            if hidden is not None and self.select.distinct:
+                raise self.builder.error("ORDER BY of SELECT DISTINCT must name a column of the result", node,
+                                         code=0x260B)
+            terms.append(OrderTerm(position, hidden, item.descending, item.nulls_first, item.expression))
+        return terms
+
+    def finish(
+        self, rows: Plan, outputs: Sequence[Output], terms: Sequence[OrderTerm], *, default: Sequence[str] = (),
+        having: SqlExpr | None = None, sort: bool = False,
+    ) -> Planned:
+        """Returns the planned query whose result rows are those of an operator; see `limits.Ending`."""
+        select = self.select
+        ending = Ending(terms, select.distinct, select.limit, select.slimit, self.key_columns,
+                        bool(select.partition_by), default, sort)
+
+        def plan() -> Operator:
+            below = rows()
+            if having is not None and select.having is not None:
+                below = Filter(below, having, select.having, "having")
+            return ending.over(below, outputs)
+
+        return Planned(plan, tuple(outputs), self.scope.precision)
+
+    def compiled_having(self, scope: RowScope) -> SqlExpr | None:
+        """Compiles HAVING like `compiled`; None if there is none."""
+        if self.having is None:
+            return None
+        return condition_of(with_placeholders(self.having, self.keys, self.scope), scope)
+
+    def compiled(self, node: exp.Expression, scope: RowScope) -> SqlExpr:
+        """Compiles an expression in which parts that are keys stand for the keys."""
+        return compile_expression(with_placeholders(node, self.keys, self.scope), scope)
+
+    def only_calls(self, calls: Sequence[exp.Anonymous], fits: Callable[[FunctionSpec], bool]) -> None:
+        """Raises if a function stands next to ones that give other rows."""
+        for call in calls:
+            if not fits(require_vector(call)):
+                others = next(other for other in calls if fits(require_vector(other)))
+                raise self.builder.error(f"{call.this}() cannot stand next to {others.this}()", call,
+                                         code=NOT_ALLOWED_FUNCTION)
+
+    def move(self, relation: Relation) -> None:
+        """Goes on with another relation, whose columns include those of the old one."""
+        self.relation = relation
+        self.scope = RowScope(relation, self.builder, "the SELECT list", self.bounds)

@@ -1,0 +1,212 @@
+"""Queries with aggregates: GROUP BY, PARTITION BY, windows, and FILL of windows without rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError
+from penstock.planner.bind.binder import STAR, Plan, is_pseudo, used
+from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.grouping import Aggregation, GroupScope, distinct_calls
+from penstock.planner.bind.query_parts import Planned, is_star
+from penstock.planner.bind.scopes import (
+    WINDOW_NAMES,
+    RowScope,
+    columns_of,
+    key_of,
+    require_vector,
+    vector_calls,
+    with_placeholders,
+)
+from penstock.planner.duckdb_sql.duckdb_tree import call
+from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_sql.fill import FILL_RANGE, MAX_FILLED
+from penstock.planner.duckdb_sql.interval_windows import count_between, window_bounds
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import ROW, Aggregate, Fill, FillColumn, FillSpan, Operator, Project
+from penstock.planner.logical.window_kinds import START
+from penstock.planner.query.query_context import QueryContext
+from penstock.planner.query.window_steps import assign_windows, interval_of, true_for
+from penstock.planner.scalar.scalar_cast import cast, null_of
+from penstock.sql.tree import statements
+from penstock.sql.tree.statements import IntervalWindow
+from penstock.sql.types import DataType, Kind
+
+
+def plan_groups(query: QueryContext) -> Planned:
+    """Aggregates: one result row per group, per window of a group, or in all."""
+    select = query.select
+    calls = distinct_calls(query.calls, query.scope)
+    if select.window is not None and not calls:
+        raise InvalidStatementError("a query with a window needs an aggregate or selection function",
+                                    hint="add count(*), for example")
+    interval = isinstance(select.window, IntervalWindow)
+    aggregation = Aggregation(
+        query.relation, query.scope.within("an argument"), query.builder, list(query.key_columns), interval)
+    groups = list(query.key_columns)
+    if select.window is None:
+        if query.relation.driver is not None:
+            groups.append(ROW)
+            # A group is what a driving row met: its first and last rows are those of the other side's time.
+            main = query.relation.time
+            query.move(replace(query.relation, time=next(t for t, _ in query.relation.times if t is not main)))
+        _add_neighbours(query, aggregation)
+    elif interval:
+        _add_neighbours(query, aggregation)
+        groups = assign_windows(query, borders=lambda: bool(aggregation.row_columns))
+    else:
+        groups = assign_windows(query, borders=lambda: False)
+        aggregation.line_keys = groups
+        groups = [*groups, *(key.column for key in query.keys if not key.partitions)]
+        _add_neighbours(query, aggregation)
+    aggregation.rows = query.relation
+    aggregation.scope = query.scope.within("an argument")
+    # Plain columns come from the row that the one selecting function picks; functions that take the last row, whatever
+    # is in it, all pick the same.
+    specs = [require_vector(call) for call in calls]
+    one = len(calls) == 1 or (calls and all(spec.selects is not None and not spec.selects.present for spec in specs))
+    selecting = calls[0] if one and specs[0].has_companions else None
+    scope = GroupScope(query.scope, aggregation, query.keys, selecting, query.constants,
+                       windowed=select.window is not None)
+    plan = _grouped(query, aggregation, groups, calls)
+    compiled = [query.compiled(item.expression, scope) for item in query.items]
+    if select.fill is not None and select.fill.mode != "none":
+        compiled, plan = _filled(query, compiled, plan, scope, aggregation)
+    outputs = [query.output(item, scope, value) for item, value in zip(query.items, compiled, strict=True)]
+    if any(spec.gives_list for spec in specs):
+        outputs = [replace(output, value=SqlExpr(call("unnest", output.value.node), output.value.type))
+                   if any(require_vector(each).gives_list for each in vector_calls(item.expression)) else output
+                   for item, output in zip(query.items, outputs, strict=True)]
+    terms = query.order_terms(outputs, lambda node: query.compiled(node, scope))
+    default = groups if select.window is None else [*query.key_columns, START]
+    return query.finish(plan, outputs, terms, default=default, having=query.compiled_having(scope), sort=True)
+
+
+def _add_neighbours(query: QueryContext, aggregation: Aggregation) -> None:
+    """Adds the columns that look at the rows before and after, which aggregates may ask for."""
+    def plan(below: Operator) -> Operator:
+        columns = tuple(aggregation.row_columns.values())
+        return Project(below, columns, extends=True) if columns else below
+
+    query.move(query.relation.over(plan))
+
+
+def _grouped(query: QueryContext, aggregation: Aggregation, groups: Sequence[str], calls: Sequence[exp.Anonymous],
+             ) -> Plan:
+    """What the rows are grouped by, once it is known what is computed over them."""
+    select, rows = query.select, query.relation
+    present, interval, time, least = _present(query, calls, aggregation), None, None, true_for(query)
+    if isinstance(select.window, IntervalWindow):
+        interval = interval_of(query, select.window)
+    elif select.window is not None and rows.time is not None:
+        time = used(rows.time)
+    labels = query.labels
+
+    def plan() -> Operator:
+        return Aggregate(
+            rows.plan(), tuple(groups), tuple(aggregation.columns.values()), present, interval, time, least,
+            select.window, labels, tuple(_as_written(call) for call in calls))
+
+    return plan
+
+
+def _as_written(node: exp.Expression) -> exp.Expression:
+    """Returns a call with plain names where it names what `*` stands for."""
+    if not any(STAR in column.meta for column in node.find_all(exp.Column)):
+        return node
+    shown = node.copy()
+    for column in shown.find_all(exp.Column):
+        if STAR in column.meta:
+            column.this.set("quoted", False)
+    return shown
+
+
+def _present(
+    query: QueryContext, calls: Sequence[exp.Anonymous], aggregation: Aggregation
+) -> tuple[SqlExpr, ...] | None:
+    """What groups must have to have a result row; see `Aggregate.present`."""
+    specs = [require_vector(call) for call in calls]
+    if calls and all(spec.selects is not None and spec.selects.of_value for spec in specs):
+        return tuple(aggregation.arguments(str(call.this), call.expressions, call)[0] for call in calls
+                     if len(call.expressions) == 1 and not is_star(call.expressions[0])) or None
+    grouped = query.keys or query.select.window is not None or query.relation.driver is not None
+    return None if grouped or any(spec.counts for spec in specs) else ()
+
+
+def _filled(
+    query: QueryContext, compiled: Sequence[SqlExpr], plan: Plan, scope: GroupScope, aggregation: Aggregation
+) -> tuple[list[SqlExpr], Plan]:
+    """Adds windows without rows. Returns what the result columns are now, and the rows they are in.
+
+    Aggregates that only HAVING or ORDER BY use are NULL in windows without rows.
+    """
+    fill, keys = query.select.fill, query.key_columns
+    assert fill is not None
+    assert isinstance(query.select.window, IntervalWindow)
+    if fill.mode == "near":
+        raise InvalidStatementError("FILL(NEAR) is for INTERP only")
+    interval = interval_of(query, query.select.window)
+    window, precision, zone = interval.window, interval.precision, interval.zone
+    first, last = query.bounds
+    if first is None or last is None:
+        raise InvalidStatementError("FILL needs a time range in WHERE", code=FILL_RANGE,
+                                    hint="write WHERE ts >= ... AND ts <= ...")
+    count = count_between(first, last, window, precision, zone)
+    if count > MAX_FILLED:
+        raise InvalidStatementError(f"FILL would make more than {MAX_FILLED:,} windows", code=FILL_RANGE,
+                                    hint="shorten the time range or take longer windows")
+    filling = [index for index, item in enumerate(query.items) if _is_filled(query, item.expression)]
+    constants = fill_values(fill, [compiled[index].type for index in filling], scope)
+    columns = tuple(FillColumn(f"#f{number}", compiled[index].type, constants[number] if constants else None)
+                    for number, index in enumerate(filling))
+    # With SLIDING, windows that start before the range hold its first instant.
+    earliest = window_bounds(first, window, precision, zone)[0][0] if first <= last else None
+    mode = fill.mode
+
+    def filled() -> Operator:
+        below = plan()
+        types = {each.name: each.type for each in below.output}
+        kept = [*keys, START, *(call.name for call in aggregation.columns.values())]
+        values = Project(below, (
+            *(Computed(name, SqlExpr(column_tree(name), types[name])) for name in kept),
+            *(Computed(each.name, compiled[index]) for each, index in zip(columns, filling, strict=True))))
+        return Fill(values, tuple(keys), interval, FillSpan(earliest, last, count), mode, columns)
+
+    changed = list(compiled)
+    for each, index in zip(columns, filling, strict=True):
+        changed[index] = SqlExpr(column_tree(each.name), each.type)
+    return changed, filled
+
+
+def _is_filled(query: QueryContext, node: exp.Expression) -> bool:
+    """Whether a result column has its value from rows; keys, constants and bounds are known without."""
+    if next(vector_calls(node), None) is not None:
+        return True
+    for column in columns_of(with_placeholders(node, query.keys, query.scope)):
+        if key_of(column, query.keys) is None and not is_pseudo(column, *WINDOW_NAMES):
+            return True
+    return False
+
+
+def fill_values(fill: statements.Fill, types: Sequence[DataType], scope: RowScope) -> list[SqlExpr]:
+    """Returns the constants of FILL, cast to the types of the columns they are for; none if it has none.
+
+    Raises InvalidStatementError if there are more or fewer of them than columns.
+    """
+    if not fill.values:
+        return []
+    if len(fill.values) != len(types):
+        raise InvalidStatementError(
+            f"FILL({fill.mode.upper()}) needs {len(types)} value{'' if len(types) == 1 else 's'}, not "
+            f"{len(fill.values)}", hint="one for each column with a function")
+    constants = RowScope(None, scope.builder, "FILL")
+    values = []
+    for node, type_ in zip(fill.values, types, strict=True):
+        value = compile_expression(node, constants)
+        values.append(SqlExpr(null_of(type_), type_) if value.type.kind is Kind.NULL
+                      else cast(value, type_, scope.precision, scope.session.time_zone))
+    return values

@@ -1,0 +1,233 @@
+"""Plans queries: SELECT and UNION statements to a logical plan, DuckDB SQL, the scans they need and result columns.
+
+Each query becomes operators: rows, filtered and keyed; windows; groups; filled windows; projection; limits. Here
+sources are bound, clauses are checked, and the kind of the query is told; `query_rows`, `query_groups` and
+`query_interp` bind the kinds. `lower.duckdb` makes SQL of the plan.
+"""
+
+from __future__ import annotations
+
+from penstock.common.errors import InvalidStatementError
+from penstock.common.headroom import with_headroom
+from penstock.planner.bind.binder import (
+    STAR,
+    Builder,
+    Relation,
+    RelColumn,
+    bind_sides,
+    children_relation,
+    numbered,
+    outside_relation,
+    resolve_table,
+    scan_table,
+)
+from penstock.planner.bind.joins import bind_join
+from penstock.planner.bind.limits import output_name
+from penstock.planner.bind.query_parts import Planned, is_star
+from penstock.planner.bind.scopes import ILLEGAL_AGGREGATE, NOT_ALLOWED_FUNCTION, columns_of, vector_calls
+from penstock.planner.bind.select_list import expand_items
+from penstock.planner.bind.user_functions import bind_user_functions
+from penstock.planner.duckdb_sql.duckdb_tree import render
+from penstock.planner.logical.operators import OneRow
+from penstock.planner.lower.duckdb.aggregate_sql import users_aggregates
+from penstock.planner.lower.duckdb.query_sql import lower_in_steps
+from penstock.planner.query.batch_plan import BatchPlan
+from penstock.planner.query.query_context import QueryContext
+from penstock.planner.query.query_groups import plan_groups
+from penstock.planner.query.query_interp import plan_interp
+from penstock.planner.query.query_rows import plan_picked, plan_rows, plan_series
+from penstock.planner.query.union import plan_union
+from penstock.planner.task_plans.plan_tree import ResultColumn
+from penstock.sql.schema import CatalogView, Session
+from penstock.sql.tree.expression_nodes import source_range
+from penstock.sql.tree.statements import (
+    IntervalWindow,
+    JoinSource,
+    OutsideSource,
+    Query,
+    Select,
+    SetOperation,
+    Source,
+    SubquerySource,
+    TableSource,
+)
+from penstock.sql.types import Precision
+
+GROUP_LACKS_EXPRESSION = 0x260A
+GROUP_AND_WINDOW = 0x2624
+NEGATIVE_LIMIT = 0x2637
+SLIMIT_WITHOUT_PARTITION = 0x2638
+# What SELECT without FROM reads: one row without columns.
+ONE_ROW = Relation(columns=(), star=(), time=None, precision="ms", plan=OneRow)
+
+
+@with_headroom
+def plan_query(statement: Query, catalog: CatalogView, session: Session, *, ordered: bool = True) -> BatchPlan:
+    """Returns the plan of a query. `ordered`: rows have an order where the statement doesn't ask for one.
+
+    Raises NotFoundError for unknown databases, tables, columns and functions, InvalidStatementError for what makes
+    no sense, each with TDengine's code where there is one, the place in the statement, and a hint.
+    """
+    builder = Builder(catalog, session, statement.source_text, _base(statement), ordered)
+    functions = bind_user_functions(statement, catalog, session)
+    planned = _plan(statement, builder)
+    plan = planned.plan()
+    steps, body = lower_in_steps(plan)
+    return BatchPlan(
+        plan=plan,
+        steps=tuple((name, render(step)) for name, step in steps),
+        body=render(body),
+        scans=tuple(slot.scan() for slot in builder.scans),
+        columns=tuple(ResultColumn(column.name, column.value.type) for column in planned.columns),
+        tables=tuple(builder.tables),
+        functions=tuple(dict.fromkeys((*functions, *users_aggregates(plan)))),
+    )
+
+
+def _base(statement: Query) -> int:
+    """Returns where the statement begins in the text it was parsed from; EXPLAIN, for example, goes before it.
+
+    Expressions know their places in that text, and their own texts: where those agree is the beginning.
+    """
+    first = statement
+    while isinstance(first, SetOperation):
+        first = first.queries[0]
+    places = [(source_range(item.expression), item.text) for item in first.items]
+    (start, _), shown = places[0]
+    candidates = [0]
+    found = statement.source_text.find(shown)
+    while found >= 0:
+        candidates.append(start - found)
+        found = statement.source_text.find(shown, found + 1)
+    return next((base for base in candidates if base >= 0 and all(
+        statement.source_text[a - base:b - base] == text for (a, b), text in places)), 0)
+
+
+def _plan(statement: Query, builder: Builder) -> Planned:
+    if isinstance(statement, SetOperation):
+        return plan_union(statement, [_plan(query, builder) for query in statement.queries], builder)
+    return _plan_select(statement, builder)
+
+
+def _plan_select(select: Select, builder: Builder) -> Planned:
+    _check_limits(select)
+    query = _bound_query(select, builder)
+    _check_clauses(query)
+    query.read_rows()
+    if any(spec.instants for spec in query.functions):
+        return plan_interp(query)
+    if any(spec.along is not None for spec in query.functions):
+        return plan_series(query)
+    if any(spec.picks is not None for spec in query.functions):
+        return plan_picked(query)
+    if query.calls or select.window is not None or select.group_by:
+        return plan_groups(query)
+    return plan_rows(query)
+
+
+# --- sources --------------------------------------------------------------------------------------------------
+
+
+def _bound_query(select: Select, builder: Builder) -> QueryContext:
+    relation = ONE_ROW if select.source is None else _bind(select.source, select, builder)
+    if select.tags_only and (relation.table is None or not relation.table.tags):
+        raise InvalidStatementError("SELECT TAGS needs a super table or a child table")
+    items = expand_items(select, relation, builder)
+    if not items:
+        raise builder.error("there are no columns that * could stand for", select.items[0].expression)
+    query = QueryContext(select, builder, relation, items)
+    between = isinstance(select.source, TableSource) and select.source.cuts is not None
+    if select.tags_only or (_only_tags(query) and not between):
+        relation = children_relation(relation, builder)
+        query = QueryContext(select, builder, relation, expand_items(select, relation, builder))
+    return query
+
+
+def _bind(source: Source, select: Select, builder: Builder, precision: Precision = "ms") -> Relation:
+    """`precision`: of timestamps that come from outside."""
+    if isinstance(source, TableSource):
+        if source.cuts is not None and select.tags_only:
+            raise InvalidStatementError("SELECT TAGS reads no rows: it has no cuts")
+        return scan_table(resolve_table(source.name, builder), source.alias, builder, source.cuts)
+    if isinstance(source, OutsideSource):
+        return outside_relation(source, builder, precision)
+    if isinstance(source, JoinSource):
+        left, right = bind_sides(source, lambda side, found: _bind(side, select, builder, found))
+        return bind_join(source, left, right, select.where, builder)
+    return _bind_subquery(source, builder)
+
+
+def _bind_subquery(source: SubquerySource, builder: Builder) -> Relation:
+    planned = _plan(source.query, builder)
+    columns = tuple(RelColumn(column.alias or column.name, column.value.type, output_name(index), source.alias)
+                    for index, column in enumerate(planned.columns))
+    time = next((columns[index] for index, column in enumerate(planned.columns) if column.is_time), None)
+    return numbered(Relation(
+        columns=columns, star=columns, time=time, precision=planned.precision, plan=planned.plan,
+        qualifiers=(source.alias,) if source.alias else ()))
+
+
+def _only_tags(query: QueryContext) -> bool:
+    """Whether only distinct tags are asked for, which child tables without rows have as well."""
+    select, relation = query.select, query.relation
+    if relation.table is None or relation.table.kind != "super" or query.calls or select.window is not None or not (
+            select.distinct or select.group_by):
+        return False
+    nodes = [*query.result_nodes(), *(item.expression for item in (*select.group_by, *select.partition_by))]
+    if select.where is not None:
+        nodes.append(select.where)
+        if next(vector_calls(select.where), None) is not None:
+            return False
+    names = {column.name for column in relation.columns}
+    aliases = {item.alias for item in query.items if item.alias}
+    roles = []
+    for column in (column for node in nodes for column in columns_of(node)):
+        if column.name in aliases and column.name not in names and STAR not in column.meta:
+            continue
+        found = query.scope.find(column)
+        roles.append(found.role if found is not None else "column")
+    return bool(roles) and all(role in ("tag", "tbname") for role in roles)
+
+
+# --- checks ---------------------------------------------------------------------------------------------------
+
+
+def _check_limits(select: Select) -> None:
+    for limit, word in ((select.limit, "LIMIT"), (select.slimit, "SLIMIT")):
+        if limit is not None and (limit.count < 0 or limit.offset < 0):
+            raise InvalidStatementError(f"{word} and its offset must not be negative", code=NEGATIVE_LIMIT)
+    if select.slimit is not None and not (select.partition_by or select.group_by):
+        raise InvalidStatementError("SLIMIT needs PARTITION BY or GROUP BY", code=SLIMIT_WITHOUT_PARTITION)
+
+
+def _check_clauses(query: QueryContext) -> None:
+    select, builder = query.select, query.builder
+    for call in query.calls:
+        if select.source is None and any(map(is_star, call.expressions)):
+            raise builder.error(f"{call.this}(*) needs FROM", call, code=ILLEGAL_AGGREGATE)
+    if select.window is not None and select.group_by:
+        raise InvalidStatementError("GROUP BY cannot stand next to a window", code=GROUP_AND_WINDOW,
+                                    hint="use PARTITION BY")
+    grouped = bool(select.group_by or select.partition_by or select.window)
+    if grouped and query.relation.driver:
+        item = next(iter((*select.group_by, *select.partition_by)), None)
+        raise builder.error(
+            "a WINDOW JOIN groups rows itself: no GROUP BY, PARTITION BY or window beside it",
+            item.expression if item is not None else None, code=GROUP_AND_WINDOW,
+            hint="make it a sub-query, and group that")
+    grouped = grouped or query.relation.driver is not None
+    if select.having is not None and not grouped:
+        raise builder.error("HAVING needs GROUP BY, PARTITION BY or a window", select.having,
+                            code=GROUP_LACKS_EXPRESSION, hint="use WHERE for conditions on rows")
+    interp = any(spec.instants for spec in query.functions)
+    if not interp and (select.range or select.every):
+        raise InvalidStatementError("RANGE and EVERY belong to INTERP", code=NOT_ALLOWED_FUNCTION)
+    if not interp and select.fill is not None and not isinstance(select.window, IntervalWindow):
+        raise InvalidStatementError("FILL belongs to INTERVAL and INTERP")
+    for call, spec in zip(query.calls, query.functions, strict=True):
+        if spec.category == "timeseries" and (select.window or select.group_by):
+            raise builder.error(f"{spec.name}() cannot be used with a window or GROUP BY", call,
+                                code=NOT_ALLOWED_FUNCTION, hint="use PARTITION BY")
+        if spec.not_in_interval and isinstance(select.window, IntervalWindow):
+            raise builder.error(f"{spec.name}() cannot be used with INTERVAL", call, code=NOT_ALLOWED_FUNCTION,
+                                hint="use last()")

@@ -1,0 +1,91 @@
+"""UNION of two planned queries: common types, and an order that names result columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from sqlglot import exp
+
+from penstock.common.errors import InvalidStatementError
+from penstock.planner.bind.binder import Builder
+from penstock.planner.bind.expressions import common_type
+from penstock.planner.bind.limits import OrderTerm, Output, output_name
+from penstock.planner.bind.query_parts import Planned, ordinal
+from penstock.planner.duckdb_sql.duckdb_tree import column as column_tree
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.logical.expr import Computed
+from penstock.planner.logical.operators import Limit, Operator, Project, Sort, Union
+from penstock.planner.logical.written import text_of
+from penstock.planner.scalar.scalar_cast import cast, null_of
+from penstock.sql.tree.statements import OrderItem, SetOperation
+from penstock.sql.types import DataType, Kind, Precision
+
+COLUMN_COUNT = 0x2634
+
+
+def plan_union(query: SetOperation, sides: Sequence[Planned], builder: Builder) -> Planned:
+    """Returns the plan of a UNION of planned queries. Raises InvalidStatementError if they don't fit."""
+    first = sides[0]
+    types = [column.value.type for column in first.columns]
+    for side in sides[1:]:
+        if len(side.columns) != len(types):
+            raise InvalidStatementError(
+                f"the queries of a UNION have {len(types)} and {len(side.columns)} columns", code=COLUMN_COUNT,
+                hint="let all return the same number of columns")
+        types = [_union_type(type, column.value.type, first.precision)
+                 for type, column in zip(types, side.columns, strict=True)]
+    converted = [_converted(side, types, builder) for side in sides]
+    outputs = [replace(column, value=SqlExpr(column_tree(output_name(index)), types[index]))
+               for index, column in enumerate(first.columns)]
+    terms = [OrderTerm(_position(item, outputs, builder), None, item.descending, item.nulls_first, item.expression)
+             for item in query.order_by]
+    keys = tuple(term.key(index) for index, term in enumerate(terms))
+
+    def plan() -> Operator:
+        found: Operator = Union(tuple(
+            Project(side.plan(), columns) if columns else side.plan()
+            for side, columns in zip(sides, converted, strict=True)), query.all)
+        if keys:
+            found = Sort(found, keys)
+        return found if query.limit is None else Limit(found, query.limit.count, query.limit.offset)
+
+    return Planned(plan, tuple(outputs), first.precision)
+
+
+def _position(item: OrderItem, outputs: Sequence[Output], builder: Builder) -> int:
+    """Returns which result column an item of ORDER BY names."""
+    position = ordinal(item.expression, len(outputs), builder)
+    if position is not None:
+        return position
+    names = [output.name.lower() for output in outputs]
+    spelled = [text_of(item.expression).lower()]
+    if isinstance(item.expression, exp.Column):
+        spelled.append(item.expression.name.lower())
+    for name in spelled:
+        if name in names:
+            return names.index(name)
+    raise builder.error("ORDER BY of a UNION must name a column of its result", item.expression, code=0x2602,
+                        hint="columns are named by the first query")
+
+
+def _union_type(left: DataType, right: DataType, precision: Precision) -> DataType:
+    if left == right:
+        return left
+    result = common_type([left, right])
+    return replace(result, precision=precision) if result.kind is Kind.TIMESTAMP else result
+
+
+def _converted(side: Planned, types: Sequence[DataType], builder: Builder) -> tuple[Computed, ...]:
+    """Returns the columns of a side in the types of the result, none if it has all of them as they are."""
+    columns = []
+    if all(column.value.type.kind is target.kind for column, target in zip(side.columns, types, strict=True)):
+        return ()
+    for index, (column, target) in enumerate(zip(side.columns, types, strict=True)):
+        value = SqlExpr(column_tree(output_name(index)), column.value.type)
+        if value.type.kind is Kind.NULL:
+            value = SqlExpr(null_of(target), target)
+        elif value.type.kind is not target.kind:
+            value = cast(value, target, side.precision, builder.session.time_zone)
+        columns.append(Computed(output_name(index), value))
+    return tuple(columns)

@@ -1,0 +1,325 @@
+"""INTO of CREATE STREAM: which column of the target takes which result, names of its children, and their tags."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from sqlglot import exp
+
+from penstock.common.errors import (
+    AlreadyExistsError,
+    InvalidStatementError,
+    InvalidStreamError,
+    NotFoundError,
+)
+from penstock.common.suggestions import did_you_mean
+from penstock.planner.bind.expressions import compile_expression
+from penstock.planner.bind.scopes import fingerprint
+from penstock.planner.duckdb_sql.duckdb_tree import column, is_column
+from penstock.planner.duckdb_sql.sql_expr import SqlExpr
+from penstock.planner.logical.operators import TBNAME as TABLE_NAME
+from penstock.planner.logical.stream import GROUP, Target
+from penstock.planner.lower.stages import TBNAME
+from penstock.planner.lower.targets import converted, sink_plan
+from penstock.planner.streams.stream_keys import GroupKey
+from penstock.planner.streams.stream_outside import avro_schema, plan_outside
+from penstock.sql.dialect.literals import position
+from penstock.sql.schema import Column, Table
+from penstock.sql.tree.statements import OutsideTarget, SelectItem
+from penstock.sql.types import INTEGERS, UBIGINT, VARCHAR, DataType, Kind, Precision, timestamp
+
+if TYPE_CHECKING:
+    from penstock.planner.streams.stream_planner import _Planner
+
+Projections = Sequence[tuple[SelectItem, SqlExpr]]
+_NULL = SqlExpr(exp.null(), DataType(Kind.NULL))
+
+
+@dataclass(frozen=True, slots=True)
+class BoundTarget:
+    """A target with the value for each of its columns."""
+
+    target: Target
+    values: tuple[SqlExpr, ...]
+
+    def times_of(self, name: str) -> list[int]:
+        """Returns which of the target's columns are a bound of the window, as the primary timestamp is."""
+        return [place for place, (value, target) in enumerate(zip(self.values, self.target.columns, strict=True))
+                if target.type.kind is Kind.TIMESTAMP and is_column(value.node, name)]
+
+
+def bind_target(planner: _Planner, projections: Projections, *, prepended: bool) -> BoundTarget:
+    """Returns where the projections go. `prepended`: the first one isn't of the query.
+
+    Raises NotFoundError, AlreadyExistsError, InvalidStatementError or InvalidStreamError for targets that don't fit.
+    """
+    outside = planner.statement.target.outside
+    return _table(planner, projections, prepended) if outside is None else _outside(planner, outside, projections)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def _table(planner: _Planner, projections: Projections, prepended: bool) -> BoundTarget:
+    target, catalog = planner.statement.target, planner.catalog
+    database = target.name.database or planner.session.database
+    if database is None:
+        raise InvalidStatementError("no database is in use", code=0x2616, hint="USE a database, or write db.table")
+    if catalog.database(database) is None:
+        raise NotFoundError(f"database {database} does not exist", code=0x0388)
+    existing = catalog.table(database, target.name.name)
+    values = [value for _, value in projections]
+    if existing is None:
+        columns, tags = _new_columns(planner, projections, prepended, database), _new_tags(planner)
+    else:
+        columns, values = _existing_columns(planner, existing, values, prepended)
+        tags = existing.tags
+    _check_key(planner, columns)
+    child, tag_values = _children(planner, tags)
+    uid = existing.uid if existing else 0
+    return BoundTarget(Target(database, target.name.name, columns, tags, child, tag_values, uid, existing is None),
+                       tuple(values))
+
+
+def _new_columns(
+    planner: _Planner, projections: Projections, prepended: bool, database: str
+) -> tuple[Column, ...]:
+    names, given = [_column_name(item) for item, _ in projections], planner.statement.target.columns
+    if given is not None:
+        expected = len(projections) - (1 if prepended else 0)
+        if len(given) != expected:
+            raise InvalidStatementError(f"{len(given)} columns are named, but the query has {expected}", code=0x263F)
+        names = [*([names[0]] if prepended else []), *(name for name, _ in given)]
+    key = _key_place(planner, names)
+    types = _types(projections, _checked_precision(planner, database))
+    types = [replace(kind, length=kind.length or _length(item)) if kind.is_string else kind
+             for (item, _), kind in zip(projections, types, strict=True)]
+    _check_names(names)
+    return tuple(Column(name, kind, name, place == key)
+                 for place, (name, kind) in enumerate(zip(names, types, strict=True)))
+
+
+def _column_name(item: SelectItem) -> str:
+    """What the column of a new target is called: not tbname, which is every table's own name."""
+    return f"{TBNAME}_" if _is_table_name(item) and item.name == TBNAME else item.name
+
+
+def _length(item: SelectItem) -> int:
+    """How long the texts of a new column may be, if its type doesn't say."""
+    return TABLE_NAME.length or 0 if _is_table_name(item) else 64
+
+
+def _is_table_name(item: SelectItem) -> bool:
+    return isinstance(item.expression, exp.Column) and item.expression.name == TBNAME
+
+
+def _types(projections: Projections, precision: Precision) -> list[DataType]:
+    """The types of the results, of which the first is the primary timestamp."""
+    types = [value.type if value.type.kind is not Kind.NULL else VARCHAR for _, value in projections]
+    return [timestamp(precision), *types[1:]]
+
+
+def _check_names(names: Sequence[str]) -> None:
+    duplicate = next((name for n, name in enumerate(names) if name in names[:n]), None)
+    if duplicate is not None:
+        raise InvalidStatementError(f"the result has two columns named {duplicate}", code=0x263C,
+                                    hint="give one of them an alias")
+
+
+def _key_place(planner: _Planner, names: list[str]) -> int | None:
+    """Returns which column of a new target is the second part of its key, as the column list or the source says."""
+    flagged = [name for name, is_key in planner.statement.target.columns or () if is_key]
+    if len(flagged) > 1:
+        raise InvalidStatementError("only one column besides the timestamp can be a part of the primary key",
+                                    code=0x263F)
+    if flagged:
+        return names.index(flagged[0])
+    keyed = planner.query.window is None and planner.join is None and planner.table.key_column is not None
+    return 1 if keyed else None
+
+
+def _check_key(planner: _Planner, columns: Sequence[Column]) -> None:
+    """Checks what a composite key needs: that of the source is the second column of a stream without a window."""
+    for place, target in enumerate(columns):
+        if target.primary_key and (place != 1 or target.type.kind not in (*INTEGERS, Kind.VARCHAR)):
+            raise InvalidStatementError(f"column {target.name} cannot be a part of the primary key", code=0x263F,
+                                        hint="only the second column can, if it is an integer or VARCHAR")
+    table, key = planner.table, planner.table.key_column
+    if planner.query.window is not None or planner.join is not None or key is None:
+        return
+    items = planner.expanded(planner.query.items)
+    second = items[1].expression if len(items) > 1 else None
+    if not isinstance(second, exp.Column) or second.name != key.name:
+        raise InvalidStreamError(
+            f"{table.name} has a composite primary key: the second column of the query must be {key.name}")
+    if len(columns) < 2 or not columns[1].primary_key:
+        raise InvalidStreamError(
+            f"{table.name} has a composite primary key: the second column of the target must be a key too",
+            hint="declare it with PRIMARY KEY")
+
+
+def _checked_precision(planner: _Planner, database: str) -> Precision:
+    found = planner.catalog.database(database)
+    assert found is not None
+    if found.precision != planner.precision:
+        raise InvalidStreamError(
+            f"the target's database has precision {found.precision}, the source's {planner.precision}",
+            hint="write into a database of the same precision")
+    return found.precision
+
+
+def _existing_columns(
+    planner: _Planner, table: Table, values: Sequence[SqlExpr], prepended: bool
+) -> tuple[tuple[Column, ...], list[SqlExpr]]:
+    target = planner.statement.target
+    _checked_precision(planner, table.database)
+    if table.kind != "super":
+        raise InvalidStreamError(f"{table.name} is not a super table: a stream needs one to write to")
+    if target.tag_definitions is not None:
+        raise AlreadyExistsError(f"table {table.name} exists: TAGS must name its tags without types", code=0x2603)
+    if target.columns is None:
+        if len(values) != len(table.columns):
+            raise InvalidStatementError(
+                f"{table.name} has {len(table.columns)} columns, the query gives {len(values)}", code=0x263F)
+        bound = list(values)
+    else:
+        bound = _named_columns(table, [name for name, _ in target.columns], values, prepended)
+    for one, value in zip(table.columns, bound, strict=True):
+        if not _castable(value.type, one.type):
+            raise InvalidStatementError(
+                f"column {one.name} of {table.name} is {one.type.sql()}, the query gives {value.type.sql()}",
+                code=0x263F)
+    return table.columns, bound
+
+
+def _named_columns(table: Table, given: Sequence[str], values: Sequence[SqlExpr], prepended: bool) -> list[SqlExpr]:
+    """Returns the value for each column of the table, of which only some are named."""
+    if prepended and len(given) == len(values) - 1:
+        values = values[1:]
+    if len(given) != len(values):
+        raise InvalidStatementError(f"{len(given)} columns are named, the query gives {len(values)}", code=0x263F)
+    known = {one.name for one in table.columns}
+    for name in given:
+        if name not in known:
+            raise NotFoundError(f"column {name} does not exist in {table.name}", code=0x2602)
+    if table.time_column.name not in given:
+        raise InvalidStatementError(f"the primary timestamp {table.time_column.name} is not among the columns",
+                                    code=0x263F)
+    if table.key_column is not None and table.key_column.name not in given:
+        raise InvalidStatementError(f"the key column {table.key_column.name} is not among the columns", code=0x263F)
+    chosen = dict(zip(given, values, strict=True))
+    return [chosen.get(one.name, _NULL) for one in table.columns]
+
+
+def _castable(source: DataType, target: DataType) -> bool:
+    if Kind.NULL in (source.kind, target.kind) or source.kind is target.kind:
+        return True
+    binary = (Kind.VARBINARY, Kind.GEOMETRY, Kind.JSON)
+    return source.kind not in binary and target.kind not in binary
+
+
+# --- child tables and tags --------------------------------------------------------------------------------------
+
+
+def _new_tags(planner: _Planner) -> tuple[Column, ...]:
+    target = planner.statement.target
+    if target.tag_names is not None:
+        raise NotFoundError(f"table {target.name} does not exist: its TAGS need types", code=0x2603)
+    if target.tag_definitions is None:
+        return (Column("group_id", UBIGINT, "group_id"),)
+    return tuple(Column(tag.name, tag.type, tag.name) for tag in target.tag_definitions)
+
+
+def _children(planner: _Planner, tags: Sequence[Column]) -> tuple[SqlExpr | None, tuple[SqlExpr, ...]]:
+    """Returns what SUBTABLE says, and the values of tags."""
+    target, child = planner.statement.target, None
+    if target.subtable is not None:
+        child = compile_expression(target.subtable, planner.key_scope("SUBTABLE"))
+        if not child.type.is_string:
+            raise InvalidStreamError("SUBTABLE must be a VARCHAR expression",
+                                     position=planner.position(target.subtable), hint="cast it, or use concat")
+    if target.tag_definitions is not None:
+        return child, _tag_values(planner, [tag.name for tag in target.tag_definitions], tags)
+    if target.tag_names is not None:
+        return child, _tag_values(planner, target.tag_names, tags)
+    if len(tags) == 1 and tags[0].type.kind is Kind.UBIGINT:
+        return child, (SqlExpr(column(GROUP), UBIGINT),)
+    if any(key.partitions for key in planner.keys):
+        raise InvalidStatementError(
+            f"{target.name} needs exactly one tag of type BIGINT UNSIGNED to hold the group", code=0x263F,
+            hint="or say which tags to write with TAGS (names)")
+    return child, tuple(_NULL for _ in tags)
+
+
+def _tag_values(planner: _Planner, given: Sequence[str], tags: Sequence[Column]) -> tuple[SqlExpr, ...]:
+    partitioned = any(key.partitions for key in planner.keys)
+    known = {tag.name for tag in tags}
+    for name in given:
+        if name not in known:
+            raise InvalidStatementError(f"tag {name} does not exist in {planner.statement.target.name}", code=0x260E)
+    values = []
+    for tag in tags:
+        key = next((key for key in planner.keys if tag.name in key.names), None)
+        if tag.name in given and partitioned and key is None:
+            raise InvalidStatementError(f"tag {tag.name} is not the name of a PARTITION BY item", code=0x2602,
+                                        hint="give the item that alias")
+        values.append(_NULL if key is None or tag.name not in given else SqlExpr(
+            converted(key.use(), tag.type), tag.type))
+    return tuple(values)
+
+
+# --- what leaves Penstock ---------------------------------------------------------------------------------------
+
+
+def _outside(planner: _Planner, target: OutsideTarget, projections: Projections) -> BoundTarget:
+    """Returns a target outside of Penstock. A key that is also selected is called as it is there."""
+    name = planner.statement.target.name
+    connection = planner.catalog.outside(name.name)
+    if connection is None:
+        raise NotFoundError(f"connection {name.name} does not exist",
+                            position=position(planner.statement.source_text, name.offset, len(name.name)),
+                            hint=did_you_mean(name.name, planner.catalog.outside_names()))
+    keys = [key for key in planner.keys if key.partitions]
+    selected: dict[str, str] = {}
+    for item, value in projections[1:]:
+        key = next((key for key in keys if _is_key(planner, item.expression, value, key)), None)
+        if key is not None:
+            selected.setdefault(key.name, item.name)
+    others = [item.name for item, _ in projections if item.name not in selected.values()]
+    names = [selected.get(key.name, name) for key, name in zip(keys, _short_names(keys, others), strict=True)]
+    tags = tuple(Column(tag, key.value.type, tag) for key, tag in zip(keys, names, strict=True))
+    outside = replace(plan_outside(target, connection, names),
+                      on_failure=planner.statement.options.on_failure or "pause")
+    keyed = 1 if planner.query.window is None and planner.table.key_column is not None else None
+    columns = tuple(Column(item.name, kind, item.name, n == keyed) for n, ((item, _), kind) in enumerate(
+        zip(projections, _types(projections, planner.precision), strict=True)))
+    _check_names([*names, *(one.name for one in columns if one.name not in selected.values())])
+    _check_key(planner, columns)
+    bound = Target(outside.connection, outside.place or outside.kind, columns, tags, None,
+                   tuple(key.use() for key in keys), 0, create=False, outside=outside)
+    if outside.format == "avro":
+        avro_schema(sink_plan(bound, [key.key for key in planner.keys]))  # names that it can't have are told now
+    return BoundTarget(bound, tuple(value for _, value in projections))
+
+
+def _is_key(planner: _Planner, node: exp.Expression, value: SqlExpr, key: GroupKey) -> bool:
+    """Whether what is selected is a key of PARTITION BY. Two tables of a join may have a column of that name."""
+    if not isinstance(node, exp.Column):
+        return False
+    if planner.lookup is not None:
+        return value == key.value or is_column(value.node, key.name)
+    if planner.join is None or key.item is None or (not node.table and node.name == key.item.alias):
+        return node.name in key.names
+    scope = planner.join.join.scope
+    return fingerprint(node, scope) == fingerprint(key.item.expression, scope)
+
+
+def _short_names(keys: Sequence[GroupKey], others: Sequence[str]) -> list[str]:
+    """Returns what keys are called where nothing says it: for `a.v` that is `v`, unless something else is called that.
+    """
+    short = [key.item.expression.name if key.item is not None and key.item.alias is None and isinstance(
+        key.item.expression, exp.Column) else key.names[0] for key in keys]
+    return [name if short.count(name) == 1 and name not in others else key.names[0]
+            for name, key in zip(short, keys, strict=True)]

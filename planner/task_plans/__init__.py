@@ -1,0 +1,1 @@
+"""What tasks compute: plain data that is stored and shipped to workers."""

@@ -1,0 +1,1 @@
+"""sqlglot's dialect `tdengine`: tokenizer, grammar and printer. Looks nothing up."""

@@ -1,0 +1,72 @@
+"""Parses CREATE, ALTER, DROP and TEST CONNECTION; which kinds and options there are, is not known here."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sqlglot.tokens import TokenType
+
+from penstock.common.errors import SqlSyntaxError
+from penstock.sql.dialect.parse_query import QueryParser
+from penstock.sql.tree.statements import AlterConnection, CreateConnection, DropConnection, Statement, TestConnection
+
+
+def parse_create_connection(parser: QueryParser) -> Statement:
+    """Parses what follows CREATE CONNECTION: `[IF NOT EXISTS] name TYPE kind WITH (option='value', ...)`."""
+    if_not_exists = parser.take_if_not_exists()
+    name = _parse_name(parser)
+    parser.expect("TYPE")
+    kind = parser.name("a type of connection")
+    parser.expect("WITH")
+    options = _parse_options(parser, removable=False)
+    return CreateConnection(name, kind, tuple((option, value or "") for option, value in options), if_not_exists)
+
+
+def parse_alter_connection(parser: QueryParser) -> Statement:
+    """Parses what follows ALTER CONNECTION: `name SET (option='value', ...)`; NULL takes an option away."""
+    name = _parse_name(parser)
+    parser.expect("SET")
+    return AlterConnection(name, _parse_options(parser, removable=True))
+
+
+def parse_drop_connection(parser: QueryParser) -> Statement:
+    """Parses what follows DROP CONNECTION."""
+    if_exists = parser.take_if_exists()
+    return DropConnection(_parse_name(parser), if_exists)
+
+
+def parse_test_connection(parser: QueryParser) -> Statement:
+    """Parses what follows TEST CONNECTION."""
+    return TestConnection(_parse_name(parser))
+
+
+def _parse_name(parser: QueryParser) -> str:
+    return parser.name("a connection name")
+
+
+def _parse_options(parser: QueryParser, *, removable: bool) -> tuple[tuple[str, str | None], ...]:
+    """Parses `(option='value', ...)`. What is quoted may be a password, so no error quotes it."""
+    try:
+        return parser.wrapped_csv(lambda: _parse_option(parser, removable=removable))
+    except SqlSyntaxError as error:
+        if error.position is None:
+            raise
+        raise SqlSyntaxError(error.message, code=error.code, hint=error.hint,
+                             position=replace(error.position, text="")) from None
+
+
+def _parse_option(parser: QueryParser, *, removable: bool) -> tuple[str, str | None]:
+    name = _parse_option_name(parser)
+    parser.expect("=")
+    if removable and parser.take("NULL"):
+        return name, None
+    if parser.at_type(TokenType.NUMBER):
+        return name, parser.advance().text
+    return name, parser.string(f"the value of {name}")
+
+
+def _parse_option_name(parser: QueryParser) -> str:
+    """Parses the name of an option; keywords are such, too: DATABASE."""
+    if not parser.at_word:
+        raise parser.fail("the name of an option is expected")
+    return str(parser.advance().text).lower()

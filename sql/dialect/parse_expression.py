@@ -1,0 +1,455 @@
+"""Parses scalar expressions and type names into the classes that `penstock.sql.tree.expression_nodes` lists.
+
+The methods replace those of sqlglot that have their names. sqlglot's are lenient where errors must be told (BETWEEN
+without AND, CASE without THEN), call themselves over long conditions, don't note where a node comes from, and rewrite
+function calls into classes that lose the name and the order of the arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from sqlglot import exp
+from sqlglot.tokens import Token, TokenType
+
+from penstock.sql.dialect.base_parser import BaseParser
+from penstock.sql.dialect.literals import parse_integer
+from penstock.sql.dialect.tokenizer import NOT_AN_ALIAS
+from penstock.sql.tree.expression_nodes import (
+    DurationLiteral,
+    JsonContains,
+    JsonGet,
+    Match,
+    TimestampLiteral,
+    Trim,
+    TrimMode,
+    TypeName,
+)
+from penstock.sql.tree.statements import Duration, Unit
+from penstock.sql.types import DataType, Kind
+
+MAX_CHAIN = 500
+MAX_DEPTH = 600
+MAX_VARCHAR = 65_517
+MAX_NCHAR = 16_379
+MAX_DIGITS = 38
+
+_SIMPLE_TYPES: dict[str, Kind] = {
+    "TIMESTAMP": Kind.TIMESTAMP, "BOOL": Kind.BOOL, "TINYINT": Kind.TINYINT, "SMALLINT": Kind.SMALLINT,
+    "INT": Kind.INT, "INTEGER": Kind.INT, "BIGINT": Kind.BIGINT, "FLOAT": Kind.FLOAT, "DOUBLE": Kind.DOUBLE,
+    "JSON": Kind.JSON,
+}
+_UNSIGNED: dict[Kind, Kind] = {
+    Kind.TINYINT: Kind.UTINYINT, Kind.SMALLINT: Kind.USMALLINT, Kind.INT: Kind.UINT, Kind.BIGINT: Kind.UBIGINT,
+}
+_SIZED_TYPES: dict[str, tuple[Kind, int]] = {
+    "VARCHAR": (Kind.VARCHAR, MAX_VARCHAR), "BINARY": (Kind.VARCHAR, MAX_VARCHAR), "NCHAR": (Kind.NCHAR, MAX_NCHAR),
+    "VARBINARY": (Kind.VARBINARY, MAX_VARCHAR), "GEOMETRY": (Kind.GEOMETRY, MAX_VARCHAR),
+}
+_TYPE_WORDS = (*_SIMPLE_TYPES, *_SIZED_TYPES, "DECIMAL", "NUMERIC")
+# Reserved words that are functions when a parenthesis follows.
+_CALLABLE = frozenset({"NOW", "TODAY", "IF", "DATABASE", "LEFT", "RIGHT", "CAST"})
+_PREDICATES = ("IS", "CONTAINS", "MATCH", "NMATCH", "NOT", "LIKE", "IN", "BETWEEN")
+_NO_OPERATOR = (0, exp.Expression)
+_PREFIXES = frozenset({"NULL", "TRUE", "FALSE", "CASE", "TIMESTAMP", "NOW", "TODAY"})
+
+
+class ExpressionParser(BaseParser):
+    """Scalar expressions and types."""
+
+    BITWISE = {TokenType.AMP: exp.BitwiseAnd, TokenType.PIPE: exp.BitwiseOr}  # noqa: RUF012
+    TERM = {TokenType.PLUS: exp.Add, TokenType.DASH: exp.Sub}  # noqa: RUF012
+    FACTOR = {TokenType.STAR: exp.Mul, TokenType.SLASH: exp.Div, TokenType.MOD: exp.Mod}  # noqa: RUF012
+    COMPARISON = {  # noqa: RUF012
+        TokenType.EQ: exp.EQ, TokenType.NEQ: exp.NEQ, TokenType.GT: exp.GT, TokenType.GTE: exp.GTE,
+        TokenType.LT: exp.LT, TokenType.LTE: exp.LTE,
+    }
+    _BINARY: dict[TokenType, tuple[int, type[exp.Expression]]] = {  # noqa: RUF012
+        kind: (level, node) for level, table in enumerate((BITWISE, TERM, FACTOR), 1) for kind, node in table.items()
+    }
+
+    def parse_expression(self) -> exp.Expression:
+        """Parses one expression, conditions included. Raises SqlSyntaxError."""
+        operands = [self._parse_conjunction()]
+        while self.take("OR"):
+            operands.append(self._parse_conjunction())
+        return _balanced(operands, exp.Or)
+
+    def _parse_disjunction(self, *_: Any) -> exp.Expression:
+        return self.parse_expression()
+
+    _parse_expression = _parse_disjunction
+
+    def parse_operand(self) -> exp.Expression:
+        """Parses an expression without comparisons, NOT, AND and OR at its top. Raises SqlSyntaxError."""
+        start = self._curr
+        self._operands += 1
+        parsed = self._parse_bitwise()
+        self._operands -= 1
+        if not self._operands and self._prev.end - start.start >= MAX_DEPTH:
+            self._check_depth(parsed, start)
+        return parsed
+
+    def _check_depth(self, expression: exp.Expression, start: Token) -> None:
+        """Refuses chains in chains: each may be as long as allowed, but DuckDB computes only so many in each other."""
+        pending = [(expression, 1)]
+        while pending:
+            node, depth = pending.pop()
+            if depth > MAX_DEPTH:
+                raise self.fail(f"an expression has at most {MAX_DEPTH} operations in each other", start,
+                                hint="compute a part in a sub-query, or in a stream of its own")
+            pending += [(child, depth + 1) for child in node.iter_expressions()]
+
+    def parse_data_type(self) -> DataType:
+        """Parses a type such as `INT UNSIGNED` or `VARCHAR(20)`. Raises SqlSyntaxError."""
+        word = self.take_any(*_TYPE_WORDS)
+        if word is None:
+            raise self.fail("a data type is expected")
+        if word in ("DECIMAL", "NUMERIC"):
+            return self._parse_decimal()
+        if word in _SIZED_TYPES:
+            kind, maximum = _SIZED_TYPES[word]
+            self.expect("(")
+            length = self.integer("the length of the type", minimum=1, maximum=maximum)
+            self.expect(")")
+            return DataType(kind, length=length)
+        kind = _SIMPLE_TYPES[word]
+        if kind in _UNSIGNED and self.take("UNSIGNED"):
+            kind = _UNSIGNED[kind]
+        return DataType(kind)
+
+    def _parse_decimal(self) -> DataType:
+        self.expect("(")
+        digits = self.integer("the number of digits", minimum=1, maximum=MAX_DIGITS)
+        scale = self.integer("the scale", maximum=digits) if self.take(",") else 0
+        self.expect(")")
+        return DataType(Kind.DECIMAL, digits=digits, scale=scale)
+
+    def _parse_conjunction(self) -> exp.Expression:
+        operands = [self._parse_equality()]
+        while self.take("AND"):
+            operands.append(self._parse_equality())
+        return _balanced(operands, exp.And)
+
+    def _parse_equality(self) -> exp.Expression:
+        start = self.token.start
+        if self.take("NOT"):
+            self.enter()
+            node = self.mark(exp.Not(this=self._parse_equality()), start)
+            self.leave()
+            return node
+        return self._parse_range()
+
+    def _parse_range(self) -> exp.Expression:
+        start = self.token.start
+        left = self.parse_operand()
+        comparison = self.COMPARISON.get(self._curr.token_type)
+        if comparison is not None:
+            self._advance()
+            return self.mark(comparison(this=left, expression=self.parse_operand()), start)
+        if self.word not in _PREDICATES:
+            self.note(*_PREDICATES)
+            return left
+        if self.take("IS"):
+            negated = self.take("NOT")
+            null_start = self.token.start
+            self.expect("NULL")
+            null = self.mark(exp.Null(), null_start)
+            return self._negate(exp.Is(this=left, expression=null), negated, start)
+        if self.take("CONTAINS"):
+            return self.mark(JsonContains(this=left, expression=self._string("a key")), start)
+        if self.at_any("MATCH", "NMATCH"):
+            negated = self.advance().text.upper() == "NMATCH"
+            return self._negate(Match(this=left, expression=self._string("a regular expression")), negated, start)
+        negated = self.take("NOT")
+        if self.take("LIKE"):
+            return self._negate(exp.Like(this=left, expression=self._string("a pattern")), negated, start)
+        if self.take("IN"):
+            return self._negate(exp.In(this=left, expressions=self._parse_in_list()), negated, start)
+        if self.take("BETWEEN"):
+            low = self.parse_operand()
+            self.expect("AND")
+            return self._negate(exp.Between(this=left, low=low, high=self.parse_operand()), negated, start)
+        if negated:
+            raise self.fail("LIKE, IN or BETWEEN is expected after NOT")
+        return left
+
+    def _negate(self, node: exp.Expression, negated: bool, start: int) -> exp.Expression:
+        self.mark(node, start)
+        return self.mark(exp.Not(this=node), start) if negated else node
+
+    def _parse_in_list(self) -> list[exp.Expression]:
+        self.expect("(")
+        if self.at("SELECT"):
+            raise self.fail("IN takes a list of values; subqueries are allowed in FROM only")
+        self.enter()
+        values = list(self.csv(self.parse_operand))
+        self.leave()
+        self.expect(")")
+        return values
+
+    def _parse_bitwise(self, minimum: int = 1) -> exp.Expression:
+        """Parses operators of these levels, from left to right; levels are those of BITWISE, TERM and FACTOR."""
+        start = self._curr.start
+        left = self._parse_unary()
+        for _ in range(MAX_CHAIN + 1):
+            level, node = self._BINARY.get(self._curr.token_type, _NO_OPERATOR)
+            if level < minimum:
+                return left
+            self._advance()
+            left = self.mark(node(this=left, expression=self._parse_bitwise(level + 1)), start)
+        raise self.fail(f"an expression has at most {MAX_CHAIN} operators in a row",
+                        hint="compute a part in a sub-query, or in a stream of its own")
+
+    def _parse_unary(self) -> exp.Expression:
+        starts: list[int] = []
+        while self._curr.token_type in self.TERM:
+            if self.word == "-":
+                starts.append(self._curr.start)
+            self._advance()
+        if not starts:
+            return self._parse_postfix()
+        self.enter(len(starts))
+        node = self._parse_postfix()
+        self.leave(len(starts))
+        for start in reversed(starts):
+            node = self.mark(exp.Neg(this=node), start)
+        return node
+
+    def _parse_postfix(self) -> exp.Expression:
+        start = self._curr.start
+        node = self._parse_primary()
+        while self._curr.token_type is TokenType.ARROW:
+            self._advance()
+            if isinstance(node, JsonGet):
+                raise self.fail("only one -> is allowed: it looks a key up in a JSON tag")
+            node = self.mark(JsonGet(this=node, expression=self._string("a key")), start)
+        return node
+
+    def _string(self, what: str) -> exp.Expression:
+        start = self.token.start
+        return self.mark(exp.Literal.string(self.string(what)), start)
+
+    def _parse_primary(self) -> exp.Expression:
+        token = self._curr
+        start = token.start
+        kind = token.token_type
+        if kind is TokenType.VAR:
+            if self._next.token_type is not TokenType.L_PAREN:
+                return self._parse_column()
+            return self.mark(self._parse_function(), start)
+        if kind is TokenType.NUMBER:
+            self._advance()
+            return self.mark(self._number(token.text), start)
+        if kind is TokenType.STRING:
+            return self._string("a string")
+        if kind is TokenType.L_PAREN:
+            return self._parse_parentheses()
+        if kind is TokenType.IDENTIFIER:
+            return self._parse_column()
+        if kind is TokenType.INTERVAL:
+            return self.mark(self._duration(), start)
+        if kind is TokenType.HEX_STRING:
+            self._advance()
+            return self.mark(exp.Literal.string("\\x" + token.text), start)
+        if self.word in _PREFIXES and (word := self._parse_word()) is not None:
+            return self.mark(word, start)
+        if self.word in _CALLABLE and self._next.token_type is TokenType.L_PAREN:
+            return self.mark(self._parse_function(), start)
+        if self.at_word:
+            return self._parse_column()
+        raise self.fail("an expression is expected, not *" if kind is TokenType.STAR else "an expression is expected")
+
+    def _parse_parentheses(self) -> exp.Expression:
+        start = self.token.start
+        self.expect("(")
+        if self.at("SELECT"):
+            raise self.fail("subqueries are allowed in FROM only")
+        self.enter()
+        inner = self.parse_expression()
+        self.leave()
+        self.expect(")")
+        return self.mark(exp.Paren(this=inner), start)
+
+    def _number(self, raw: str) -> exp.Expression:
+        if raw[:2].lower() in ("0x", "0b"):
+            try:
+                return exp.Literal.number(str(parse_integer(raw)))
+            except ValueError:
+                raise self.fail("this number is too long") from None
+        return exp.Literal.number(raw)
+
+    def _duration(self) -> exp.Expression:
+        duration: Duration = self.duration("a duration")
+        return DurationLiteral(value=duration.value, unit=cast(Unit, duration.unit))
+
+    def _parse_word(self) -> exp.Expression | None:
+        """Parses a constant or a CASE; returns None if the word is something else here."""
+        following = self._next.token_type
+        if self.word == "TIMESTAMP":
+            if following is not TokenType.STRING:
+                return None
+            self._advance()
+            return TimestampLiteral(this=self.string("a timestamp"))
+        if self.word in ("NOW", "TODAY") and following is TokenType.L_PAREN:
+            return None
+        word = self.advance().text.upper()
+        if word == "NULL":
+            return exp.Null()
+        if word in ("TRUE", "FALSE"):
+            return exp.Boolean(this=word == "TRUE")
+        if word != "CASE":
+            return exp.Anonymous(this=word.lower(), expressions=[])
+        self.enter()
+        node = self._parse_case()
+        self.leave()
+        return node
+
+    def _parse_case(self) -> exp.Expression:
+        subject = None if self.at("WHEN") else self.parse_expression()
+        branches: list[exp.Expression] = []
+        start = self.token.start
+        self.expect("WHEN")
+        while True:
+            condition = self.parse_expression()
+            self.expect("THEN")
+            branches.append(self.mark(exp.If(this=condition, true=self.parse_expression()), start))
+            start = self.token.start
+            if not self.take("WHEN"):
+                break
+        default = self.parse_expression() if self.take("ELSE") else None
+        self.expect("END")
+        return exp.Case(this=subject, ifs=branches, default=default)
+
+    def _parse_cast(self) -> exp.Expression:
+        value = self.parse_expression()
+        self.expect("AS")
+        start = self.token.start
+        if self.at_any("VARCHAR", "BINARY", "NCHAR") and self.peek() != "(":
+            kind, maximum = _SIZED_TYPES[self.advance().text.upper()]
+            target = DataType(kind, length=maximum)
+        else:
+            target = self.parse_data_type()
+        return exp.Cast(this=value, to=self.mark(TypeName(this=target), start))
+
+    def _parse_trim(self) -> exp.Expression:
+        word = self.take_any("BOTH", "LEADING", "TRAILING")
+        mode = cast(TrimMode, (word or "both").lower())
+        if word is not None and self.take("FROM"):
+            return Trim(this=self.parse_expression(), mode=mode)
+        first = self.parse_expression()
+        if self.take("FROM"):
+            return Trim(this=self.parse_expression(), characters=first, mode=mode)
+        if word is not None:
+            raise self.fail("FROM is expected")
+        return Trim(this=first, mode=mode)
+
+    def _parse_position(self) -> exp.Expression:
+        needle = self.parse_operand()
+        if not self.take(","):
+            self.expect("IN")
+        return exp.Anonymous(this="position", expressions=[needle, self.parse_operand()])
+
+    def _parse_substring(self, name: str) -> exp.Expression:
+        arguments = [self.parse_expression()]
+        if self.take("FROM"):
+            arguments.append(self.parse_expression())
+            if self.take("FOR"):
+                arguments.append(self.parse_expression())
+        else:
+            while self.take(","):
+                arguments.append(self.parse_expression())
+        return exp.Anonymous(this=name, expressions=arguments)
+
+    def _parse_cols(self) -> exp.Expression:
+        return exp.Anonymous(this="cols", expressions=list(self.csv(self._parse_cols_argument)))
+
+    def _parse_cols_argument(self) -> exp.Expression:
+        start = self.token.start
+        argument = self._parse_argument()
+        alias_start = self.token.start
+        alias = self.parse_alias()
+        if alias is None:
+            return argument
+        identifier = self.mark(exp.Identifier(this=alias, quoted=True), alias_start)
+        return self.mark(exp.Alias(this=argument, alias=identifier), start)
+
+    FUNCTION_PARSERS: dict[str, Callable[[ExpressionParser], exp.Expression]] = {  # noqa: RUF012
+        "CAST": _parse_cast,
+        "TRIM": _parse_trim,
+        "POSITION": _parse_position,
+        "SUBSTR": lambda self: self._parse_substring("substr"),
+        "SUBSTRING": lambda self: self._parse_substring("substring"),
+        "COLS": _parse_cols,
+    }
+
+    def parse_alias(self) -> str | None:
+        """Parses `[AS] alias` if one follows. Raises SqlSyntaxError."""
+        if self.take("AS"):
+            return self.name("an alias")
+        if self.at_name() and self.word not in NOT_AN_ALIAS:
+            return self.name("an alias")
+        return None
+
+    def _parse_function(self) -> exp.Expression:
+        """Parses a call; all calls but those of FUNCTION_PARSERS are alike."""
+        special = self.FUNCTION_PARSERS.get(self.word)
+        name = self._curr.text.lower()
+        self._advance(2)
+        if special is None and self.take(")"):
+            return exp.Anonymous(this=name, expressions=[])
+        self.enter()
+        if special is not None:
+            node = special(self)
+        else:
+            node = exp.Anonymous(this=name, expressions=list(self.csv(self._parse_argument)))
+        self.leave()
+        self.expect(")")
+        return node
+
+    def _parse_argument(self) -> exp.Expression:
+        if self._curr.token_type is TokenType.STAR:
+            self._advance()
+            return self.mark(exp.Star(), self._prev.start)
+        return self.parse_qualified_star() or self.parse_expression()
+
+    def parse_qualified_star(self) -> exp.Expression | None:
+        """Parses `table.*` if that follows."""
+        if self._next.token_type is not TokenType.DOT or not self.at_name() or self.peek(2) != "*":
+            return None
+        start = self.token.start
+        table = self._identifier("a table name")
+        self.expect(".")
+        star_start = self.token.start
+        self.expect("*")
+        star = self.mark(exp.Star(), star_start)
+        return self.mark(exp.Column(this=star, table=table), start)
+
+    def _identifier(self, what: str) -> exp.Expression:
+        start = self.token.start
+        quoted = self.at_type(TokenType.IDENTIFIER)
+        return self.mark(exp.Identifier(this=self.name(what), quoted=quoted), start)
+
+    def _parse_column(self) -> exp.Expression:
+        start = self._curr.start
+        first = self._identifier("an expression")
+        if self._curr.token_type is TokenType.DOT:
+            self._advance()
+            return self.mark(exp.Column(this=self._identifier("a column name"), table=first), start)
+        return self.mark(exp.Column(this=first), start)
+
+
+def _balanced(operands: list[exp.Expression], node: type[exp.Expression]) -> exp.Expression:
+    """Joins the operands of AND or OR: as typed if they are few, else as a balanced tree, since trees are walked
+    recursively and a long generated condition must not exhaust the stack."""
+    if len(operands) > 32:
+        middle = len(operands) // 2
+        operands = [_balanced(operands[:middle], node), _balanced(operands[middle:], node)]
+    result = operands[0]
+    for operand in operands[1:]:
+        joined = node(this=result, expression=operand)
+        joined.meta["offset"] = result.meta["offset"]
+        joined.meta["end"] = operand.meta["end"]
+        result = joined
+    return result

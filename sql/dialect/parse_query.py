@@ -1,0 +1,462 @@
+"""Parses SELECT and UNION with everything inside them: sources, joins, windows, FILL, limits."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Literal, cast
+
+from sqlglot import exp
+from sqlglot.tokens import TokenType
+
+from penstock.common.errors import NotSupportedError
+from penstock.sql.dialect.base_parser import MAX_NESTING
+from penstock.sql.dialect.parse_expression import ExpressionParser
+from penstock.sql.tree.statements import (
+    CountWindow,
+    Duration,
+    EventWindow,
+    Fill,
+    FillMode,
+    IntervalWindow,
+    JoinKind,
+    JoinSource,
+    JoinVariant,
+    Limit,
+    OrderItem,
+    OutsideSource,
+    PartitionItem,
+    Query,
+    Range,
+    Select,
+    SelectItem,
+    SessionWindow,
+    SetOperation,
+    Source,
+    StateWindow,
+    SubquerySource,
+    TableSource,
+    Window,
+)
+
+_FILL_MODES = ("NONE", "NULL", "NULL_F", "VALUE", "VALUE_F", "PREV", "NEXT", "LINEAR", "NEAR")
+_VARIANTS = ("SEMI", "ANTI", "ASOF", "WINDOW")
+_MAX_COUNT_WINDOW = 2**31 - 1
+MAX_JOINS = 50
+
+
+class QueryParser(ExpressionParser):
+    """Queries."""
+
+    def at_query(self) -> bool:
+        """Whether a query starts here: SELECT, perhaps in parentheses."""
+        if self.at("SELECT"):
+            return True
+        if not self.at("("):
+            return False
+        for distance in range(1, MAX_NESTING + 1):
+            if self.peek(distance) != "(":
+                return self.peek(distance) == "SELECT"
+        return True  # or whatever it is: it is too deep
+
+    def parse_query(self) -> Query:
+        """Parses a query up to and including `>> file`. Raises SqlSyntaxError."""
+        start = self.token.start
+        query = self._parse_set_operations()
+        text = self.source(start)
+        into_file = self._parse_into_file()
+        return query.change(source_text=text, into_file=into_file)
+
+    def _parse_set_operations(self) -> Query:
+        start = self.token.start
+        joins_around = self.joins
+        left, in_parentheses = self._parse_query_term()
+        joins = self.joins
+        limited = isinstance(left, Select) and not in_parentheses and _is_limited(left)
+        while self.at("UNION"):
+            if limited:
+                raise self.fail("UNION is not allowed after ORDER BY or LIMIT; put that query in parentheses")
+            self.advance()
+            keep_all = self.take("ALL")
+            self.joins = joins_around
+            right, right_in_parentheses = self._parse_query_term()
+            joins = max(joins, self.joins)
+            order_by: tuple[OrderItem, ...] = ()
+            limit: Limit | None = None
+            if isinstance(right, Select) and not right_in_parentheses:
+                if right.slimit is not None:
+                    raise self.fail("SLIMIT after UNION belongs into parentheses, with its query")
+                order_by, limit = right.order_by, right.limit
+                right.change(order_by=(), limit=None)
+            left = _united(left, right, keep_all, flat=not in_parentheses)
+            if order_by or limit is not None:
+                left.change(order_by=order_by, limit=limit)
+                limited = True
+            in_parentheses = False
+        self.joins = joins
+        if isinstance(left, SetOperation) and not in_parentheses and (left.order_by, left.limit) == ((), None):
+            order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
+            left.change(order_by=order_by, limit=limit, source_text=self.source(start))
+        elif in_parentheses and self.at_any("ORDER", "LIMIT"):
+            left = self._wrap_ordered(left, start)
+        return left
+
+    def _wrap_ordered(self, query: Query, start: int) -> Query:
+        """`(query) ORDER BY .. LIMIT ..`: what the inner query does not say itself is taken from outside."""
+        order_by, limit = self._parse_order_by(), self._parse_limit("LIMIT", "OFFSET")
+        if (order_by and (query.order_by or query.limit)) or (limit and query.limit):
+            raise self.fail("the query in the parentheses has an ORDER BY or LIMIT of its own; select FROM it instead")
+        return query.change(order_by=order_by or query.order_by, limit=limit or query.limit,
+                            source_text=self.source(start))
+
+    def _parse_query_term(self) -> tuple[Query, bool]:
+        if self.at("("):
+            self.advance()
+            self.enter()
+            query = self._parse_set_operations()
+            self.leave()
+            self.expect(")")
+            return query, True
+        return self.parse_select(), False
+
+    def _parse_into_file(self) -> str | None:
+        """Parses `>> 'file'` or `>> file`, which ends at white space or a semicolon."""
+        if not self.take(">>"):
+            return None
+        if self.at_type(TokenType.STRING):
+            return str(self.advance().text)
+        start = self.token.start
+        while not self.at_end and (self.token.start in (start, self.previous_end)):
+            self.advance()
+        if self.previous_end <= start:
+            raise self.fail("a file name is expected")
+        return self.source(start)
+
+    def parse_select(self) -> Select:
+        """Parses one SELECT without UNION. Raises SqlSyntaxError."""
+        start = self.token.start
+        self.expect("SELECT")
+        distinct = self.take("DISTINCT")
+        if not distinct:
+            self.take("ALL")
+        tags_only = self.take("TAGS")
+        items = self.csv(self._parse_select_item)
+        source = self._parse_from(items[-1])
+        where = self.parse_expression() if self.take("WHERE") else None
+        partition_by: tuple[PartitionItem, ...] = ()
+        if self.take("PARTITION"):
+            self.expect("BY")
+            partition_by = self.csv(self._parse_partition_item)
+        interp_range = self._parse_interp_range()
+        every = self._parse_every()
+        fill = self._parse_fill(allowed=interp_range is not None or every is not None)
+        window = self._parse_window()
+        if fill is None:
+            fill = self._parse_fill(allowed=isinstance(window, IntervalWindow))
+        group_by: tuple[PartitionItem, ...] = ()
+        if self.take("GROUP"):
+            self.expect("BY")
+            group_by = self.csv(self._parse_partition_item)
+        having = self.parse_expression() if self.take("HAVING") else None
+        order_by = self._parse_order_by()
+        slimit = self._parse_limit("SLIMIT", "SOFFSET")
+        limit = self._parse_limit("LIMIT", "OFFSET")
+        return Select(
+            items=items, source=source, distinct=distinct, tags_only=tags_only, where=where, partition_by=partition_by,
+            window=window, fill=fill, range=interp_range, every=every, group_by=group_by, having=having,
+            order_by=order_by, slimit=slimit, limit=limit, source_text=self.source(start),
+        )
+
+    def _parse_from(self, last_item: SelectItem) -> Source | None:
+        if self.take("FROM"):
+            return self._parse_source()
+        closed = self.at_end or self.at(")") or self.at(">>")
+        if not closed and not self.at_any("WHERE", "ORDER", "SLIMIT", "LIMIT", "UNION"):
+            alias = last_item.alias or ""
+            misspelt = difflib.get_close_matches(alias, ["from"], cutoff=0.7)
+            raise self.fail("FROM is expected", hint=f"is {alias!r} before it a misspelt FROM?" if misspelt else None)
+        return None
+
+    def _parse_select_item(self) -> SelectItem:
+        start = self.token.start
+        star = self.parse_qualified_star()
+        if star is None and self.take("*"):
+            star = self.mark(exp.Star(), start)
+        if star is not None:
+            return SelectItem(star, None, self.source(start))
+        expression = self.parse_expression()
+        text = self.source(start)
+        return SelectItem(expression, self.parse_alias(), text)
+
+    def _parse_partition_item(self) -> PartitionItem:
+        start = self.token.start
+        expression = self.parse_expression()
+        text = self.source(start)
+        return PartitionItem(expression, self.parse_alias(), text)
+
+    # --- sources ---
+
+    def _parse_source(self) -> Source:
+        source = self._parse_joins(self._parse_simple_source())
+        while self.at(","):
+            comma = self.advance()
+            right = self._parse_joins(self._parse_simple_source())
+            self._count_join()
+            source = JoinSource(source, right, "inner", place=(comma.start, comma.end + 1))
+        return source
+
+    def _parse_simple_source(self) -> Source:
+        if self.take("("):
+            self.enter()
+            source: Source
+            if self.at_query():
+                start = self.token.start
+                query = self._parse_set_operations()
+                source = SubquerySource(query.change(source_text=self.source(start)))
+            else:
+                source = self._parse_source()
+            self.leave()
+            self.expect(")")
+            if isinstance(source, SubquerySource) and source.alias is None:
+                source.change(alias=self.parse_alias())
+            return source
+        if self.at("CONNECTION") and self.peek(2) == "(":
+            return self._parse_outside_source()
+        name = self.object_name("a table name")
+        cuts = None
+        if self.take("BETWEEN", "CUT"):
+            first = self.string("a cut")
+            self.expect("AND")
+            cuts = (first, self.string("a cut"))
+        return TableSource(name, self.parse_alias(), cuts)
+
+    def _parse_outside_source(self) -> OutsideSource:
+        self.expect("CONNECTION")
+        connection = self.object_name("the connection's name")
+        self.expect("(")
+        self.expect("TABLE")
+        table = self.string("the table's name")
+        self.expect(")")
+        return OutsideSource(connection, table, self.parse_alias())
+
+    def _parse_joins(self, left: Source) -> Source:
+        while True:
+            start = self.token.start
+            join = self._parse_join_words()
+            if join is None:
+                return left
+            place = (start, self.previous_end)
+            kind, variant = join
+            right = self._parse_simple_source()
+            on = None if self._at_sample() else self.parse_expression() if self.take("ON") else None
+            window = self._parse_window_offset() if variant == "window" else None
+            jlimit = None
+            if self.at("JLIMIT"):
+                if variant not in ("asof", "window"):
+                    raise self.fail("JLIMIT belongs to ASOF and WINDOW joins")
+                self.advance()
+                jlimit = self.integer("the number of rows of JLIMIT", maximum=1024)
+            self._count_join()
+            left = JoinSource(left, right, kind, variant, on, window, jlimit, place)
+
+    def _at_sample(self) -> bool:
+        """Whether the sample of DRY RUN comes next, not the condition of a join."""
+        if not self.at("ON", "SAMPLE", "("):
+            return False
+        return self.peek(3) == "FROM" or (
+            self.peek(3) == "FILE" and self.token_ahead(4).token_type is TokenType.STRING)
+
+    def _count_join(self) -> None:
+        self.joins += 1
+        if self.joins > MAX_JOINS:
+            raise self.fail(f"a query joins at most {MAX_JOINS + 1} tables, those of its sub-queries included",
+                            hint="split it")
+
+    def _parse_join_words(self) -> tuple[JoinKind, JoinVariant] | None:
+        if self.take("JOIN"):
+            return "inner", ""
+        word = self.take_any("LEFT", "RIGHT", "FULL", "INNER")
+        variant = ""
+        if self.at_any(*_VARIANTS) and (word is not None or self.peek() == "JOIN"):
+            if word not in ("LEFT", "RIGHT"):
+                variant = self.word
+                raise self.fail(f"{variant} joins have a driving side",
+                                hint=f"write LEFT {variant} JOIN or RIGHT {variant} JOIN")
+            variant = self.advance().text.lower()
+        elif word is None:
+            return None
+        elif word != "INNER":
+            self.take("OUTER")
+        self.expect("JOIN")
+        return cast(JoinKind, word.lower()), cast(JoinVariant, variant)
+
+    def _parse_window_offset(self) -> tuple[Duration, Duration]:
+        self.expect("WINDOW_OFFSET")
+        self.expect("(")
+        start = self.duration("the start of the window", signed=True)
+        self.expect(",")
+        end = self.duration("the end of the window", signed=True)
+        self.expect(")")
+        return start, end
+
+    # --- windows ---
+
+    def _parse_window(self) -> Window | None:
+        if self.take("INTERVAL"):
+            return self._parse_interval()
+        if self.take("SESSION"):
+            self.expect("(")
+            column = self.parse_operand()
+            self.expect(",")
+            gap = self.duration("the gap of the session")
+            self.expect(")")
+            return SessionWindow(column, gap)
+        if self.take("STATE_WINDOW"):
+            self.expect("(")
+            expression = self.parse_expression()
+            self.expect(")")
+            return StateWindow(expression, self._parse_true_for())
+        if self.take("EVENT_WINDOW"):
+            self.expect("START", "WITH")
+            start = self.parse_expression()
+            self.expect("END", "WITH")
+            return EventWindow(start, self.parse_expression(), self._parse_true_for())
+        if self.take("COUNT_WINDOW"):
+            return self._parse_count_window()
+        if self.at("ANOMALY_WINDOW"):
+            raise NotSupportedError("ANOMALY_WINDOW is not supported", position=self.place(self.token))
+        return None
+
+    def _parse_interval(self) -> IntervalWindow:
+        self.expect("(")
+        interval = self.duration("the width of the window")
+        offset: Duration | Literal["auto"] | None = None
+        if self.take(","):
+            offset = "auto" if self.take("AUTO") else self.duration("the offset of the window", signed=True)
+        self.expect(")")
+        sliding = None
+        if self.take("SLIDING"):
+            self.expect("(")
+            sliding = self.duration("the step of the window")
+            self.expect(")")
+        return IntervalWindow(interval, offset, sliding)
+
+    def _parse_count_window(self) -> CountWindow:
+        self.expect("(")
+        count = self.integer("the number of rows", maximum=_MAX_COUNT_WINDOW)
+        sliding: int | None = None
+        columns: list[exp.Expression] = []
+        while self.take(","):
+            if sliding is None and not columns and self.at_type(TokenType.NUMBER):
+                sliding = self.integer("the number of rows of the step", maximum=_MAX_COUNT_WINDOW)
+            else:
+                columns.append(self.parse_operand())
+        self.expect(")")
+        return CountWindow(count, sliding, tuple(columns))
+
+    def _parse_true_for(self) -> Duration | None:
+        if not self.take("TRUE_FOR"):
+            return None
+        self.expect("(")
+        duration = self.duration("the least length of the window")
+        self.expect(")")
+        return duration
+
+    def _parse_interp_range(self) -> Range | None:
+        if not self.take("RANGE"):
+            return None
+        self.expect("(")
+        first = self.parse_operand()
+        last: exp.Expression | None = None
+        near: Duration | None = None
+        if self.take(","):
+            if self.at_type(TokenType.INTERVAL) and self.peek() == ")":
+                near = self.duration("how far away a value may be")
+            else:
+                last = self.parse_operand()
+                if self.take(","):
+                    near = self.duration("how far away a value may be")
+        self.expect(")")
+        return Range(first, last, near)
+
+    def _parse_every(self) -> Duration | None:
+        if not self.take("EVERY"):
+            return None
+        self.expect("(")
+        every = self.duration("the step")
+        self.expect(")")
+        return every
+
+    def _parse_fill(self, *, allowed: bool) -> Fill | None:
+        if not self.at("FILL"):
+            return None
+        if not allowed:
+            raise self.fail("FILL must follow INTERVAL, RANGE or EVERY")
+        self.advance()
+        self.expect("(")
+        word = self.take_any(*_FILL_MODES)
+        if word is None:
+            raise self.fail("a fill mode is expected", hint="one of " + ", ".join(_FILL_MODES))
+        values: list[exp.Expression] = []
+        while self.take(","):
+            token = self.token
+            value = self.parse_operand()
+            if next(value.find_all(exp.Column), None) is not None:
+                raise self.fail("a fill value must be a constant", token)
+            values.append(value)
+        if values and word not in ("VALUE", "VALUE_F"):
+            if word != "NEAR":
+                raise self.fail(f"FILL({word}) takes no values")
+        elif not values and word in ("VALUE", "VALUE_F"):
+            raise self.fail(f"FILL({word}) needs a value per column")
+        self.expect(")")
+        return Fill(cast(FillMode, word.lower()), tuple(values))
+
+    # --- order and limits ---
+
+    def _parse_order_by(self) -> tuple[OrderItem, ...]:
+        if not self.take("ORDER"):
+            return ()
+        self.expect("BY")
+        return self.csv(self._parse_order_item)
+
+    def _parse_order_item(self) -> OrderItem:
+        expression = self.parse_expression()
+        descending = self.take("DESC")
+        if not descending:
+            self.take("ASC")
+        nulls_first: bool | None = None
+        if self.take("NULLS"):
+            nulls_first = self.take("FIRST")
+            if not nulls_first:
+                self.expect("LAST")
+        return OrderItem(expression, descending, nulls_first)
+
+    def _parse_limit(self, word: str, offset_word: str) -> Limit | None:
+        if not self.take(word):
+            return None
+        what = f"the number of {'partitions' if word == 'SLIMIT' else 'rows'} of {word}"
+        count = self.integer(what)
+        if self.take(","):
+            return Limit(self.integer(what), count)
+        offset = self.integer(f"the number of {offset_word}") if self.take(offset_word) else 0
+        return Limit(count, offset)
+
+
+def _united(left: Query, right: Query, keep_all: bool, *, flat: bool) -> SetOperation:
+    """Joins queries from the left. However many they are, they lie two deep at most: what UNION makes distinct need
+    not be so before, and UNION ALL goes on adding. `flat`: the left one has no parentheses of its own."""
+    if not flat or not isinstance(left, SetOperation) or (keep_all and not left.all):
+        return SetOperation((left, right), keep_all)
+    first, *rest = left.args["queries"]
+    if left.all and not keep_all and isinstance(first, SetOperation) and not first.all and not _has_end(first):
+        left.set("queries", [*first.queries, *rest])
+    left.append("queries", right)
+    return left.change(all=keep_all)
+
+
+def _has_end(query: SetOperation) -> bool:
+    return bool(query.order_by) or query.limit is not None
+
+
+def _is_limited(select: Select) -> bool:
+    return bool(select.order_by) or select.limit is not None or select.slimit is not None

@@ -1,0 +1,133 @@
+"""Queries as sqlglot's own classes, for who comes by sqlglot: so its lineage, scopes, diff and generators know them.
+
+What is like in other dialects becomes `exp.Select`, `exp.Union`, `exp.Table`, `exp.Join` and so on. A query with
+clauses of TDengine's own is a `TDengineSelect`, a join with such a `TDengineJoin`: sqlglot's tools walk over them as
+over their bases, and generators of other dialects refuse them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlglot import exp
+
+from penstock.sql.dialect.generator import needs_quotes
+from penstock.sql.tree import statements as st
+from penstock.sql.tree.expression_nodes import TDengineJoin, TDengineSelect
+from penstock.sql.tree.node import Node
+
+_CLAUSES = ("tags_only", "partition_by", "window", "fill", "range", "every", "slimit", "into_file")
+
+
+def as_sqlglot(tree: Any) -> Any:
+    """Returns a tree with all queries in it, or the query itself, as sqlglot's classes. The given one is used up."""
+    if isinstance(tree, st.Select):
+        return _select(tree)
+    if isinstance(tree, st.SetOperation):
+        return _union(tree)
+    if isinstance(tree, Node):
+        for key, value in tree.args.items():
+            if isinstance(value, Node):
+                tree.set(key, as_sqlglot(value))
+            elif type(value) is list:
+                tree.set(key, [as_sqlglot(item) for item in value])
+    return tree
+
+
+def _select(select: st.Select) -> exp.Expression:
+    own = {name: value for name in _CLAUSES if (value := select.args.get(name))}
+    aliased = any(item.alias is not None for item in select.group_by)
+    query = TDengineSelect(**own) if own or aliased else exp.Select()
+    query.set("expressions", [_aliased(item) for item in select.items])
+    if select.distinct:
+        query.set("distinct", exp.Distinct())
+    if select.source is not None:
+        first, joins = _source(select.source)
+        query.set("from_", exp.From(this=first))
+        if joins:
+            query.set("joins", joins)
+    if select.where is not None:
+        query.set("where", exp.Where(this=select.where))
+    if select.group_by:
+        query.set("group", exp.Group(expressions=[_aliased(item) for item in select.group_by]))
+    if select.having is not None:
+        query.set("having", exp.Having(this=select.having))
+    return _ended(query, select)
+
+
+def _union(operation: st.SetOperation) -> exp.Expression:
+    if operation.into_file is not None:
+        return operation
+    query, *others = (_member(member) for member in operation.queries)
+    for other in others:
+        query = exp.Union(this=query, expression=other, distinct=not operation.all)
+    return _ended(query, operation)
+
+
+def _member(query: st.Query) -> exp.Expression:
+    bare = isinstance(query, st.Select) and not (query.order_by or query.limit or query.slimit)
+    member = as_sqlglot(query)
+    return member if bare else exp.Subquery(this=member)
+
+
+def _ended(query: exp.Expression, of: st.Query) -> exp.Expression:
+    """Adds ORDER BY and LIMIT. Rows without a value come first, as for sqlglot where nulls are small."""
+    if of.order_by:
+        query.set("order", exp.Order(expressions=[
+            exp.Ordered(this=item.expression, desc=item.descending,
+                        nulls_first=not item.descending if item.nulls_first is None else item.nulls_first)
+            for item in of.order_by]))
+    if of.limit is not None:
+        query.set("limit", exp.Limit(expression=exp.Literal.number(of.limit.count)))
+        if of.limit.offset:
+            query.set("offset", exp.Offset(expression=exp.Literal.number(of.limit.offset)))
+    return query
+
+
+def _aliased(item: st.SelectItem | st.PartitionItem) -> exp.Expression:
+    return item.expression if item.alias is None else exp.Alias(this=item.expression, alias=_identifier(item.alias))
+
+
+def _identifier(name: str) -> exp.Expression:
+    return exp.Identifier(this=name, quoted=needs_quotes(name))
+
+
+def _table_alias(alias: str | None) -> exp.Expression | None:
+    return None if alias is None else exp.TableAlias(this=_identifier(alias))
+
+
+def _source(source: st.Source) -> tuple[exp.Expression, list[exp.Expression]]:
+    """Returns the first table and the joins with the others."""
+    joins: list[exp.Expression] = []
+    comma = True  # which binds looser than JOIN, so that nothing but commas may follow
+    while isinstance(source, st.JoinSource):
+        comma = comma and source.kind == "inner" and source.on is None
+        joins.append(_join(source, comma))
+        source = source.left
+    return _single(source), joins[::-1]
+
+
+def _single(source: st.Source) -> exp.Expression:
+    if isinstance(source, st.JoinSource):
+        first, joins = _source(source)
+        if isinstance(first, Node):
+            first = exp.Subquery(this=first)
+        first.set("joins", joins)
+        return exp.Subquery(this=first)
+    if isinstance(source, st.SubquerySource):
+        return exp.Subquery(this=as_sqlglot(source.query), alias=_table_alias(source.alias))
+    if isinstance(source, st.TableSource) and source.cuts is None:
+        database = source.name.database
+        return exp.Table(this=_identifier(source.name.name), db=None if database is None else _identifier(database),
+                         alias=_table_alias(source.alias))
+    return source
+
+
+def _join(source: st.JoinSource, comma: bool) -> exp.Expression:
+    """Returns an `exp.Join`: an outer one has a side, a semi join also a kind, one with ON or a comma neither."""
+    side = None if source.kind == "inner" else source.kind.upper()
+    kind = source.variant.upper() or ("INNER" if side is None and source.on is None and not comma else None)
+    if source.variant in ("", "semi", "anti"):
+        return exp.Join(this=_single(source.right), on=source.on, side=side, kind=kind)
+    return TDengineJoin(this=_single(source.right), on=source.on, side=side, method=source.variant.upper(),
+                    window=source.window, jlimit=source.jlimit)

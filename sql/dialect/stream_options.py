@@ -1,0 +1,42 @@
+"""The options of CREATE STREAM as text: those that ALTER STREAM changes take their place in the statement."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.sql.dialect.generator import print_sql
+from penstock.sql.tree.statements import CreateStream, StreamOptions
+
+_PREFIX = re.compile(r"CREATE\s+OR\s+REPLACE\s+STREAM", re.IGNORECASE)
+
+ALTERABLE = (
+    "max_delay", "recalculate", "delete_mark", "idle_timeout", "max_skew", "checkpoint_interval", "sink_rate",
+    "sink_calls", "source_rate", "history_rate", "state_limit", "guarantee",
+    "retry_time", "lookup_freshness",
+)
+"""Fields of `StreamOptions` that say how a stream works. The others say what its results are: changed half-way, the
+result table would be made half by the one and half by the other."""
+
+_RATES = ("sink_rate", "sink_calls", "source_rate", "history_rate")
+LIVE = frozenset({*_RATES, "state_limit"})
+"""Those of them that a stream takes over as it runs."""
+
+
+def rates_sql(options: StreamOptions) -> str:
+    """Returns the rates that are given, as CREATE STREAM has them."""
+    return print_sql(StreamOptions(**{name: getattr(options, name) for name in _RATES}))
+
+
+def given(options: StreamOptions) -> tuple[str, ...]:
+    """Returns the names of the fields that are given."""
+    return tuple(name for name in options.parts if name in options.args)
+
+
+def altered(statement: CreateStream, changes: StreamOptions) -> str:
+    """Returns the statement's text without OR REPLACE, and with `changes` in the place of options where given."""
+    merged = statement.options.with_changes(**{name: getattr(changes, name) for name in given(changes)})
+    first, last = statement.options_place
+    text = print_sql(merged)
+    # Behind the name stands either an option or, after white space, INTO.
+    head = _PREFIX.sub("CREATE STREAM", statement.source_text[:first]).rstrip()
+    return " ".join(filter(None, (head, text, statement.source_text[last:].lstrip())))

@@ -1,0 +1,199 @@
+"""The expression classes of Penstock's dialect and how they print; it parses nothing itself.
+
+Scalar expressions are trees of sqlglot nodes. `sql.dialect.parse_expression` overrides where sqlglot's own grammar is
+lenient (BETWEEN without AND, CASE without THEN), or rewrites function calls into classes of its own that lose the name
+and the order of the arguments. Exactly these classes occur in what the parser returns:
+
+Names and constants
+    exp.Column          `this` is an exp.Identifier or (for `t.*`) an exp.Star; `table` an exp.Identifier or None.
+                        Pseudo columns (`_wstart`, `_rowts`, `tbname`, ...) are unquoted columns of that lower-case
+                        name; a quoted identifier never is a pseudo column.
+    exp.Identifier      `this` is folded to lower case unless `quoted` is True.
+    exp.Literal         numbers keep their text, but hexadecimal and binary ones become decimal; strings are unescaped.
+    exp.Boolean, exp.Null, exp.Star
+    DurationLiteral     `10s`; quoted durations in expressions stay string literals, see `literals.parse_duration`.
+    TimestampLiteral    `TIMESTAMP '...'`.
+Operators
+    exp.Paren, exp.Neg, exp.Not, exp.And, exp.Or, exp.Add, exp.Sub, exp.Mul, exp.Div, exp.Mod,
+    exp.BitwiseAnd, exp.BitwiseOr, exp.EQ, exp.NEQ, exp.GT, exp.GTE, exp.LT, exp.LTE
+    exp.In (`expressions` only), exp.Between, exp.Like, exp.Is (with exp.Null only); their negations are an exp.Not
+    around them. Unary plus leaves no node.
+    Match               `x MATCH 'regex'`; NMATCH is an exp.Not around it.
+    JsonGet             `x -> 'key'`.
+    JsonContains        `x CONTAINS 'key'`.
+Calls
+    exp.Anonymous       every function call: `this` is the lower-case name, `expressions` the arguments in the order
+                        typed (`*` is exp.Star). NOW and TODAY without parentheses are calls without arguments.
+                        `position(a in b)` has the arguments a, b; `substring(x from a for b)` x, a, b.
+    exp.Alias           only as an argument of `cols(...)`.
+    Trim                every form of TRIM.
+    exp.Case            `this` (or None), `ifs` of exp.If(this, true), `default` (or None).
+    exp.Cast            `to` is a TypeName; `cast_type` returns the DataType.
+
+Every node has `meta["offset"]` and `meta["end"]`: the half-open range of characters of the text that it was parsed
+from. `source_range` returns it, `penstock.sql.dialect.literals.position` makes a line and a column of it.
+Print with `expression_sql`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+from sqlglot import exp
+from sqlglot.generator import Generator
+
+from penstock.sql.tree.statements import Duration
+from penstock.sql.types import DataType
+
+TrimMode = Literal["both", "leading", "trailing"]
+
+PSEUDO_COLUMNS = frozenset({
+    "_wstart", "_wend", "_wduration", "_qstart", "_qend", "_qduration", "_rowts", "_c0", "_irowts", "_isfilled",
+    "_irowts_origin", "tbname",
+})
+
+
+class DurationLiteral(exp.Expression):  # type: ignore[misc]
+    """A duration such as `10s`: `value` is an int, `unit` one of b u a s m h d w n y."""
+
+    arg_types = {"value": True, "unit": True}  # noqa: RUF012 - sqlglot's own convention
+
+    @property
+    def duration(self) -> Duration:
+        return Duration(self.args["value"], self.args["unit"])
+
+
+class TimestampLiteral(exp.Expression):  # type: ignore[misc]
+    """`TIMESTAMP 'text'`: `this` is the text, not yet read as a time."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
+class Match(exp.Expression, exp.Binary, exp.Predicate):  # type: ignore[misc]
+    """`this MATCH expression`: the pattern is always a string literal."""
+
+
+class JsonGet(exp.Expression, exp.Binary):  # type: ignore[misc]
+    """`this -> expression`: the key is always a string literal."""
+
+
+class JsonContains(exp.Expression, exp.Binary, exp.Predicate):  # type: ignore[misc]
+    """`this CONTAINS expression`: the key is always a string literal."""
+
+
+class Trim(exp.Expression):  # type: ignore[misc]
+    """`TRIM([mode] [characters] FROM this)`; `mode` is both, leading or trailing, `characters` may be None."""
+
+    arg_types = {"this": True, "characters": False, "mode": True}  # noqa: RUF012
+
+
+class TDengineSelect(exp.Select):  # type: ignore[misc]
+    """A query with clauses of TDengine's own: args by the names that they have in `statements.Select`."""
+
+    arg_types = exp.Select.arg_types | dict.fromkeys(
+        ("tags_only", "partition_by", "window", "fill", "range", "every", "slimit", "into_file"), False)
+
+
+class TDengineJoin(exp.Join):  # type: ignore[misc]
+    """An ASOF or WINDOW join; `window` and `jlimit` are as in `statements.JoinSource`."""
+
+    arg_types = exp.Join.arg_types | {"window": False, "jlimit": False}
+
+
+class TypeName(exp.Expression):  # type: ignore[misc]
+    """The type in a CAST; `this` is a `DataType`."""
+
+    arg_types = {"this": True}  # noqa: RUF012
+
+
+def cast_type(cast: exp.Cast) -> DataType:
+    """Returns the type that a CAST asks for. A TIMESTAMP's precision is a placeholder: the binder knows it."""
+    target = cast.args["to"].args["this"]
+    assert isinstance(target, DataType)
+    return target
+
+
+def source_range(expression: exp.Expression) -> tuple[int, int]:
+    """Returns the half-open range of characters that an expression was parsed from; (0, 0) for built ones."""
+    meta: dict[str, Any] = expression.meta
+    return meta.get("offset", 0), meta.get("end", 0)
+
+
+def quote_identifier(name: str) -> str:
+    """Returns the name, in back-quotes."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+def quote_string(text: str) -> str:
+    """Returns the text as a string literal of the dialect."""
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'").replace("\n", "\\n").replace("\t", "\\t")
+    return f"'{escaped.replace(chr(13), chr(92) + 'r')}'"
+
+
+def _binary(operator: str) -> Callable[[Generator, exp.Expression], str]:
+    return lambda generator, node: f"{generator.sql(node, 'this')} {operator} {generator.sql(node, 'expression')}"
+
+
+_CHAINED: dict[type[exp.Expression], str] = {
+    exp.Add: "+", exp.Sub: "-", exp.Mul: "*", exp.Div: "/", exp.Mod: "%", exp.BitwiseAnd: "&", exp.BitwiseOr: "|",
+}
+
+
+def _chain(generator: Generator, node: exp.Expression) -> str:
+    """Prints operators in a row without a call per operator: there may be hundreds."""
+    texts: list[str] = []
+    while type(node) in _CHAINED:
+        texts.append(f" {_CHAINED[type(node)]} {generator.sql(node, 'expression')}")
+        node = node.this
+    texts.append(generator.sql(node))
+    return "".join(reversed(texts))
+
+
+def _neg(generator: Generator, node: exp.Neg) -> str:
+    inner = generator.sql(node, "this")
+    return f"- {inner}" if inner.startswith("-") else f"-{inner}"
+
+
+def _not(generator: Generator, node: exp.Not) -> str:
+    inner = node.this
+    if isinstance(inner, exp.Is):
+        return f"{generator.sql(inner, 'this')} IS NOT NULL"
+    return f"NOT {generator.sql(inner)}"
+
+
+def _trim(generator: Generator, node: Trim) -> str:
+    characters = node.args.get("characters")
+    middle = f"{generator.sql(characters)} " if characters is not None else ""
+    return f"TRIM({node.args['mode'].upper()} {middle}FROM {generator.sql(node, 'this')})"
+
+
+def _call(generator: Generator, node: exp.Anonymous) -> str:
+    return f"{node.this}({', '.join(generator.sql(argument) for argument in node.expressions)})"
+
+
+class ExpressionGenerator(Generator):  # type: ignore[misc]
+    """Prints expressions in a form that the parser reads back as the same tree."""
+
+    TRANSFORMS = {  # noqa: RUF012 - sqlglot's own convention
+        **Generator.TRANSFORMS,
+        DurationLiteral: lambda _, node: str(node.duration),
+        TimestampLiteral: lambda _, node: f"TIMESTAMP {quote_string(node.args['this'])}",
+        Match: _binary("MATCH"),
+        JsonGet: _binary("->"),
+        JsonContains: _binary("CONTAINS"),
+        Trim: _trim,
+        TypeName: lambda _, node: node.args["this"].sql(),
+        exp.Literal: lambda _, node: quote_string(node.this) if node.is_string else node.this,
+        exp.Identifier: lambda _, node: quote_identifier(node.this) if node.quoted else node.this,
+        exp.Anonymous: _call,
+        exp.Neg: _neg,
+        exp.Not: _not,
+        **dict.fromkeys(_CHAINED, _chain),
+        exp.Cast: lambda generator, node: f"CAST({generator.sql(node, 'this')} AS {generator.sql(node, 'to')})",
+    }
+
+
+def expression_sql(expression: exp.Expression) -> str:
+    """Returns the expression as text of the dialect."""
+    return str(ExpressionGenerator().generate(expression, copy=False))
