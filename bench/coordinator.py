@@ -42,11 +42,11 @@ from penstock.mnode.sandbox import Sandbox
 from penstock.mnode.surroundings import OnHello, OnLost, OnMessage
 from penstock.mnode.task_graph import task_graph
 from penstock.tasks import control
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.executors import Executor as SparkExecutor
 from penstock.tasks.executors import Executors
 from penstock.tasks.graph import TaskEdges
 from penstock.tasks.messages import StartCheckpoint, TaskCheckpoint, TaskStatus
-from penstock.tasks.task import StreamDeployment
 from penstock.tasks.wire import decode, encode
 from penstock.tasks.worker import WorkerSpec
 

@@ -37,13 +37,14 @@ from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
-from penstock.tasks.compute import result_schema
+from penstock.tasks.block_schema import result_schema
+from penstock.tasks.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.environment import DnodeClient
 from penstock.tasks.local import LocalEnvironment, LocalWriter
 from penstock.tasks.messages import Block, TaskId, Watermark
 from penstock.tasks.result_writer import FlightResultWriter
+from penstock.tasks.result_writers import ResultWriter
 from penstock.tasks.sink import SinkTask
-from penstock.tasks.task import ResultWriter, StreamDeployment, TaskSettings
 
 RUNS = 3
 STREAM = 77

@@ -40,6 +40,7 @@ from penstock.mnode.surroundings import Surroundings, Threads, WorkerLine
 from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.task_plans.stream_plan import Company
 from penstock.tasks import control
+from penstock.tasks.deployment import Deployment
 from penstock.tasks.executors import Executors
 from penstock.tasks.messages import (
     CheckpointAbandoned,
@@ -57,7 +58,6 @@ from penstock.tasks.messages import (
     UseConnection,
 )
 from penstock.tasks.state_cache import DEFAULT_BYTES
-from penstock.tasks.task import Deployment
 from penstock.tasks.worker import TaskBuilder, WorkerSpec
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from penstock.common.errors import InternalError
 from penstock.mnode.catalog import PauseCause
 from penstock.planner.streams.ingest_plan import IngestPlan
 from penstock.planner.task_plans.stream_plan import Company, StreamPlan
+from penstock.tasks.deployment import Deployment, IngestDeployment, StreamDeployment, TaskSettings
 from penstock.tasks.graph import TaskGraph
 from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import Contact
-from penstock.tasks.task import Deployment, IngestDeployment, StreamDeployment, TaskSettings
 
 
 class StreamKeeper(Protocol):

@@ -14,7 +14,7 @@ from penstock.mnode.query_places import PlaceBounds
 from penstock.planner.streams.stream_planner import StreamDefaults
 from penstock.planner.streams.stream_time import TimeDefaults
 from penstock.planner.task_plans.stream_plan import OnError, TimeClock
-from penstock.tasks.task import TaskSettings
+from penstock.tasks.deployment import TaskSettings
 
 BYTES_PER_MEGABYTE = 1_000_000
 

@@ -82,11 +82,11 @@ from penstock.sql.tree.statements import (
     ResumeStream,
     StreamOptions,
 )
+from penstock.tasks.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.graph import TaskGraph
 from penstock.tasks.layout import layout_of
 from penstock.tasks.messages import DeadRow, Recalculate, Replay, TaskStatus
 from penstock.tasks.nodes import Nodes
-from penstock.tasks.task import StreamDeployment, TaskSettings
 from penstock.vnode.keys import TS_MAX, TS_MIN
 
 MAX_STREAMS_PER_DATABASE = 61

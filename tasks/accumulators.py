@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import Accumulator, Field
-from penstock.tasks.compute import field_type
+from penstock.tasks.block_schema import field_type
 from penstock.tasks.user_functions import Merge, UserFunctions
 
 Slots = npt.NDArray[np.int64]

@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import WindowsPlan
-from penstock.tasks.compute import OPERATION
+from penstock.tasks.block_schema import OPERATION
 from penstock.tasks.delayed import Delayed
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.final_stage import FinalStage
 from penstock.tasks.group_index import GroupIndex
-from penstock.tasks.task import StreamDeployment
 from penstock.tasks.timed_task import TimedTask
 
 

@@ -12,11 +12,12 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import ARRIVAL_COLUMN
 from penstock.sql.types import UNITS_PER_SECOND
-from penstock.tasks.compute import ADD
+from penstock.tasks.block_schema import ADD
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.judging import own_rows, source_rows
 from penstock.tasks.messages import TaskId
 from penstock.tasks.source import SourceTask
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import TaskEnvironment
 from penstock.wal.record import MetaRecord, Record, RowsRecord
 
 

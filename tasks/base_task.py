@@ -12,6 +12,7 @@ from penstock.common.errors import PenstockError
 from penstock.planner.task_plans.stream_plan import StreamPlan
 from penstock.tasks.children import Children
 from penstock.tasks.compute import Computer
+from penstock.tasks.deployment import Deployment, StreamDeployment
 from penstock.tasks.messages import (
     Barrier,
     CheckpointAbandoned,
@@ -28,7 +29,7 @@ from penstock.tasks.messages import (
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.status import StateTracker
-from penstock.tasks.task import Deployment, StreamDeployment, TaskEnvironment
+from penstock.tasks.task import TaskEnvironment
 from penstock.tasks.user_functions import UserFunctions
 
 ROWS_TOTAL = "rows"

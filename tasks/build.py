@@ -7,6 +7,7 @@ import traceback
 
 from penstock.common.errors import InternalError
 from penstock.tasks.arrival_source import ArrivalSourceTask
+from penstock.tasks.deployment import Deployment, IngestDeployment
 from penstock.tasks.force_source import ForceSourceTask
 from penstock.tasks.graph import TaskEdges, Work
 from penstock.tasks.ingest_task import IngestTask
@@ -15,7 +16,7 @@ from penstock.tasks.join_task import JoinTask
 from penstock.tasks.segment_agg import SegmentAggTask
 from penstock.tasks.sink import SinkTask
 from penstock.tasks.source import SourceTask
-from penstock.tasks.task import Deployment, IngestDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.task import StreamTask, TaskEnvironment
 from penstock.tasks.window_agg import WindowAggTask
 
 _CLASSES: dict[Work, type[SourceTask | ForceSourceTask]] = {

@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import SourcePlan
-from penstock.tasks.compute import fields_schema
+from penstock.tasks.block_schema import fields_schema
 
 
 class Children:

@@ -17,6 +17,7 @@ from multiprocessing.connection import Connection
 
 from penstock.common.errors import UnavailableError
 from penstock.common.processes import Address
+from penstock.tasks.deployment import Deployment
 from penstock.tasks.messages import (
     CheckpointAbandoned,
     CheckpointCommitted,
@@ -30,7 +31,6 @@ from penstock.tasks.messages import (
     TaskStatus,
     UseConnection,
 )
-from penstock.tasks.task import Deployment
 from penstock.tasks.wire import decode, encode
 
 # --- from the worker ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from penstock.planner.streams.dead_letters import CONTENT_BYTES, MESSAGE_BYTES, 
 from penstock.planner.task_plans.stream_plan import DlqPlan, StreamPlan
 from penstock.sql.types import UNITS_PER_SECOND, Precision
 from penstock.tasks.messages import DeadRow, LeftOutRow, ResultChild, ResultWrite, TaskId
-from penstock.tasks.task import ResultWriter
+from penstock.tasks.result_writers import ResultWriter
 from penstock.wal.record import RowsRecord
 
 WAITING_MAX = 5_000

@@ -9,7 +9,8 @@ import pyarrow as pa
 
 from penstock.common.placement import place
 from penstock.planner.task_plans.stream_plan import Field, SinkPlan
-from penstock.tasks.compute import GROUP, Computer, block_type, fields_schema
+from penstock.tasks.block_schema import GROUP, block_type, fields_schema
+from penstock.tasks.compute import Computer
 from penstock.tasks.messages import ResultChild
 from penstock.tasks.numbering import Ids, Numbering, Numbers
 

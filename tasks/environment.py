@@ -21,9 +21,10 @@ from penstock.common.errors import InternalError, UnavailableError
 from penstock.common.fs import Fs
 from penstock.common.paths import DataPaths
 from penstock.planner.task_plans.stream_plan import LookupPlan
-from penstock.tasks.compute import block_type
+from penstock.tasks.block_schema import block_type
 from penstock.tasks.connectors.consumers import open_consumer
 from penstock.tasks.copied_state import CHANGES, CheckpointOf, CopiedState, StateKeeper, StateOrder
+from penstock.tasks.deployment import IngestDeployment, StreamDeployment
 from penstock.tasks.emit.build import outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.messages import ReadBack, TaskCheckpoint, TaskId
@@ -31,9 +32,9 @@ from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.notify.notifier import Notifier, notifier_of
 from penstock.tasks.remote_log import LogRequest, RemoteLogs
 from penstock.tasks.result_writer import FlightResultWriter
+from penstock.tasks.result_writers import ResultWriter
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import IngestDeployment, ResultWriter, StreamDeployment
 from penstock.tasks.wire import call_options, encode, error_of_flight
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import Log, LogFiles

@@ -18,7 +18,8 @@ from penstock.common.logging import logger
 from penstock.planner.duckdb_sql.fill import MAX_FILLED
 from penstock.planner.duckdb_sql.interval_windows import Grid, starts_between
 from penstock.planner.task_plans.stream_plan import Field, FillPlan
-from penstock.tasks.compute import GROUP, OPERATION, WINDOW_START, Computer, fields_schema
+from penstock.tasks.block_schema import GROUP, OPERATION, WINDOW_START, fields_schema
+from penstock.tasks.compute import Computer
 from penstock.tasks.result_index import ResultIndex
 
 CHUNK_ROWS = 16_384

@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from penstock.common.errors import InvalidValueError
 from penstock.planner.task_plans.stream_plan import LOOKUP, StreamPlan, WindowsPlan
 from penstock.tasks.aggregation import Ints
+from penstock.tasks.block_schema import WINDOW_START
 from penstock.tasks.children import Children
-from penstock.tasks.compute import WINDOW_START, Computer, as_batch
+from penstock.tasks.compute import Computer, as_batch
 from penstock.tasks.groups import Groups
 from penstock.tasks.judging import Judged, expired_rows, suspects
 from penstock.tasks.segment_kernel import segment_partials, sorted_rows, sorted_schema

@@ -18,7 +18,8 @@ from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.planner.task_plans.stream_plan import INSTANT, ForcePlan
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import BaseSourceTask
-from penstock.tasks.compute import GROUP, result_schema
+from penstock.tasks.block_schema import GROUP, result_schema
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.fill import GapRows, filled_rows, gap_schema
 from penstock.tasks.judging import source_rows
 from penstock.tasks.messages import TaskId, TaskStatus
@@ -26,7 +27,7 @@ from penstock.tasks.old_pickles import is_pickle
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.stored_values import damaged, pack_batch, unpack, unpack_batch
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import TaskEnvironment
 from penstock.wal.record import DeleteRecord, MetaRecord, Record
 
 WINDOWS_PER_RUN = 500

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.accumulators import Slots
-from penstock.tasks.compute import GROUP, fields_schema
+from penstock.tasks.block_schema import GROUP, fields_schema
 from penstock.tasks.numbering import Ids, Numbering
 from penstock.tasks.stored_values import damaged, pack_batch, unpack, unpack_batch
 

@@ -9,7 +9,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import Field
-from penstock.tasks.compute import GROUP, Computer, fields_schema
+from penstock.tasks.block_schema import GROUP, fields_schema
+from penstock.tasks.compute import Computer
 from penstock.tasks.vectors import NotInKernelError, Vector, vector_of
 
 _SPARSE = 16

@@ -15,6 +15,7 @@ from penstock.common.errors import PenstockError
 from penstock.tasks.base_task import ROWS_TOTAL, BaseTask
 from penstock.tasks.connectors.consumers import avro_reader
 from penstock.tasks.dead_letters import DeadLetters
+from penstock.tasks.deployment import IngestDeployment
 from penstock.tasks.message_mapping import MessageMapper, Refused
 from penstock.tasks.messages import (
     Block,
@@ -34,7 +35,7 @@ from penstock.tasks.messages import (
 )
 from penstock.tasks.messages_in import Consumer, MessageBatch, Position, Positions
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.task import IngestDeployment, TaskEnvironment
+from penstock.tasks.task import TaskEnvironment
 
 _WRITES_UNDER_WAY = 2
 _POLL_MESSAGES = 20_000

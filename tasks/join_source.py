@@ -9,11 +9,12 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import JoinPlan
-from penstock.tasks.compute import REPLAYED_ROWS
+from penstock.tasks.block_schema import REPLAYED_ROWS
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.judging import NEVER, Judged, without_rows
 from penstock.tasks.messages import TaskId
 from penstock.tasks.source import SourceTask
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import TaskEnvironment
 from penstock.wal.record import DeleteRecord, Record
 
 

@@ -18,10 +18,11 @@ import pyarrow.compute as pc
 
 from penstock.planner.task_plans.stream_plan import Field, JoinPlan
 from penstock.sql.types import UBIGINT
-from penstock.tasks.compute import GROUP, OPERATION, REPLAYED_ROWS, as_batch, result_schema
+from penstock.tasks.block_schema import GROUP, OPERATION, REPLAYED_ROWS, result_schema
+from penstock.tasks.compute import as_batch
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.messages import Watermark
 from penstock.tasks.side_rows import SideRows
-from penstock.tasks.task import StreamDeployment
 from penstock.tasks.timed_task import TimedTask
 from penstock.vnode.keys import TS_MAX, TS_MIN
 

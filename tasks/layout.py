@@ -24,7 +24,7 @@ from penstock.planner.task_plans.stream_plan import (
     WindowsPlan,
 )
 from penstock.sql.schema import Column
-from penstock.tasks.compute import block_type, field_type
+from penstock.tasks.block_schema import block_type, field_type
 
 _VERSION = 2
 """Raise it when bytes in stores mean something else though plans are the same."""

@@ -20,6 +20,7 @@ from penstock.planner.task_plans.stream_plan import LookupPlan
 from penstock.tasks.build import build_tasks
 from penstock.tasks.connectors.consumers import ConsumerFactory, open_consumer
 from penstock.tasks.control import concerns
+from penstock.tasks.deployment import Deployment, IngestDeployment, StreamDeployment
 from penstock.tasks.emit.build import outside_writer
 from penstock.tasks.emit.writers import OutsideWriter
 from penstock.tasks.environment import RowsRequest, SpanRequest, StoreRequest, read_lookup
@@ -29,7 +30,7 @@ from penstock.tasks.notify.notifier import Notifier
 from penstock.tasks.runner import LocalLink, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import Deployment, IngestDeployment, StreamDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.task import StreamTask, TaskEnvironment
 from penstock.tasks.timesheet import Timesheet
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import LogFiles

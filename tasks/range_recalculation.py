@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.planner.task_plans.stream_plan import TimeWindows
-from penstock.tasks.compute import WINDOW_START
+from penstock.tasks.block_schema import WINDOW_START
 from penstock.tasks.ranges import PieceReader, Reads, RowsWanted, Spans
 from penstock.vnode.keys import TS_MAX
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.planner.task_plans.stream_plan import JoinPlan, StreamPlan
-from penstock.tasks.compute import GROUP, WINDOW_START
+from penstock.tasks.block_schema import GROUP, WINDOW_START
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.keys import among
 from penstock.wal.record import DeleteRecord

@@ -24,7 +24,8 @@ import pyarrow as pa
 from penstock.common.errors import UnavailableError
 from penstock.planner.task_plans.stream_plan import ForcePlan, JoinPlan, StreamPlan, WindowsPlan
 from penstock.tasks.base_task import ROWS_TOTAL
-from penstock.tasks.compute import ADD, GROUP, REPLACE, ROWS, WINDOW_START
+from penstock.tasks.block_schema import ADD, GROUP, REPLACE, ROWS, WINDOW_START
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.graph import TaskEdges
 from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.keys import among
@@ -34,7 +35,6 @@ from penstock.tasks.result_index import results_in
 from penstock.tasks.segment_table import segments_in
 from penstock.tasks.source import SourceTask, inherited, is_reading_back
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import StreamDeployment
 from penstock.tasks.user_functions import UserFunctions
 from penstock.tasks.window_table import WindowTable
 

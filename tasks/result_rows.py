@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.planner.task_plans.stream_plan import SinkPlan
-from penstock.tasks.compute import OPERATION
+from penstock.tasks.block_schema import OPERATION
 from penstock.tasks.numbering import Numbers
 from penstock.vnode.keys import stable_order, strictly_ascending
 

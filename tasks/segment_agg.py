@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.tasks.agg import AggTask
-from penstock.tasks.compute import OPENED, OPERATION, REPLAYED, VOIDED
+from penstock.tasks.block_schema import OPENED, OPERATION, REPLAYED, VOIDED
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.segment_table import SegmentTable
-from penstock.tasks.task import StreamDeployment
 from penstock.tasks.window_state import WindowState
 
 

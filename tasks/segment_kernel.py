@@ -9,7 +9,7 @@ import pyarrow as pa
 from penstock.planner.task_plans.kernel_spec import SourceKernel
 from penstock.sql.types import DataType
 from penstock.tasks.aggregation import Coded, Ints
-from penstock.tasks.compute import WINDOW_START, block_type
+from penstock.tasks.block_schema import WINDOW_START, block_type
 from penstock.tasks.groups import Groups
 from penstock.tasks.segments import GROUP_COLUMN, TIME_COLUMN
 from penstock.tasks.source_kernel import Partials, RowColumns, aggregate

@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import END_ROWS, LAST_ROW, Field, RowWindow, Trigger, WindowsPlan
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine
-from penstock.tasks.compute import GROUP, ROWS, WINDOW_START
+from penstock.tasks.block_schema import GROUP, ROWS, WINDOW_START
 from penstock.tasks.group_index import GROUP_PREFIX
 from penstock.tasks.slot_table import SlotTable, codec_of
 from penstock.tasks.state_store import StateStore

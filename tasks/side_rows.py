@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.tasks.compute import OPERATION, REPLAYED_ROWS
+from penstock.tasks.block_schema import OPERATION, REPLAYED_ROWS
 from penstock.tasks.state_store import StateStore
 from penstock.vnode.keys import TS_MIN, key_codes
 

@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from penstock.common.errors import InternalError
 from penstock.tasks.base_task import ComputingTask
-from penstock.tasks.compute import OPENED, OPERATION
+from penstock.tasks.block_schema import OPENED, OPERATION
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.emit.courier import Trouble
 from penstock.tasks.emit.writers import OutsideWriter
@@ -34,8 +35,9 @@ from penstock.tasks.numbering import Numbers
 from penstock.tasks.queues import ChannelQueue
 from penstock.tasks.rate import TokenBucket, burst
 from penstock.tasks.result_rows import ResultRows
+from penstock.tasks.result_writers import ResultWriter, TransactionalWriter
 from penstock.tasks.set_aside import SetAside
-from penstock.tasks.task import ResultWriter, StreamDeployment, TaskEnvironment, TransactionalWriter
+from penstock.tasks.task import TaskEnvironment
 
 _SMALLEST_WRITE = 64 * 1024
 # Evenly spaced under load; otherwise results that come at nearly the same time needn't wait for each other.

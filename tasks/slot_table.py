@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.common.errors import InternalError
 from penstock.planner.task_plans.stream_plan import Field, WindowsPlan
 from penstock.tasks.accumulators import Slots, Values, columns_for, merges_of
-from penstock.tasks.compute import ROWS
+from penstock.tasks.block_schema import ROWS
 from penstock.tasks.group_index import GroupIndex
 from penstock.tasks.old_pickles import is_pickle
 from penstock.tasks.state_store import StateStore

@@ -15,17 +15,9 @@ from penstock.common.errors import InvalidValueError
 from penstock.planner.duckdb_sql.interval_windows import end_of
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import ROWS_TOTAL, BaseSourceTask
-from penstock.tasks.compute import (
-    ADD,
-    GROUP,
-    REPLACE,
-    REPLAYED,
-    ROWS,
-    WINDOW_START,
-    block_schema,
-    with_operation,
-)
+from penstock.tasks.block_schema import ADD, GROUP, REPLACE, REPLAYED, ROWS, WINDOW_START, block_schema, with_operation
 from penstock.tasks.dead_letters import DeadLetters, dead_from_json, dead_rows, dead_to_json, retried
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.history import HistoryReader
 from penstock.tasks.judging import (
@@ -62,7 +54,7 @@ from penstock.tasks.range_recalculation import Piece, RangeRecalculation, within
 from penstock.tasks.rate import TokenBucket, burst
 from penstock.tasks.recalculation import Change, Recalculation
 from penstock.tasks.runs import runs
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import TaskEnvironment
 from penstock.tasks.time_ledger import TimeLedger, left_out_rows
 from penstock.tasks.uncomputable import failing_rows, sift
 from penstock.tasks.windower import TimeRange, Windower

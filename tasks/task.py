@@ -3,156 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol
 
 import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
-from penstock.tasks.graph import TaskGraph
-from penstock.tasks.messages import ReadBack, ResultWrite, SetRates, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
+from penstock.tasks.deployment import IngestDeployment, StreamDeployment
+from penstock.tasks.messages import ReadBack, TaskCheckpoint, TaskEvent, TaskId, TaskStatus
 from penstock.tasks.messages_in import Consumer, Positions
 from penstock.tasks.queues import ChannelQueue
+from penstock.tasks.result_writers import ResultWriter
 
 if TYPE_CHECKING:
-    from penstock.planner.streams.ingest_plan import IngestPlan
-    from penstock.planner.task_plans.stream_plan import LookupPlan, StreamPlan
+    from penstock.planner.task_plans.stream_plan import LookupPlan
     from penstock.tasks.emit.writers import OutsideWriter
     from penstock.tasks.notify.notifier import Notifier
     from penstock.tasks.state_store import StateStore
     from penstock.vnode.snapshot import TimeSpan
     from penstock.wal.reader import WalReader
-
-
-@dataclass(frozen=True, slots=True)
-class TaskSettings:
-    """The numbers a task works by; each comes from a conf key of the same name. A rate of 0 is unlimited."""
-
-    queue_bytes: int = 60 * 1024 * 1024
-    block_rows_max: int = 65_536
-    block_bytes_max: int = 8 * 1024 * 1024
-    sink_calls_per_second: float = 50.0
-    sink_tables_per_second: float = 1000.0
-    sink_bytes_per_second: float = 2_000_000.0
-    source_rows_per_second: float = 0.0
-    history_rows_per_second: float = 0.0
-    idle_timeout_s: float = 2.0
-    state_map_bytes: int = 64 * 1024**3
-    state_memory_bytes: int = 128 * 1024 * 1024
-    functions_directory: Path = Path("udf")
-    retry_time_s: float = 600.0
-    lookup_freshness_s: float = 60.0
-    compute_bytes: int = 1024**3
-    compute_spill_bytes: int = 10 * 1024**3
-
-    @property
-    def rates(self) -> SetRates:
-        return SetRates(**{field.name: getattr(self, field.name) for field in fields(SetRates)})
-
-    def with_rates(self, rates: SetRates) -> TaskSettings:
-        """Returns the settings with other rates."""
-        return replace(self, **asdict(rates))
-
-
-@dataclass(frozen=True, slots=True)
-class StreamDeployment:
-    """Everything a worker needs to host the tasks of one stream, shipped over the control connection.
-
-    `graph` says which tasks there are, and on which workers. `start_versions[i]`: the last
-    WAL version that does *not* belong to the stream (its creation cut), used when `checkpoint_id` is None; else tasks
-    restore that committed checkpoint. `children[i]`: Arrow IPC stream of (uid uint64, name string, tags...) of the
-    source's child tables in vnode i as of now; later ones arrive as META records of the WAL. What a worker gets has
-    those of its own vnode only. `connection`: what the plan's target outside is reached by; `lookup_connection`: what
-    it looks up in.
-    """
-
-    stream_id: int
-    name: str
-    attempt: int
-    plan: StreamPlan
-    graph: TaskGraph
-    start_versions: tuple[int, ...]
-    checkpoint_id: int | None
-    children: tuple[bytes, ...]
-    settings: TaskSettings
-    paused: bool = False
-    connection: OpenedConnection | None = None
-    lookup_connection: OpenedConnection | None = None
-
-    def for_worker(self, index: int) -> StreamDeployment:
-        """Returns what worker `index` needs of it: with many vnodes, all child tables would be too much."""
-        own = tuple(children if self.graph.worker_of(TaskId(self.stream_id, "source", n)) == index else b""
-                    for n, children in enumerate(self.children))
-        return replace(self, children=own)
-
-
-@dataclass(frozen=True, slots=True)
-class IngestDeployment:
-    """Everything a worker needs to host the tasks of one ingest. As `StreamDeployment`, where that has the same fields.
-
-    `connection` has its secrets: it travels over the control connection and is written nowhere.
-    """
-
-    stream_id: int
-    name: str
-    attempt: int
-    plan: IngestPlan
-    connection: OpenedConnection
-    graph: TaskGraph
-    checkpoint_id: int | None
-    settings: TaskSettings
-    paused: bool = False
-
-    def for_worker(self, index: int) -> IngestDeployment:
-        return self
-
-
-Deployment = StreamDeployment | IngestDeployment
-
-
-class ResultWriter(Protocol):
-    """How a sink task reaches what it writes to. Writes are performed one after the other, in their order.
-
-    Writing the same rows again must change nothing, unless the writer is a `TransactionalWriter`.
-    """
-
-    def submit(self, write: ResultWrite) -> None:
-        """Hands a write over and returns at once, also while others are under way."""
-        ...
-
-    def acknowledged(self) -> int:
-        """Returns how many of all submitted writes are acknowledged; raises what one failed with.
-
-        Those behind a write that failed are not performed.
-        """
-        ...
-
-
-@runtime_checkable
-class TransactionalWriter(ResultWriter, Protocol):
-    """A writer for what would count rows that are written again. Writes count from their transaction's commit on.
-
-    Under EXACTLY_ONCE a transaction goes from checkpoint to checkpoint: prepared when the checkpoint is taken,
-    committed when that is valid. Under AT_LEAST_ONCE it is one write, which a restart may repeat.
-    """
-
-    def recover(self, checkpoint_id: int | None) -> None:
-        """Commits what was prepared for this checkpoint and earlier ones, and discards everything else."""
-        ...
-
-    def prepare(self, checkpoint_id: int) -> None:
-        """Makes the writes since the last `prepare` durable, so that `commit` can't fail for their sake."""
-        ...
-
-    def commit(self, checkpoint_id: int) -> None:
-        """Makes everything count that was prepared for this checkpoint and earlier ones; once more is no error."""
-        ...
-
-    def commit_writes(self) -> None:
-        """Makes all writes count that were acknowledged."""
-        ...
 
 
 class TaskEnvironment(Protocol):

@@ -11,14 +11,15 @@ import pyarrow as pa
 from penstock.common.errors import InternalError
 from penstock.sql.types import UNITS_PER_SECOND
 from penstock.tasks.base_task import ComputingTask
-from penstock.tasks.compute import result_schema
+from penstock.tasks.block_schema import result_schema
 from penstock.tasks.delayed import Delayed
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.destinations import Destinations
 from penstock.tasks.inbox import Inbox
 from penstock.tasks.messages import Barrier, Block, Cleared, End, Settled, TaskId, TaskStatus, Watermark
 from penstock.tasks.outbox import Outbox
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import TaskEnvironment
 from penstock.tasks.watermarks import Watermarks
 
 

@@ -13,12 +13,12 @@ import pyarrow.compute as pc
 
 from penstock.tasks.accumulators import Slots
 from penstock.tasks.agg import AggTask
-from penstock.tasks.compute import ADD, OPENED, OPERATION, ROWS, UPSERT, WINDOW_START
+from penstock.tasks.block_schema import ADD, OPENED, OPERATION, ROWS, UPSERT, WINDOW_START
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.fill import Filler
 from penstock.tasks.held_windows import HeldWindows
 from penstock.tasks.messages import Cleared, ReadBack, Settled
 from penstock.tasks.result_index import WITHDRAWN, ResultIndex
-from penstock.tasks.task import StreamDeployment
 from penstock.tasks.window_table import Times, Touched, WindowTable, united
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from penstock.planner.task_plans.stream_plan import Field
 from penstock.tasks.accumulators import Slots, Values
-from penstock.tasks.compute import GROUP, ROWS, WINDOW_START, fields_schema
+from penstock.tasks.block_schema import GROUP, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.group_index import GroupIndex
 from penstock.tasks.vectors import Vector, vector_of
 

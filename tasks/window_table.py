@@ -21,7 +21,7 @@ from penstock.common.errors import InternalError
 from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
 from penstock.planner.task_plans.stream_plan import Field, TimeWindows, WindowsPlan
 from penstock.tasks.accumulators import Slots, Values, columns_for, combine, merges_of
-from penstock.tasks.compute import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
+from penstock.tasks.block_schema import GROUP, REPLACE, ROWS, WINDOW_START, fields_schema
 from penstock.tasks.group_index import GROUP_PREFIX, GroupIndex
 from penstock.tasks.old_pickles import is_pickle
 from penstock.tasks.slot_index import SlotIndex

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.planner.task_plans.stream_plan import LAST_ROW, StreamPlan
-from penstock.tasks.compute import GROUP, ROWS, WINDOW_START
+from penstock.tasks.block_schema import GROUP, ROWS, WINDOW_START
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.judging import LATE, UPDATED, Judged
 from penstock.tasks.recalculation import Change, ReadRows, Recalculation

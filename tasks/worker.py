@@ -40,6 +40,7 @@ from penstock.tasks.control import (
     Wanted,
 )
 from penstock.tasks.data_place import reaches_files
+from penstock.tasks.deployment import Deployment, StreamDeployment
 from penstock.tasks.environment import DataAccess, DnodeClient, FileAccess, NetworkAccess, WorkerEnvironment
 from penstock.tasks.exchange import ChannelId, ExchangeServer, RemoteLink
 from penstock.tasks.messages import LeftOutRow, ReadBack, TaskCheckpoint, TaskId
@@ -48,7 +49,7 @@ from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.remote_log import RemoteLogs
 from penstock.tasks.runner import Link, LocalLink, StreamRunner
 from penstock.tasks.state_cache import DEFAULT_BYTES, StateCache
-from penstock.tasks.task import Deployment, StreamDeployment, StreamTask, TaskEnvironment
+from penstock.tasks.task import StreamTask, TaskEnvironment
 
 _log = logger(__name__)
 

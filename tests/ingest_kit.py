@@ -11,8 +11,8 @@ from penstock.common.clock import Clock
 from penstock.common.errors import PenstockError
 from penstock.common.fs import OsFs
 from penstock.mnode.sandbox import Sandbox
+from penstock.tasks.deployment import IngestDeployment
 from penstock.tasks.messages_in import MessageBatch, Position, Positions
-from penstock.tasks.task import IngestDeployment
 from penstock.wal.log import LogFiles
 from penstock.wal.reader import WalReader
 from penstock.wal.record import RowsRecord

@@ -17,8 +17,8 @@ import numpy.typing as npt
 import pyarrow as pa
 from stream_kit import SUPER_UID, StreamKit
 
+from penstock.tasks.deployment import TaskSettings
 from penstock.tasks.runner import drive_once
-from penstock.tasks.task import TaskSettings
 
 FIRST_TS = 1_600_000_000_000
 WINDOW_MS, WATERMARK_MS, LATE_MS = 10_000, 5_000, 20_000

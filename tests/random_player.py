@@ -24,7 +24,7 @@ from penstock.sql.schema import Session
 from penstock.sql.tree.statements import Select
 from penstock.tasks import base_task
 from penstock.tasks.compute import Computer
-from penstock.tasks.task import TaskSettings
+from penstock.tasks.deployment import TaskSettings
 from penstock.tasks.user_functions import UserFunctions
 
 IDLE_S, DELAY_S, RECALCULATE_S = 3, 5, 600

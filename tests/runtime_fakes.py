@@ -37,6 +37,7 @@ from penstock.sql.schema import UserFunction
 from penstock.sql.types import BIGINT
 from penstock.tasks import control
 from penstock.tasks.data_place import mark_place
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.executors import Executors
 from penstock.tasks.graph import Exchange, TaskGraph, TaskKind, TaskNode, Work
 from penstock.tasks.messages import (
@@ -58,7 +59,7 @@ from penstock.tasks.messages import (
 )
 from penstock.tasks.nodes import Nodes
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.task import StreamDeployment, TaskEnvironment
+from penstock.tasks.task import TaskEnvironment
 from penstock.tasks.worker import Worker, WorkerSpec
 
 

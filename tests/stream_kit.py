@@ -22,6 +22,7 @@ from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import ChildTable, Column, Database, DatabaseOptions, Session, Table, TagValue, UserFunction
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DOUBLE, INT, DataType, Kind, Precision, timestamp
+from penstock.tasks.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.emit.build import OpenTarget, open_target, outside_writer
 from penstock.tasks.emit.courier import Target
 from penstock.tasks.emit.writers import OutsideWriter
@@ -38,9 +39,10 @@ from penstock.tasks.messages import (
 )
 from penstock.tasks.notify.notifier import Notifier, OpenMouth, notifier_of
 from penstock.tasks.notify.target import open_mouth
+from penstock.tasks.result_writers import ResultWriter
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import ResultWriter, StreamDeployment, StreamTask, TaskSettings
+from penstock.tasks.task import StreamTask
 from penstock.vnode.snapshot import TimeSpan
 from penstock.vnode.vnode import Vnode
 from penstock.vnode.vnode_options import VnodeOptions

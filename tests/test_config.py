@@ -24,7 +24,7 @@ from penstock.common.config import (
 )
 from penstock.common.errors import ConfigError
 from penstock.mnode.settings import task_settings
-from penstock.tasks.task import TaskSettings
+from penstock.tasks.deployment import TaskSettings
 
 CONF_FILE = CONF_DIRECTORY / "penstock.toml"
 

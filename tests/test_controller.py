@@ -27,10 +27,11 @@ from penstock.mnode.records import CommitRecords
 from penstock.mnode.running_stream import RunningStream
 from penstock.mnode.stream_status import MemoryInfo, WorkerInfo
 from penstock.planner.task_plans.stream_plan import Company
+from penstock.tasks.deployment import StreamDeployment, TaskSettings
 from penstock.tasks.executors import Executor, Executors
 from penstock.tasks.messages import SetRates, TaskEvent, TaskId
 from penstock.tasks.queues import ChannelQueue
-from penstock.tasks.task import StreamDeployment, TaskEnvironment, TaskSettings
+from penstock.tasks.task import TaskEnvironment
 from penstock.tasks.worker import TaskBuilder, queues_of
 
 SECRET = b"s" * 32

@@ -22,10 +22,10 @@ from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateStream
 from penstock.tasks.agg import AggTask
+from penstock.tasks.deployment import TaskSettings
 from penstock.tasks.judging import Judged
 from penstock.tasks.messages import Lateness
 from penstock.tasks.runner import drive_once
-from penstock.tasks.task import TaskSettings
 from penstock.tasks.time_ledger import TimeLedger
 from penstock.tasks.writer_times import WriterTimes
 from penstock.wal.record import TimeMarkRecord

@@ -25,11 +25,11 @@ from penstock.planner.streams.ingest_plan import plan_ingest
 from penstock.sql.dialect.parser import parse_one
 from penstock.sql.schema import Session
 from penstock.sql.tree.statements import CreateIngest
+from penstock.tasks.deployment import IngestDeployment, TaskSettings
 from penstock.tasks.ingest_task import IngestTask
 from penstock.tasks.local import LocalEnvironment
 from penstock.tasks.messages import ResultWrite, TaskId
 from penstock.tasks.messages_in import Position
-from penstock.tasks.task import IngestDeployment, TaskSettings
 
 NOW = 1_700_000_000_000
 CREATE = "CREATE INGEST i FROM CONNECTION k (TOPIC 't') INTO p.meters TAGS (site = $.where.site) TBNAME ($.device)"

@@ -23,8 +23,9 @@ from penstock.sql.schema import Column, Session, Table
 from penstock.sql.tree.statements import CreateStream
 from penstock.sql.types import DataType, Kind, timestamp
 from penstock.tasks.accumulators import Values
+from penstock.tasks.block_schema import ROWS, WINDOW_START, block_schema, result_schema
 from penstock.tasks.children import Children
-from penstock.tasks.compute import ROWS, WINDOW_START, Computer, block_schema, result_schema
+from penstock.tasks.compute import Computer
 from penstock.tasks.final_stage import FinalStage
 from penstock.tasks.first_stage import FirstStage
 from penstock.tasks.group_index import GroupIndex

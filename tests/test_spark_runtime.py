@@ -27,8 +27,8 @@ from penstock.mnode.groups import GroupSettings
 from penstock.mnode.records import CommitRecords
 from penstock.mnode.running_stream import RunningStream
 from penstock.planner.task_plans.stream_plan import Company
+from penstock.tasks.deployment import TaskSettings
 from penstock.tasks.spark import SparkRuntime
-from penstock.tasks.task import TaskSettings
 from penstock.tasks.worker import WorkerSpec
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

@@ -15,7 +15,7 @@ from penstock.sql.tree.statements import Duration, IntervalWindow
 from penstock.sql.types import BIGINT, INT, VARCHAR
 from penstock.tasks import slot_index, window_table
 from penstock.tasks.accumulators import Values
-from penstock.tasks.compute import ADD, REPLACE, partial_schema
+from penstock.tasks.block_schema import ADD, REPLACE, partial_schema
 from penstock.tasks.state_store import StateStore
 from penstock.tasks.window_table import Touched, WindowTable, united
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from penstock.common.clock import Clock
 
 if TYPE_CHECKING:
+    from penstock.tasks.deployment import IngestDeployment
     from penstock.tasks.messages_in import Consumer, Positions
-    from penstock.tasks.task import IngestDeployment
 
 ConsumerFactory = Callable[["IngestDeployment", int, "Positions", Clock, Callable[[], None]], "Consumer"]
 """(deployment, number of the task, from where on, clock, what to call when something has come): see `Consumer`."""

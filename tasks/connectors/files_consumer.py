@@ -9,8 +9,8 @@ from typing import Any
 from penstock.common.clock import Clock
 from penstock.common.errors import OutsideError, PenstockError
 from penstock.tasks.connectors.files import open_place, outside_error
+from penstock.tasks.deployment import IngestDeployment
 from penstock.tasks.messages_in import MessageBatch, Positions
-from penstock.tasks.task import IngestDeployment
 
 PARTITION = "files"
 _LOOK_EVERY_S = 1.0

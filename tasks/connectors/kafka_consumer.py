@@ -12,8 +12,8 @@ from penstock.common.errors import OutsideError, PenstockError, TargetMissingErr
 from penstock.common.logging import logger
 from penstock.tasks.connectors.kafka import client_config, outside_error
 from penstock.tasks.connectors.libraries import importing
+from penstock.tasks.deployment import IngestDeployment
 from penstock.tasks.messages_in import MessageBatch, Position, Positions, mark_of
-from penstock.tasks.task import IngestDeployment
 
 with importing("confluent-kafka"):
     from confluent_kafka import (

@@ -12,8 +12,8 @@ from penstock.common.errors import ContentRefusedError, OutsideError, PenstockEr
 from penstock.tasks.connectors.libraries import importing
 from penstock.tasks.connectors.mqtt import connect_later, new_client, outside_error
 from penstock.tasks.connectors.mqtt_reading import ReadingClient
+from penstock.tasks.deployment import IngestDeployment
 from penstock.tasks.messages_in import MessageBatch, Positions
-from penstock.tasks.task import IngestDeployment
 
 with importing("paho-mqtt"):
     from paho.mqtt.client import Client, MQTTMessage

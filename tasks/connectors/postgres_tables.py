@@ -11,7 +11,7 @@ from penstock.common.connection import OpenedConnection
 from penstock.common.errors import NotSupportedError, TargetMissingError
 from penstock.sql.schema import Column
 from penstock.sql.types import BIGINT, BOOL, DOUBLE, INT, UNITS_PER_SECOND, DataType, Kind, timestamp
-from penstock.tasks.compute import block_type
+from penstock.tasks.block_schema import block_type
 from penstock.tasks.connectors.postgres import connect, translating
 from penstock.tasks.emit.postgres_table import quoted
 

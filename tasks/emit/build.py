@@ -9,13 +9,14 @@ from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
 from penstock.common.errors import InternalError
 from penstock.tasks.dead_letters import DeadLetters
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.emit.courier import Courier, Target
 from penstock.tasks.emit.dead_results import DeadResultTable
 from penstock.tasks.emit.rows import OutsideRows
 from penstock.tasks.emit.writers import DirectWriter, OutsideWriter, StagedWriter
 from penstock.tasks.messages import TaskId
+from penstock.tasks.result_writers import ResultWriter
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import ResultWriter, StreamDeployment
 
 _BACKLOG_QUEUES = 4
 """So many queues' worth of results of valid checkpoints may wait in a task's state until its target takes them."""

@@ -11,8 +11,8 @@ from penstock.common.errors import InternalError
 from penstock.tasks.emit.courier import Courier, Delivery, Trouble
 from penstock.tasks.emit.rows import OutsideRows
 from penstock.tasks.messages import ResultWrite
+from penstock.tasks.result_writers import ResultWriter
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import ResultWriter
 
 _PREFIX = b"staged/"
 _PART_BITS = 20

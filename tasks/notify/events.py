@@ -13,7 +13,7 @@ from penstock.planner.duckdb_sql.interval_windows import Grid, end_of
 from penstock.planner.task_plans.stream_plan import NotifyPlan, StreamPlan
 from penstock.sql.schema import Column
 from penstock.sql.types import Kind
-from penstock.tasks.compute import DELETE, GROUP, OPENED, OPERATION, UPSERT, VOIDED
+from penstock.tasks.block_schema import DELETE, GROUP, OPENED, OPERATION, UPSERT, VOIDED
 from penstock.tasks.emit.rows import json_text, plain_values
 from penstock.tasks.messages import ResultChild
 from penstock.tasks.numbering import Numbers

@@ -10,12 +10,12 @@ import pyarrow as pa
 
 from penstock.common.clock import Clock
 from penstock.common.connection import OpenedConnection
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.emit.courier import Courier, Delivery, Trouble
 from penstock.tasks.messages import ResultChild
 from penstock.tasks.notify.events import WindowEvents
 from penstock.tasks.notify.target import Mouth, NotifyTarget, open_mouth
 from penstock.tasks.numbering import Numbers
-from penstock.tasks.task import StreamDeployment
 
 WAITING_MAX = 10_000
 """So many events wait for one address at most that may be dropped (ON_FAILURE DROP); further ones are."""

@@ -27,13 +27,14 @@ from penstock.tasks import control
 from penstock.tasks import executors as spark
 from penstock.tasks.build import build_tasks
 from penstock.tasks.control import concerns
+from penstock.tasks.deployment import StreamDeployment
 from penstock.tasks.environment import RowsRequest, SpanRequest
 from penstock.tasks.messages import ReadBack, ResultWrite, TaskCheckpoint, TaskId
 from penstock.tasks.queues import ChannelQueue, QueueSet
 from penstock.tasks.runner import LocalLink, TaskFailure, drive_once, statuses
 from penstock.tasks.state_cache import StateCache
 from penstock.tasks.state_store import StateStore
-from penstock.tasks.task import StreamDeployment, StreamTask
+from penstock.tasks.task import StreamTask
 from penstock.tasks.worker import WorkerSpec, queues_of
 from penstock.vnode.snapshot import TimeSpan
 from penstock.wal.log import LogFiles
